@@ -1,0 +1,84 @@
+"""Every error that this package raises on purpose.
+
+SpecdecError                  what, where, found, expected, remedy
+├── ConfigError               the config file is wrong; all its problems at once
+├── PlanError                 the selected tests cannot be captured under this config
+├── EngineError               an engine is not installed, or refuses what the config asks
+│   ├── BootError             a server died or never got ready; carries command, exit code, log tail
+│   └── RequestError          a server answered outside the protocol
+├── CaptureError              a capture could not finish; what it had is kept
+│   ├── LeaseError            another capture holds the device or the clock
+│   └── DeadlineError         the time given to the capture is used up
+└── RunError                  a run directory cannot be read, or belongs to another version
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BootError",
+    "CaptureError",
+    "ConfigError",
+    "DeadlineError",
+    "EngineError",
+    "LeaseError",
+    "PlanError",
+    "RequestError",
+    "RunError",
+    "SpecdecError",
+]
+
+
+class SpecdecError(Exception):
+    """An error whose text says what, where, what was found, what was expected, and the remedy."""
+
+    def __init__(self, what: str, *, where: str = "", found: str = "", expected: str = "", remedy: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.found = found
+        self.expected = expected
+        self.remedy = remedy
+        super().__init__(self.__str__())
+
+    def __str__(self) -> str:
+        labelled = (("where", self.where), ("found", self.found), ("expected", self.expected), ("remedy", self.remedy))
+        return "\n".join([self.what, *(f"  {label + ':':<10}{_indented(text)}" for label, text in labelled if text)])
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n" + " " * 12)
+
+
+class ConfigError(SpecdecError):
+    """The config file is wrong."""
+
+
+class PlanError(SpecdecError):
+    """The selected tests cannot be captured under this config."""
+
+
+class EngineError(SpecdecError):
+    """An engine is not installed, or refuses what the config asks."""
+
+
+class BootError(EngineError):
+    """A server died at boot or never got ready."""
+
+
+class RequestError(EngineError):
+    """A server answered outside the protocol."""
+
+
+class CaptureError(SpecdecError):
+    """A capture could not finish; what it had is kept."""
+
+
+class LeaseError(CaptureError):
+    """Another capture holds the device or the clock."""
+
+
+class DeadlineError(CaptureError):
+    """The time given to the capture is used up."""
+
+
+class RunError(SpecdecError):
+    """A run directory cannot be read, or belongs to another version."""

@@ -1,0 +1,1 @@
+"""The values that capture writes and judges read: standard library only, frozen, without behaviour beyond derived facts."""

@@ -1,0 +1,77 @@
+"""Captured: what a judge sees for one pair and one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.pair import Pair
+from pytest_specdec.model.score import Score
+from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.workload import Family, Workload
+
+__all__ = ["Capabilities", "Captured", "Support"]
+
+
+class Support(StrEnum):
+    """What an arm does with a feature."""
+
+    HONOURED = "honoured"
+    REFUSED = "refused"
+    """Answered with a 4xx."""
+    IGNORED = "ignored"
+    """Answered with 200 and without effect: the failure."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the survey found each arm to do, and how its answers are to be read."""
+
+    support: Mapping[str, Support] = field(default_factory=dict)
+    """By feature: ``token_ids``, ``prompt_logprobs``, ``json_schema``, ``json_object``, ``top_k``, ``top_p``, ``seed`` …"""
+    raw_logprobs: bool = True
+    """Whether reported log-probabilities are those before temperature and truncation."""
+    vocabulary: int = 0
+    """Tokens in the vocabulary; 0 where unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """One pair's answers to one workload, with everything known about them; nothing in it can start a server."""
+
+    pair: Pair
+    workload: Workload
+    family: Family
+    baseline: Transcript
+    control: Transcript | None
+    """The baseline booted again; None where the plan has none."""
+    speculative: Transcript
+    scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
+    """Scores under the baseline, by the arm whose tokens they are: the variant's name, ``control``, ``baseline``."""
+    draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
+    """Scores under the draft model served alone, by arm; empty where there is none."""
+    capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
+    """By arm."""
+    alpha: float = 1e-3
+    """This judgement's share of the run's false-alarm budget."""
+    gates: tuple[Gate, ...] = ()
+    is_control: bool = False
+    """Whether ``speculative`` is really the control: the judge is being judged."""
+
+    def as_control(self) -> Captured:
+        """Return the same with the control in the variant's place, to judge the judge.
+
+        The first baseline boot stays the baseline. Raises ValueError without a control.
+        """
+        if self.control is None:
+            msg = f"{self.workload.name} of {self.pair.name} has no control"
+            raise ValueError(msg)
+        return replace(self, speculative=self.control, is_control=True)
+
+    @property
+    def arm(self) -> str:
+        """The arm under judgement: the key of its scores."""
+        return self.speculative.arm

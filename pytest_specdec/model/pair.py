@@ -1,0 +1,70 @@
+"""A pair: one baseline and one speculative variant of the same engine and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["BASELINE", "CONTROL", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant"]
+
+BASELINE = "baseline"
+CONTROL = "control"
+
+
+class DraftKind(StrEnum):
+    """Where a variant's draft tokens come from."""
+
+    MODEL = "model"
+    """A smaller model of the same vocabulary that can be served alone."""
+    NGRAM = "ngram"
+    """Prompt lookup: the tokens that followed the last occurrence of the current n-gram."""
+    HEAD = "head"
+    """Heads or layers on the target (EAGLE, Medusa, MTP): not servable alone."""
+    UNKNOWN = "unknown"
+
+
+class DraftSampling(StrEnum):
+    """How a drafter picks its token, which decides the draft law q."""
+
+    GREEDY = "greedy"
+    """q is one-hot at the drafter's best token."""
+    PROBABILISTIC = "probabilistic"
+    """q is the drafter's distribution, processed as the request asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What is known of a variant's drafting, as its engine's settings say it."""
+
+    kind: DraftKind
+    tokens: int
+    """Draft tokens per verify step, the ``k`` of the formulas."""
+    sampling: DraftSampling = DraftSampling.GREEDY
+    model: str | None = None
+    """The draft checkpoint, where ``kind`` is ``model``."""
+    ngram_min: int = 0
+    ngram_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A named way of speculating."""
+
+    name: str
+    draft: Draft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One baseline and one variant."""
+
+    config: str
+    """The config's name: the stem of its file."""
+    engine: str
+    model: str
+    variant: Variant
+
+    @property
+    def name(self) -> str:
+        """What reports call it: the variant's name, unique in a config."""
+        return self.variant.name

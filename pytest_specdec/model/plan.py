@@ -1,0 +1,129 @@
+"""A plan: what a run captures, in which boots, and how the false-alarm budget is shared; computed before anything boots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pytest_specdec.model.pair import Pair
+from pytest_specdec.model.workload import Depth, Family, Workload
+
+__all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Plan", "Role", "Share", "alpha_of"]
+
+CORRECTNESS_ALPHA = 1e-3
+"""False correctness alarms per run that the gate may raise."""
+SPEED_ALPHA = 5e-3
+"""The same for speed and acceptance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A family's part of its budget, and the workloads over which it is split evenly."""
+
+    part: float
+    workloads: int
+
+
+SHARES: Mapping[Family, Share] = {
+    Family.SAMPLING: Share(part=0.50, workloads=8),
+    Family.GREEDY: Share(part=0.10, workloads=4),
+    Family.LOGPROBS: Share(part=0.10, workloads=4),
+    Family.PARAMETERS: Share(part=0.08, workloads=16),
+    Family.STRUCTURED: Share(part=0.06, workloads=8),
+    Family.SEEDS: Share(part=0.04, workloads=4),
+    Family.CONCURRENCY: Share(part=0.04, workloads=4),
+    Family.STATE: Share(part=0.04, workloads=4),
+    Family.PRESSURE: Share(part=0.02, workloads=2),
+    Family.TOOLS: Share(part=0.02, workloads=4),
+    Family.SPEED: Share(part=1.00, workloads=4),
+}
+"""Written before any run: the correctness parts add up to one, so that selecting tests never raises a share.
+
+Families that are missing judge deterministically and take none. Speed has a budget of its own.
+"""
+
+
+def alpha_of(family: Family, variants: int) -> float:
+    """Return the share of one workload of ``family`` under a config with ``variants`` variants; 0 for deterministic judges."""
+    share = SHARES.get(family)
+    if share is None:
+        return 0.0
+    budget = SPEED_ALPHA if family is Family.SPEED else CORRECTNESS_ALPHA
+    return budget * share.part / share.workloads / variants
+
+
+class Role(StrEnum):
+    """What a boot is for."""
+
+    BASELINE = "baseline"
+    VARIANT = "variant"
+    CONTROL = "control"
+    """The last baseline boot: control answers and all scoring. At smoke depth it does the first baseline's work too."""
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """One server start and what it is asked, in order."""
+
+    index: int
+    """From 0, in the order of the run."""
+    role: Role
+    arm: str
+    """``baseline``, ``control``, the variant's name, or the draft model."""
+    answers: tuple[str, ...] = ()
+    """Workloads answered, by name."""
+    also_baseline: bool = False
+    """At smoke depth, whether this boot answers first as the baseline and again as the control."""
+    survey: bool = False
+    scores: tuple[tuple[str, str], ...] = ()
+    """(arm, workload) whose tokens are scored here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One judgement to come: a pair, a workload, a family and its share of the budget."""
+
+    pair: str
+    workload: str
+    family: Family
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything a run will do."""
+
+    config: str
+    engine: str
+    model: str
+    depth: Depth
+    pairs: tuple[Pair, ...]
+    workloads: tuple[Workload, ...]
+    """As this depth sends them."""
+    cells: tuple[Cell, ...]
+    boots: tuple[Boot, ...]
+    estimate_s: float
+    """Seconds that boots and answers are expected to take."""
+
+    def workload(self, name: str) -> Workload:
+        """Return the workload called ``name``; KeyError without one."""
+        return {workload.name: workload for workload in self.workloads}[name]
+
+    def pair(self, name: str) -> Pair:
+        """Return the pair whose variant is called ``name``; KeyError without one."""
+        return {pair.name: pair for pair in self.pairs}[name]
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that one arm may answer, from the requests' ``max_tokens``."""
+        return sum(_tokens_asked(workload) for workload in self.workloads)
+
+
+def _tokens_asked(workload: Workload) -> int:
+    return workload.passes * sum(_as_int(request.body.get("max_tokens")) for request in workload.requests)
+
+
+def _as_int(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,66 @@
+"""A status: how far a capture came, and what is missing from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Missing", "Progress", "State", "Status"]
+
+
+class State(StrEnum):
+    """Where a capture stands."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+    """Ended with something missing; what it had is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Answers that a run does not have, and why."""
+
+    arm: str
+    workload: str
+    """Empty when the arm answered nothing at all."""
+    reason: str
+    """The whole error text: what, where, found, expected, remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The last word of a capture about itself."""
+
+    state: State
+    missing: tuple[Missing, ...] = ()
+    boots: int = 0
+    """Servers started as planned."""
+    restarts: int = 0
+    """Servers started again after a death."""
+    wall_s: float = 0.0
+    error: str = ""
+    """What ended the whole capture, where something did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One step of a capture, for the line that people watch."""
+
+    at_s: float
+    """Seconds since the capture began."""
+    boot: int
+    """From 0."""
+    boots: int
+    """Planned."""
+    arm: str
+    doing: str
+    """``booting``, ``survey``, ``answering``, ``scoring``, ``stopping``."""
+    workload: str = ""
+    done: int = 0
+    """Requests answered or scored of this step."""
+    of: int = 0
+    tokens: int = 0
+    """Tokens answered in this step so far."""
+    remaining_s: float | None = None
+    """Expected seconds to the end of the capture."""

@@ -1,0 +1,54 @@
+"""A verdict: outcome, headline, evidence, what it could have detected, how to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pytest_specdec.model.workload import Family
+
+__all__ = ["Outcome", "Verdict"]
+
+
+class Outcome(StrEnum):
+    """What a judge can say; the plugin turns it into a pytest outcome."""
+
+    PASS = "pass"  # noqa: S105 - an outcome, not a password
+    FAIL = "fail"
+    NOT_SPECULATING = "not speculating"
+    INCONCLUSIVE = "inconclusive"
+    NOT_DECIDED = "speed not decided"
+    REFUSED = "refused"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a judge has to say about one pair and one workload."""
+
+    outcome: Outcome
+    family: Family
+    pair: str
+    workload: str
+    headline: str
+    """One sentence: what was found, or what was ruled out. It does not repeat pair, family and outcome."""
+    short: tuple[str, ...] = ()
+    """At most four lines that a person needs first: the shortest divergence, the winning bettor."""
+    evidence: tuple[str, ...] = ()
+    """The long evidence, line by line."""
+    rules_out: str = ""
+    """What a pass could have detected, from this run's own figures: the sensitivity line."""
+    settle: str = ""
+    """For an inconclusive verdict: how many more tokens or passes would settle it."""
+    cell: str = ""
+    """The few words that stand for it in a table: ``1:10^4.2``, ``1.82x [1.74, 1.90]``."""
+    names: str = ""
+    """The bug it names, empty when it names none."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Numbers for machines, by name; units in the names."""
+
+    @property
+    def red(self) -> bool:
+        """Whether it says that something is wrong with the engine."""
+        return self.outcome in {Outcome.FAIL, Outcome.NOT_SPECULATING}

@@ -1,0 +1,110 @@
+"""A workload: a named, versioned, digested set of requests plus their traffic."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+__all__ = ["JSON", "Depth", "Family", "Request", "Route", "Workload"]
+
+JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
+
+
+class Depth(StrEnum):
+    """How much is asked of every arm."""
+
+    SMOKE = "smoke"
+    STANDARD = "standard"
+    DEEP = "deep"
+
+
+class Family(StrEnum):
+    """The fifteen probe families that real bugs fall into, by the probe that catches them first."""
+
+    GREEDY = "greedy"
+    SAMPLING = "sampling"
+    SEEDS = "seeds"
+    PARAMETERS = "parameters"
+    LENGTHS = "lengths"
+    INVARIANTS = "invariants"
+    LOGPROBS = "logprobs"
+    STRUCTURED = "structured"
+    TOOLS = "tools"
+    STATE = "state"
+    CONCURRENCY = "concurrency"
+    CONTEXT = "context"
+    PRESSURE = "pressure"
+    LIVENESS = "liveness"
+    SPEED = "speed"
+
+
+class Route(StrEnum):
+    """The OpenAI endpoint that a request goes to."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request as a client would write it."""
+
+    id: str
+    """Unique in its workload, stable over versions: ``chat-07``."""
+    route: Route
+    body: Mapping[str, JSON]
+    """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
+    category: str = ""
+    """The kind of prompt: ``chat``, ``code``, ``copy`` …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A set of requests and how they are sent.
+
+    ``requests`` is the list at the deepest depth; :meth:`at` gives the part that a shallower depth sends. Requests are sent in order,
+    ``concurrency`` at a time; ``passes`` repeats the whole list.
+    """
+
+    name: str
+    version: int
+    requests: tuple[Request, ...]
+    take: Mapping[Depth, int] = field(default_factory=dict)
+    """Requests sent at each depth; all of them where a depth is missing."""
+    concurrency: int = 8
+    passes: int = 1
+    stream: bool = False
+    """Whether answers are streamed: then the windows of a speculative server can be read off its chunks."""
+    timed: bool = False
+    """Whether seconds matter: captured under the machine-wide timing lease, alone, after one warm-up pass that is dropped."""
+    scored: bool = True
+    """Whether the baseline scores the tokens of the variants and of the control."""
+    draft_scored: bool = False
+    """Whether the draft model's law at the emitted tokens is wanted, where a draft model can be served alone."""
+    atoms: int = 20
+    """Most probable tokens reported per scored position."""
+    survey: bool = False
+    """Whether its requests depend on the survey; such workloads are left out at smoke depth."""
+    may_kill: bool = False
+    """Whether it may take the server down: captured last in a boot."""
+    deadline_s: float = 120.0
+    """Seconds after which an unanswered request counts as hung."""
+
+    def at(self, depth: Depth) -> Workload:
+        """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
+        return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    @property
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits over everything that is sent and how."""
+        sent = [[r.id, r.route, r.body] for r in self.requests]
+        traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.atoms]
+        text = json.dumps([traffic, sent], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"<Workload {self.name} v{self.version}: {len(self.requests)} requests, {self.digest}>"
