@@ -1,0 +1,34 @@
+# Needs python3 (3.11 or newer) and make; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: suites smoke test lint types unit clean
+
+suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
+	$(BIN)/python -m pytest suites/
+
+smoke: $(INSTALLED) ## the same in a hurry
+	$(BIN)/python -m pytest suites/ --specdec-depth=smoke
+
+test: lint types unit ## everything that proves the project itself
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+unit: $(INSTALLED)
+	$(BIN)/python -m pytest tests/ --cov --cov-report=term --cov-fail-under=90
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"python 3.11 or newer is needed, found {sys.version.split()[0]}: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test,dev]'
+	touch $@
+
+clean: ## what make made; runs under .specdec stay
+	rm -rf .venv .coverage .mypy_cache .ruff_cache .pytest_cache

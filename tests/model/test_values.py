@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.model.answer import Answer, Choice, Timing
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
+from pytest_specdec.model.plan import CORRECTNESS_ALPHA, SHARES, SPEED_ALPHA, Plan, alpha_of
+from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+
+PAIR = Pair(config="c", engine="reference", model="target", variant=Variant(name="v", draft=Draft(kind=DraftKind.NGRAM, tokens=3)))
+
+
+def test_counters_are_taken_as_differences():
+    before = SpecCounters(drafts=2, draft_tokens=6, accepted_tokens=1, accepted_per_position=(1,))
+    after = SpecCounters(drafts=12, draft_tokens=36, accepted_tokens=16, accepted_per_position=(9, 5, 2))
+    assert after - before == SpecCounters(drafts=10, draft_tokens=30, accepted_tokens=15, accepted_per_position=(8, 5, 2))
+
+
+def test_a_difference_and_its_subtrahend_add_up_again():
+    before = SpecCounters(drafts=2, draft_tokens=6, accepted_tokens=1, accepted_per_position=(1,))
+    after = SpecCounters(drafts=12, draft_tokens=36, accepted_tokens=16, accepted_per_position=(9, 5, 2))
+    assert (after - before) + before == after
+
+
+def test_acceptance_is_told_in_the_fields_own_figures():
+    counters = SpecCounters(drafts=10, draft_tokens=30, accepted_tokens=15)
+    assert (counters.acceptance_rate, counters.mean_acceptance_length, counters.rejected_tokens) == (0.5, 2.5, 15)
+
+
+def test_a_server_that_never_drafts_has_acceptance_zero_and_length_one():
+    assert (SpecCounters().acceptance_rate, SpecCounters().mean_acceptance_length) == (0.0, 1.0)
+
+
+def test_the_correctness_budget_is_shared_out_exactly_once():
+    assert sum(share.part for family, share in SHARES.items() if family is not Family.SPEED) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("variants", [1, 2, 5])
+def test_every_share_spent_together_is_the_budget(variants):
+    spent = sum(alpha_of(family, variants) * share.workloads * variants for family, share in SHARES.items() if family is not Family.SPEED)
+    assert spent == pytest.approx(CORRECTNESS_ALPHA)
+    assert alpha_of(Family.SPEED, variants) * SHARES[Family.SPEED].workloads * variants == pytest.approx(SPEED_ALPHA)
+
+
+def test_deterministic_judges_take_nothing_from_the_budget():
+    assert alpha_of(Family.LIVENESS, 1) == 0.0
+
+
+def test_timing_is_told_in_seconds_from_sending():
+    timing = Timing(sent_s=10.0, first_s=10.5, done_s=12.0)
+    assert (timing.ttft_s, timing.latency_s) == (0.5, 2.0)
+    assert Timing(sent_s=1.0, first_s=None, done_s=2.0).ttft_s is None
+
+
+def test_an_answer_without_a_choice_has_an_empty_one():
+    answer = Answer(request_id="r", status=500, error="boom")
+    assert (answer.ok, answer.choice, answer.key) == (False, Choice(), ("r", 0))
+
+
+def test_a_transcript_counts_the_tokens_of_all_choices():
+    answers = (Answer(request_id="r", status=200, choices=(Choice(token_ids=(1, 2)), Choice(index=1, token_ids=(3,)))),)
+    transcript = Transcript(arm="v", boot=1, workload="w", digest="d", answers=answers)
+    assert repr(transcript) == "<Transcript v/w: 1 answers, 3 tokens>"
+
+
+def test_judging_the_control_puts_it_in_the_variants_place():
+    arm = {name: Transcript(arm=name, boot=0, workload="w", digest="d", answers=()) for name in ("baseline", "control", "v")}
+    workload = Workload(name="w", version=1, requests=())
+    captured = Captured(
+        pair=PAIR, workload=workload, family=Family.GREEDY, baseline=arm["baseline"], control=arm["control"], speculative=arm["v"]
+    )
+    judged = captured.as_control()
+    assert (captured.arm, judged.arm, judged.is_control) == ("v", "control", True)
+
+
+def test_a_workload_without_a_control_cannot_be_judged_as_one():
+    only = Transcript(arm="v", boot=0, workload="w", digest="d", answers=())
+    workload = Workload(name="w", version=1, requests=())
+    captured = Captured(pair=PAIR, workload=workload, family=Family.GREEDY, baseline=only, control=None, speculative=only)
+    with pytest.raises(ValueError, match="w of v has no control"):
+        captured.as_control()
+
+
+def test_two_machines_are_told_apart_by_name():
+    facts = {"engine": "e", "engine_version": "1", "model": "m", "cores": 2, "memory_gib": 24.0}
+    here = Environment(processor="AMD EPYC (Rome)", **facts)
+    there = Environment(processor="AMD EPYC (Rome)", devices=("NVIDIA H200",), **facts)
+    assert here.machine.startswith("amd-epyc-rome-")
+    assert there.machine.startswith("nvidia-h200-")
+    assert Environment(processor="", **facts).machine.startswith("machine-")
+
+
+def test_a_plan_finds_its_parts_by_name_and_counts_the_tokens_it_may_ask():
+    requests = tuple(Request(id=str(i), route=Route.CHAT, body=body) for i, body in enumerate([{"max_tokens": 8}, {}]))
+    workload = Workload(name="w", version=1, requests=requests, passes=3)
+    plan = Plan(
+        config="c",
+        engine="e",
+        model="m",
+        depth=Depth.SMOKE,
+        pairs=(PAIR,),
+        workloads=(workload,),
+        cells=(),
+        boots=(),
+        estimate_s=1.0,
+    )
+    assert (plan.workload("w"), plan.pair("v"), plan.tokens) == (workload, PAIR, 24)
+
+
+@pytest.mark.parametrize(
+    "outcome, red", [(Outcome.FAIL, True), (Outcome.NOT_SPECULATING, True), (Outcome.PASS, False), (Outcome.INVALID, False)]
+)
+def test_red_means_that_something_is_wrong_with_the_engine(outcome, red):
+    assert Verdict(outcome=outcome, family=Family.GREEDY, pair="v", workload="w", headline="h").red is red

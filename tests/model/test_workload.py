@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+
+
+def a_workload(**changes: object) -> Workload:
+    requests = tuple(Request(id=f"r{i}", route=Route.COMPLETIONS, body={"prompt": "x" * i, "max_tokens": 4}) for i in range(5))
+    return dataclasses.replace(Workload(name="w", version=1, requests=requests, take={Depth.SMOKE: 2}), **changes)
+
+
+def test_a_depth_takes_the_first_requests():
+    assert [r.id for r in a_workload().at(Depth.SMOKE).requests] == ["r0", "r1"]
+
+
+def test_a_depth_without_a_number_takes_them_all():
+    assert len(a_workload().at(Depth.DEEP).requests) == 5
+
+
+def test_taking_twice_changes_nothing_more():
+    once = a_workload().at(Depth.SMOKE)
+    assert once.at(Depth.DEEP) == once
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"concurrency": 1}, {"passes": 3}, {"stream": True}, {"atoms": 5}, {"requests": ()}, {"name": "v"}],
+    ids=lambda c: next(iter(c)),
+)
+def test_the_digest_covers_what_is_sent_and_how(change):
+    assert a_workload(**change).digest != a_workload().digest
+
+
+def test_the_digest_is_the_same_in_every_process():
+    """A literal: xdist workers and later runs have to agree on it."""
+    assert Workload(name="w", version=1, requests=()).digest == "baf915ed2bbfed33"
+
+
+def test_there_are_fifteen_families():
+    assert len(Family) == 15
+
+
+def test_the_repr_is_what_one_wants_in_a_failed_assert():
+    assert repr(a_workload()).startswith("<Workload w v1: 5 requests, ")

@@ -1,0 +1,109 @@
+"""The floors of the house: a module imports downwards only, and says so here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pytest_specdec"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+FLOOR = {
+    "model": 0,
+    "errors": 0,
+    "files": 1,
+    "config": 1,
+    "prompts": 1,
+    "stats": 1,
+    "judge": 2,
+    "capture": 2,
+    "reference": 2,
+    "report": 3,
+}
+"""Rooms by floor; everything else in the package is the plugin, on floor 4."""
+
+MAY_IMPORT_BESIDE = {("config", "files")}
+"""Rooms of one floor are strangers, but for these."""
+
+PURE = {"model", "stats", "judge", "report"}
+"""No I/O, no clock, no unseeded randomness, no pytest."""
+
+IMPURE_MODULES = {
+    "asyncio",
+    "http",
+    "openai",
+    "pytest",
+    "_pytest",
+    "os",
+    "pathlib",
+    "random",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, wherever the import stands, type-checking blocks included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: relative imports hide the floor they go to"
+            module = node.module or ""
+            found.add(module)
+            if module == "pytest_specdec":
+                found.update(f"pytest_specdec.{alias.name}" for alias in node.names)
+    return found
+
+
+def rooms_imported(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports_of(path) if name.startswith("pytest_specdec.")}
+
+
+def may_import(importer: str, imported: str) -> bool:
+    if importer in {imported, "__init__"}:
+        return True
+    upper, lower = FLOOR.get(importer, 4), FLOOR.get(imported, 4)
+    return upper > lower or upper == lower == 4 or (importer, imported) in MAY_IMPORT_BESIDE or (upper == lower == 0)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_downwards_only(path):
+    wrong = {room for room in rooms_imported(path) if not may_import(room_of(path), room)}
+    assert not wrong, f"{path.relative_to(PACKAGE.parent)} (floor {FLOOR.get(room_of(path), 4)}) must not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_pytest_lives_on_the_top_floor_only(path):
+    if room_of(path) in FLOOR:
+        assert not {name for name in imports_of(path) if name.split(".")[0] in {"pytest", "_pytest", "pluggy", "xdist"}}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_pure_rooms_import_nothing_that_does_io(path):
+    assert not {name for name in imports_of(path) if name.split(".")[0] in IMPURE_MODULES}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) == "model"], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_ground_floor_stands_on_the_standard_library(path):
+    third_party = {"numpy", "scipy", "yaml", "jsonschema", "openai", "pydantic", "starlette", "uvicorn", "tokenizers", "safetensors"}
+    assert not {name for name in imports_of(path) if name.split(".")[0] in third_party}
+
+
+def test_the_rule_itself_can_fail():
+    assert not may_import("judge", "capture")
+    assert not may_import("model", "files")
+    assert not may_import("stats", "judge")
+    assert not may_import("capture", "plugin")
+    assert may_import("capture", "config")
+    assert may_import("plugin", "judge")
