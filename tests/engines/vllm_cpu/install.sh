@@ -41,5 +41,10 @@ PY
   rm -rf "$venv" && mv "$venv.part" "$venv"
   touch "$venv/.installed"
 fi
+# The fixes and planted faults of tests/engines/vllm_cpu/plugin, copied first so that no build output lands in the source tree.
+source=$(mktemp -d)
+cp "$(dirname "$0")"/plugin/pyproject.toml "$(dirname "$0")"/plugin/specdec_vllm_patches.py "$source"
+"$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation --force-reinstall "$source"
+rm -rf "$source"
 ln -sfn "$venv" "$link"
 "$link/bin/python" -c 'import importlib.metadata as m; print("vllm", m.version("vllm"), "torch", m.version("torch"))'
