@@ -62,7 +62,7 @@ def imports_of(path: Path) -> set[str]:
             module = node.module or ""
             found.add(module)
             if module == "pytest_specdec":
-                found.update(f"pytest_specdec.{alias.name}" for alias in node.names)
+                found.update(f"pytest_specdec.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
     return found
 
 

@@ -1,0 +1,112 @@
+"""A config: one engine, its baseline, and the variants to be held against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.gate import Gate
+    from pytest_specdec.model.workload import JSON, Family
+
+__all__ = ["Config", "EngineSettings", "Limits", "Overlay", "Placement", "VariantSettings"]
+
+
+class Placement(StrEnum):
+    """How the servers share the device."""
+
+    IN_TURN = "in-turn"
+    """One server at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """Arguments and environment variables laid over those of ``engine``."""
+
+    args: Mapping[str, JSON] = field(default_factory=dict)
+    """By flag name without dashes; null takes an argument of ``engine`` out."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What both arms have in common."""
+
+    kind: str
+    model: str
+    args: Mapping[str, JSON] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    executable: str | None = None
+    """The engine's program; at most one of this, ``venv`` and ``image``."""
+    venv: str | None = None
+    """A virtual environment that the engine is installed in."""
+    image: str | None = None
+    """A container image."""
+    api_key: str | None = None
+    """What servers ask of clients, as ``${VAR}``; written to no artifact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantSettings:
+    """A named way of speculating: what is laid over ``engine`` to get it."""
+
+    name: str
+    args: Mapping[str, JSON] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds that are waited."""
+
+    boot_s: float = 600.0
+    """For a server to answer."""
+    request_s: float = 120.0
+    """For an answer, unless the workload says otherwise."""
+    stop_s: float = 20.0
+    """For a server to end before it is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything a config file says, with ``${VAR}`` as written."""
+
+    name: str
+    """The stem of the file."""
+    path: Path
+    text: str
+    """The file as it was, to be kept with the run."""
+    engine: EngineSettings
+    variants: tuple[VariantSettings, ...]
+    """In the order of the file; at least one."""
+    baseline: Overlay = field(default_factory=Overlay)
+    draft: Overlay = field(default_factory=Overlay)
+    """For the draft model served alone."""
+    placement: Placement = Placement.IN_TURN
+    lossy: bool = False
+    """Whether the variants may change the distribution: then equivalence is reported and does not gate."""
+    require: tuple[str, ...] = ()
+    """Features that every arm must honour: a refusal fails instead of being skipped."""
+    allow_inconclusive: tuple[Family, ...] = ()
+    """Families whose inconclusive verdicts do not fail."""
+    gates: tuple[Gate, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def resolve(self, text: str) -> str:
+        """Return ``text`` as an absolute path when it names something beside the config file, unchanged otherwise.
+
+        ``Qwen/Qwen3-8B`` stays a model's name unless there is such a folder; ``~`` is the home directory.
+        """
+        beside = self.path.parent / Path(text).expanduser()
+        return str(beside.absolute()) if text and beside.exists() else text
+
+    def variant(self, name: str) -> VariantSettings:
+        """Return the variant called ``name``; KeyError without one."""
+        return {variant.name: variant for variant in self.variants}[name]
+
+    def __repr__(self) -> str:
+        return f"<Config {self.name}: {self.engine.kind} {self.engine.model}, {', '.join(variant.name for variant in self.variants)}>"

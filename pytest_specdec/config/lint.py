@@ -1,0 +1,127 @@
+"""The pair lint: lossy modes, and whatever differs between the arms besides the speculative setting."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config import arms, problems
+from pytest_specdec.config.problems import Problem, dotted
+from pytest_specdec.config.rules import RULES
+from pytest_specdec.files import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.config.arms import Arm, Setting
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.config.rules import Rules, Silent
+    from pytest_specdec.files.yaml import Path
+
+__all__ = ["check", "lint"]
+
+
+def check(config: Config) -> tuple[Problem, ...]:
+    """Return the warnings of :func:`lint`. Raises ConfigError with all of the problems under which nothing may be captured."""
+    found = lint(config)
+    if any(problem.refused for problem in found):
+        raise problems.error([problem for problem in found if problem.refused])
+    return found
+
+
+def lint(config: Config) -> tuple[Problem, ...]:
+    """Return what makes the arms of ``config`` no fair pair, in the order of the file; () for an engine of which nothing is known.
+
+    A baseline that speculates is refused, and so are lossy modes unless the config says ``lossy: true``; the rest are warnings.
+    """
+    rules = RULES.get(config.engine.kind)
+    if rules is None:
+        return ()
+    found = _Lint(config, rules)
+    told = dict.fromkeys((*found.baseline(), *found.lossy(), *found.differences(), *found.silent()))
+    return tuple(sorted(told, key=lambda problem: problem.line))
+
+
+class _Lint:
+    """One config under one engine's rules."""
+
+    def __init__(self, config: Config, rules: Rules) -> None:
+        self._lossy_allowed = config.lossy
+        self._rules = rules
+        self._document = yaml.load(config.text, str(config.path))
+        self._baseline = arms.baseline(config)
+        self._variants = dict(arms.variants(config))
+
+    def baseline(self) -> Iterator[Problem]:
+        """Look for a speculative setting in what the baseline is started with."""
+        for name, setting in self._baseline.args.items():
+            if self._rules.speculates(name):
+                yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
+
+    def lossy(self) -> Iterator[Problem]:
+        """Look for modes that change the distribution."""
+        for variant in self._variants.values():
+            for mode in self._rules.lossy:
+                setting = variant.at(mode.path, env=mode.env)
+                if setting is not None and mode.is_lossy(setting.value):
+                    found = f"{_shown(setting)}, which changes what is answered"
+                    hint = "" if self._lossy_allowed else "or say lossy: true, and equivalence is reported without gating"
+                    yield self._problem(setting.path, found, mode.lossless, hint, refused=not self._lossy_allowed)
+
+    def differences(self) -> Iterator[Problem]:
+        """Compare every setting of either arm that has nothing to do with speculation."""
+        for variant in self._variants.values():
+            yield from self._compared(variant.args, self._baseline.args, (*variant.where, "args"))
+            yield from self._compared(variant.env, self._baseline.env, (*variant.where, "env"))
+
+    def silent(self) -> Iterator[Problem]:
+        """Look for settings that the engine changes by itself and that the config does not pin."""
+        for variant in self._variants.values():
+            for change in self._rules.silent:
+                if self._applies(change, variant) and not self._is_pinned(change):
+                    kind = "env" if change.env else "args"
+                    found = f"no {change.name}: the engine {change.what}"
+                    yield self._problem(variant.where, found, f"it in engine.{kind}, for both arms")
+
+    def _compared(self, ours: Mapping[str, Setting], theirs: Mapping[str, Setting], where: Path) -> Iterator[Problem]:
+        for name in dict.fromkeys((*ours, *theirs)):
+            mine, other = ours.get(name), theirs.get(name)
+            if not self._may_differ(name) and _value(mine) != _value(other):
+                found = f"{_shown(mine)} in {dotted(where[:-1])} and {_shown(other)} in the baseline"
+                yield self._problem(_overlaid(mine, other) or (*where, name), found, "the same in both arms")
+
+    def _may_differ(self, name: str) -> bool:
+        return self._rules.speculates(name) or name in self._rules.statistics
+
+    def _applies(self, change: Silent, variant: Arm) -> bool:
+        method = variant.at(self._rules.method)
+        return not change.methods or (method is not None and method.value in change.methods)
+
+    def _is_pinned(self, change: Silent) -> bool:
+        """Whether the baseline states it; where a variant states something else, that is a difference."""
+        stated = self._baseline.env if change.env else self._baseline.args
+        return any(name in stated for name in (change.name, *change.also))
+
+    def _problem(self, path: Path, found: str, expected: str, suggestion: str = "", *, refused: bool = False) -> Problem:
+        return Problem(
+            source=self._document.source,
+            line=self._document.line(path),
+            path=dotted(path),
+            found=found,
+            expected=expected,
+            suggestion=suggestion,
+            refused=refused,
+        )
+
+
+def _overlaid(*settings: Setting | None) -> Path | None:
+    """Return where a difference was written; None where one of the arms takes out what the engine has."""
+    return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
+
+
+def _value(setting: Setting | None) -> object:
+    return None if setting is None else setting.value
+
+
+def _shown(setting: Setting | None) -> str:
+    return "nothing" if setting is None else json.dumps(setting.value, ensure_ascii=False)

@@ -1,0 +1,120 @@
+"""A config file read: all of its problems at once, or a Config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import problems, validate
+from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Placement, VariantSettings
+from pytest_specdec.errors import ConfigError
+from pytest_specdec.files import yaml
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.workload import JSON, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.config.problems import Problem
+    from pytest_specdec.files.yaml import Document
+
+__all__ = ["find", "load"]
+
+_SUFFIXES = (".yaml", ".yml")
+_NO_SLOWER = 1.0
+
+
+def load(path: Path) -> Config:
+    """Return what ``path`` says, ``${VAR}`` as written.
+
+    Raises ConfigError with all of its problems at once. Whether models and programs are there is asked when they are started.
+    """
+    text = _text(path)
+    document = yaml.load(text, str(path))
+    found = (*validate.problems(document), *_texts_in_args(document))
+    if found:
+        raise problems.error(found)
+    data: Any = document.data
+    return Config(
+        name=path.stem,
+        path=path,
+        text=text,
+        engine=EngineSettings(**{**data["engine"], **_overlaid(data["engine"])}),
+        variants=tuple(VariantSettings(name=name, **_overlaid(settings)) for name, settings in data["variants"].items()),
+        baseline=Overlay(**_overlaid(data.get("baseline", {}))),
+        draft=Overlay(**_overlaid(data.get("draft", {}))),
+        placement=Placement(data.get("placement", Placement.IN_TURN)),
+        lossy=data.get("lossy", False),
+        require=tuple(data.get("require", ())),
+        allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
+        gates=tuple(_gates(document, path.name)),
+        limits=Limits(**{name: float(value) for name, value in data.get("limits", {}).items()}),
+    )
+
+
+def find(name: str, folders: Sequence[Path]) -> Path:
+    """Return the file that ``name`` means: a path, or the name of a config in one of ``folders``, with or without its suffix.
+
+    Raises ConfigError with the nearest name.
+    """
+    asked = Path(name).expanduser()
+    here = [asked] if asked.suffix in _SUFFIXES or len(asked.parts) > 1 else []
+    for path in (*here, *(folder / f"{asked}{suffix}" for folder in folders for suffix in ("", *_SUFFIXES))):
+        if path.is_file():
+            return path
+    known = sorted({path.stem for folder in folders for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")})
+    near, what = problems.nearest(asked.stem, known), f"no config {name}"
+    raise ConfigError(
+        what + (f"; {near}" if near else ""),
+        where=", ".join(map(str, folders)),
+        found="no such file",
+        expected=f"a path, or one of {', '.join(known)}" if known else "a path",
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = "the config cannot be read"
+        raise ConfigError(what, where=str(path), found=str(error), expected="a YAML file in UTF-8") from None
+
+
+def _texts_in_args(document: Document) -> Iterator[Problem]:
+    """Check the JSON of every ``args`` that is a string; what is no mapping otherwise, the schema has told."""
+    for path, args in _all_args(document.data):
+        if isinstance(args, str) and not isinstance(_parsed(args), Mapping):
+            yield validate.problem(
+                document, path, f"a string that holds no JSON mapping: {args[:40]!r}", "a mapping, or JSON that holds one"
+            )
+
+
+def _all_args(data: JSON) -> Iterator[tuple[yaml.Path, JSON]]:
+    for key, part in data.items() if isinstance(data, Mapping) else ():
+        if key in {"engine", "baseline", "draft"} and isinstance(part, Mapping):
+            yield (key, "args"), part.get("args")
+        if key == "variants" and isinstance(part, Mapping):
+            yield from ((("variants", name, "args"), variant.get("args")) for name, variant in part.items() if isinstance(variant, Mapping))
+
+
+def _parsed(args: JSON) -> JSON:
+    try:
+        return json.loads(args) if isinstance(args, str) else args
+    except ValueError:
+        return None
+
+
+def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"args": _parsed(settings.get("args", {})), "env": {name: str(value) for name, value in settings.get("env", {}).items()}}
+
+
+def _gates(document: Document, name: str) -> Iterator[Gate]:
+    data: Any = document.data
+    stated = data.get("gates", {})
+    if "speedup" not in stated:
+        yield Gate(figure="speedup", at_least=_NO_SLOWER, source=f"{name}: gates.speedup (default)")
+    for figure, gate in stated.items():
+        line = document.line(("gates", figure))
+        yield Gate(figure=figure, at_least=float(gate["at_least"]), source=f"{name}:{line} gates.{figure}")

@@ -1,0 +1,184 @@
+"""What the lint knows of each engine: which settings speculate, which lose the distribution, and what an engine changes on its own.
+
+Read from the engines' sources; facts and versions are in the project's notes on engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["RULES", "Lossy", "Rules", "Silent", "plain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lossy:
+    """A setting under which the engine accepts drafts that the target's law would not."""
+
+    path: tuple[str, ...]
+    """In the merged arguments, names as :func:`plain` writes them; or an environment variable."""
+    is_lossy: Callable[[Any], bool]
+    lossless: str
+    """What to write instead."""
+    env: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silent:
+    """A setting that the engine changes by itself when it speculates, unless both arms state it."""
+
+    name: str
+    """The argument or the environment variable."""
+    what: str
+    methods: frozenset[str] = frozenset()
+    """The drafting methods that do it; all of them when empty."""
+    also: tuple[str, ...] = ()
+    """Other names of it."""
+    env: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What is known of one engine."""
+
+    prefixes: tuple[str, ...]
+    """How the names of the speculative settings begin."""
+    names: frozenset[str] = frozenset()
+    """Speculative settings with other names."""
+    statistics: frozenset[str] = frozenset()
+    """Settings that only count, and that a baseline refuses."""
+    method: tuple[str, ...] = ()
+    """Where the drafting method stands."""
+    lossy: tuple[Lossy, ...] = ()
+    silent: tuple[Silent, ...] = ()
+
+    def speculates(self, name: str) -> bool:
+        """Whether an argument or a variable belongs to the speculative setting."""
+        name = plain(name)
+        return name in self.names or name.startswith(self.prefixes)
+
+
+def plain(name: str) -> str:
+    """Return the one spelling of a flag: ``--speculative_config`` and ``speculative-config`` are the same."""
+    return name.lstrip("-").replace("_", "-").lower()
+
+
+def _number(value: JSON) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def _below_one(value: JSON) -> bool:
+    number = _number(value)
+    return number is not None and number < 1
+
+
+def _given(value: JSON) -> bool:
+    return value is not None and value is not False and _number(value) != 0
+
+
+_V1_ONLY = frozenset({"suffix", "custom_class", "medusa", "mlp_speculator"})
+
+_VLLM = Rules(
+    prefixes=("speculative-", "spec-", "ngram-prompt-lookup", "typical-acceptance"),
+    names=frozenset({"sc", "disable-logprobs-during-spec-decoding"}),
+    statistics=frozenset({"per-request-spec-decode-metrics"}),
+    method=("speculative-config", "method"),
+    lossy=(
+        Lossy(
+            path=("speculative-config", "rejection-sample-method"),
+            is_lossy=lambda v: v in {"synthetic", "fly"},
+            lossless="standard or block",
+        ),
+        Lossy(path=("speculative-config", "acceptance-method"), is_lossy=lambda v: "typical" in str(v), lossless="rejection_sampler"),
+        Lossy(path=("spec-decoding-acceptance-method",), is_lossy=lambda v: "typical" in str(v), lossless="rejection_sampler"),
+    ),
+    silent=(
+        Silent(
+            name="async-scheduling",
+            also=("no-async-scheduling",),
+            methods=_V1_ONLY | {"ngram"},
+            what="switches asynchronous scheduling off for this method, in the speculative arm only",
+        ),
+        Silent(
+            name="VLLM_USE_V2_MODEL_RUNNER",
+            env=True,
+            methods=_V1_ONLY,
+            what="falls back to its first model runner for this method, in the speculative arm only",
+        ),
+    ),
+)
+_TRTLLM = Rules(
+    prefixes=("speculative-",),
+    method=("speculative-config", "decoding-type"),
+    lossy=(
+        Lossy(path=("speculative-config", "use-relaxed-acceptance-for-thinking"), is_lossy=bool, lossless="false"),
+        Lossy(path=("speculative-config", "posterior-threshold"), is_lossy=_given, lossless="nothing: leave it out"),
+        Lossy(path=("speculative-config", "greedy-sampling"), is_lossy=lambda v: v is False, lossless="true"),
+    ),
+    silent=(Silent(name="disable-overlap-scheduler", what="schedules some drafting methods without overlap, in the speculative arm only"),),
+)
+_SGLANG = Rules(
+    prefixes=("speculative-",),
+    names=frozenset({"sglang-enable-spec-v2"}),
+    method=("speculative-algorithm",),
+    lossy=(
+        Lossy(path=("speculative-accept-threshold-single",), is_lossy=_below_one, lossless="1.0"),
+        Lossy(path=("speculative-accept-threshold-acc",), is_lossy=_below_one, lossless="1.0"),
+        Lossy(path=("SGLANG_SIMULATE_ACC_LEN",), is_lossy=_given, lossless="nothing: leave it out", env=True),
+    ),
+    silent=(
+        Silent(name="max-running-requests", what="allows 48 running requests when it speculates, another number when not"),
+        Silent(
+            name="disable-overlap-schedule",
+            methods=frozenset({"NGRAM"}),
+            what="schedules without overlap for this method, in the speculative arm only",
+        ),
+    ),
+)
+_LLAMACPP = Rules(
+    prefixes=("spec-", "draft", "ngram-"),
+    names=frozenset(
+        {
+            "md",
+            "model-draft",
+            "hfd",
+            "hf-repo-draft",
+            "ngld",
+            "gpu-layers-draft",
+            "cd",
+            "ctx-size-draft",
+            "devd",
+            "device-draft",
+            "ctkd",
+            "ctvd",
+        }
+    ),
+    method=("spec-type",),
+    lossy=(
+        Lossy(path=("spec-synth-len",), is_lossy=_given, lossless="nothing: leave it out"),
+        Lossy(path=("spec-synth-rates",), is_lossy=_given, lossless="nothing: leave it out"),
+    ),
+    silent=(Silent(name="fit", what="fits context and layers to the memory that is left, which a draft model takes part of"),),
+)
+
+RULES: Mapping[str, Rules] = {
+    "reference": Rules(
+        prefixes=_VLLM.prefixes,
+        names=_VLLM.names,
+        statistics=_VLLM.statistics,
+        method=_VLLM.method,
+    ),
+    "vllm": _VLLM,
+    "trtllm": _TRTLLM,
+    "sglang": _SGLANG,
+    "llamacpp": _LLAMACPP,
+}
+"""By engine kind; an engine that is not here is not linted."""

@@ -1,0 +1,161 @@
+"""A config's data held against its schema, and what is wrong told in our words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from jsonschema import Draft202012Validator
+
+from pytest_specdec.config.problems import Problem, dotted, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytest_specdec.files.yaml import Document, Path
+
+__all__ = ["problem", "problems"]
+
+_TYPES = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "a string",
+}
+_PATTERNS = {
+    "^[a-z0-9][a-z0-9-]*$": "lower-case letters, digits and dashes, such as eagle3-k3",
+    "^[a-z][a-z0-9_-]*$": "the name of an engine, such as reference or vllm",
+    "^[a-z][a-z0-9_]*$": "the name of a feature, such as json_schema",
+    "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as VLLM_BATCH_INVARIANT",
+}
+_PLACES = ("executable", "venv", "image")
+_LONGEST = 60
+
+
+class _Error(Protocol):
+    """What is read of a jsonschema ValidationError."""
+
+    validator: Any
+    validator_value: Any
+    instance: Any
+    schema: Any
+    absolute_path: Any
+    absolute_schema_path: Any
+
+
+class _Words(NamedTuple):
+    found: str
+    expected: str
+    suggestion: str = ""
+
+
+def problems(document: Document) -> tuple[Problem, ...]:
+    """Return everything in ``document`` that the schema does not allow."""
+    errors = list(_validator().iter_errors(document.data))
+    meant = {meant for error in errors if error.validator == "additionalProperties" for meant in _meant(error)}
+    told = (found for error in errors for found in _told(document, error, meant))
+    return tuple(dict.fromkeys(told))
+
+
+def problem(document: Document, path: Path, found: str, expected: str, suggestion: str = "") -> Problem:
+    """Return a problem at ``path``, with the line that it stands on."""
+    return Problem(
+        source=document.source, line=document.line(path), path=dotted(path), found=found, expected=expected, suggestion=suggestion
+    )
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    schema = resources.files("pytest_specdec.config").joinpath("schema.json").read_text(encoding="utf-8")
+    return Draft202012Validator(json.loads(schema))
+
+
+def _told(document: Document, error: _Error, meant: set[Path]) -> Iterator[Problem]:
+    path: Path = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = _properties(error)
+        for name in _unknown(error):
+            yield problem(document, (*path, name), "an unknown key", _listed(known, "or"), nearest(name, known))
+    elif error.validator == "required":
+        for name in error.validator_value:
+            if name not in error.instance and (*path, name) not in meant:
+                yield problem(document, (*path, name), "nothing", "a value: it must be given")
+    elif "propertyNames" in error.absolute_schema_path:
+        yield problem(document, (*path, str(error.instance)), *_NAMES[str(error.validator)](error))
+    elif error.validator != "not" or isinstance(error.instance, Mapping):
+        yield problem(document, path, *_WORDS[str(error.validator)](error))
+
+
+def _meant(error: _Error) -> Iterator[Path]:
+    """Give the keys that misspelt ones stand for, so that they are not reported missing as well."""
+    known = _properties(error)
+    for name in _unknown(error):
+        yield from ((*error.absolute_path, key) for key in known if nearest(name, known) == nearest(key, [key]))
+
+
+def _properties(error: _Error) -> Mapping[str, Any]:
+    return dict(error.schema["properties"])
+
+
+def _unknown(error: _Error) -> list[str]:
+    known = _properties(error)
+    return [name for name in error.instance if name not in known]
+
+
+def _type(error: _Error) -> _Words:
+    wanted = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+    quoting = "quote it" if "string" in wanted and isinstance(error.instance, (bool, int, float)) else ""
+    return _Words(_shown(error.instance), _listed([_TYPES[name] for name in wanted], "or"), quoting)
+
+
+def _enum(error: _Error) -> _Words:
+    names = [str(name) for name in error.validator_value]
+    return _Words(_shown(error.instance), _listed(names, "or"), nearest(str(error.instance), names))
+
+
+def _not_all(error: _Error) -> _Words:
+    return _Words(_listed([name for name in _PLACES if name in error.instance], "and"), f"at most one of {_listed(_PLACES, 'and')}")
+
+
+def _pattern(error: _Error) -> _Words:
+    return _Words(_shown(error.instance), _PATTERNS[error.validator_value])
+
+
+def _reserved(error: _Error) -> _Words:
+    return _Words("a name that means another arm", f"a name other than {_listed(error.validator_value['enum'], 'and')}")
+
+
+_WORDS: Mapping[str, Callable[[_Error], _Words]] = {
+    "type": _type,
+    "enum": _enum,
+    "not": _not_all,
+    "pattern": _pattern,
+    "minLength": lambda _: _Words("an empty string", "at least one character"),
+    "minProperties": lambda _: _Words("none", "at least one"),
+    "uniqueItems": lambda error: _Words(f"{_listed(_twice(error.instance), 'and')} twice", "each once"),
+    "exclusiveMinimum": lambda error: _Words(_shown(error.instance), f"more than {error.validator_value}"),
+}
+"""Every keyword of the schema that an error can come from; a test reads the schema and says so."""
+_NAMES: Mapping[str, Callable[[_Error], _Words]] = {
+    "pattern": lambda error: _Words("this name", _PATTERNS[str(error.validator_value)]),
+    "not": _reserved,
+}
+
+
+def _twice(items: Sequence[object]) -> list[str]:
+    return [str(item) for index, item in enumerate(items) if item in items[:index]]
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _listed(names: Iterable[str], word: str) -> str:
+    items = list(names)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"

@@ -1,0 +1,96 @@
+"""From a run directory to what a judge sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.pair import BASELINE, CONTROL
+
+if TYPE_CHECKING:
+    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.model.gate import Gate
+    from pytest_specdec.model.plan import Cell, Plan
+    from pytest_specdec.model.score import Score
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["read"]
+
+
+def read(directory: RunDirectory, plan: Plan, cell: Cell, gates: tuple[Gate, ...]) -> Captured:
+    """Return everything that the run holds for one judgement.
+
+    Raises RunError, with the reason that the capture gave, when an arm's answers or scores that the plan has are not there, and when an arm
+    answered another workload of that name.
+    """
+    pair, workload = plan.pair(cell.pair), plan.workload(cell.workload)
+    run = _Run(directory, plan, cell)
+    return Captured(
+        pair=pair,
+        workload=workload,
+        family=cell.family,
+        baseline=run.transcript(BASELINE),
+        control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
+        speculative=run.transcript(cell.pair),
+        scores={arm: run.scores(arm) for arm in (cell.pair, CONTROL, BASELINE) if run.is_scored(arm)},
+        draft_scores=run.draft_scores(pair.variant.draft.model),
+        capabilities=records.read_capabilities(directory),
+        alpha=cell.alpha,
+        gates=tuple(gate for gate in gates if gate.pair in {"", cell.pair} and gate.workload in {"", cell.workload}),
+    )
+
+
+class _Run:
+    """One cell's part of a run."""
+
+    def __init__(self, directory: RunDirectory, plan: Plan, cell: Cell) -> None:
+        self._directory = directory
+        self._plan = plan
+        self._cell = cell
+        self._workload = cell.workload
+
+    def is_planned(self, arm: str) -> bool:
+        return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
+
+    def is_scored(self, arm: str) -> bool:
+        return any((arm, self._workload) in boot.scores and boot.arm == CONTROL for boot in self._plan.boots)
+
+    def transcript(self, arm: str) -> Transcript:
+        found = transcripts.read(self._directory, arm, self._workload)
+        if found is None:
+            raise self._missing(arm, "answers")
+        wanted = self._plan.workload(self._workload).digest
+        if found.digest != wanted:
+            where = f"{self._directory.transcript(arm, self._workload)}:1"
+            msg = "the answers are to another workload"
+            raise RunError(msg, where=where, found=f"digest {found.digest}", expected=f"{wanted}, as in plan.json")
+        return found
+
+    def scores(self, arm: str) -> tuple[Score, ...]:
+        found = scores.read(self._directory, BASELINE, arm, self._workload)
+        if not found and self._reason(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
+            raise self._missing(arm, "scores")
+        return found
+
+    def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
+        """Return the draft model's law by arm: it sharpens a verdict, so that none is missing without it."""
+        if model is None:
+            return {}
+        found = {arm: scores.read(self._directory, model, arm, self._workload) for arm in (self._cell.pair, CONTROL, BASELINE)}
+        return {arm: law for arm, law in found.items() if law}
+
+    def _missing(self, arm: str, what: str) -> RunError:
+        where = f"{arm}/{self._workload}"
+        return RunError(
+            f"the run has no {what} of {where}", where=str(self._directory.root), found=self._reason(arm) or "no file, and no reason"
+        )
+
+    def _reason(self, arm: str) -> str:
+        try:
+            status = records.read_status(self._directory)
+        except RunError:
+            return ""
+        told = [missing.reason for missing in status.missing if missing.arm == arm and missing.workload in {self._workload, ""}]
+        return "\n".join(told) or status.error

@@ -1,0 +1,177 @@
+"""The codec: the model's dataclasses to JSON and back, checked against their annotations."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pytest_specdec.errors import RunError
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["decode", "encode"]
+
+T = TypeVar("T")
+_Decoder: TypeAlias = Callable[[Any], Any]
+
+
+def encode(value: object) -> JSON:
+    """Return ``value`` as JSON: dataclasses as objects of all their fields, tuples as lists, infinities and NaN as strings."""
+    if isinstance(value, Enum):
+        return encode(value.value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(encode(key)): encode(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    if is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    msg = f"no JSON for {value!r} ({type(value).__name__})"
+    raise TypeError(msg)
+
+
+def decode(cls: type[T], data: JSON) -> T:
+    """Return the ``cls`` that :func:`encode` wrote as ``data``.
+
+    Missing fields take their defaults. Raises RunError naming the path of an unknown or missing field, or of a value of another type.
+    """
+    try:
+        decoder: Callable[[JSON], T] = _decoder(cls)  # type: ignore[arg-type]  # every class is hashable
+        return decoder(data)
+    except _Mismatch as error:
+        msg = f"this is no {cls.__name__}"
+        raise RunError(
+            msg,
+            where="".join(error.path).lstrip("."),
+            found=error.found,
+            expected=error.expected,
+            remedy="read it with the version of pytest-specdec that wrote it",
+        ) from None
+
+
+class _Mismatch(Exception):  # noqa: N818 - it never leaves this module
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(found, expected)
+        self.found = found
+        self.expected = expected
+        self.path: list[str] = []
+
+    def under(self, step: str) -> _Mismatch:
+        self.path.insert(0, step)
+        return self
+
+
+@cache
+def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _dataclass(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint)
+    return _generic(get_origin(hint), get_args(hint))
+
+
+def _generic(origin: object, args: tuple[Any, ...]) -> _Decoder:
+    if origin in {Union, types.UnionType}:
+        return _union(args)
+    if origin is tuple:
+        return _many(args[0]) if args[1:] == (...,) else _fixed(args)
+    if origin in {Mapping, dict}:
+        return _mapping(*args)
+    msg = f"the codec knows no {origin!r} of {args!r}"
+    raise TypeError(msg)
+
+
+def _dataclass(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
+    hints = get_type_hints(cls, localns={"JSON": object})
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(cls)}
+    required = [field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING]
+
+    def decode_object(data: object) -> object:
+        given = _of(dict, data, f"the fields of a {cls.__name__}")
+        for name in given.keys() - decoders.keys():
+            msg = f"an unknown field {name!r}"
+            raise _Mismatch(msg, f"one of {', '.join(decoders)}")
+        for name in required:
+            if name not in given:
+                msg = f".{name}"
+                raise _Mismatch("nothing", "a value").under(msg)
+        return cls(**{name: _at(f".{name}", decoders[name], value) for name, value in given.items()})
+
+    return decode_object
+
+
+def _enum(cls: type[Enum]) -> _Decoder:
+    def decode_member(data: object) -> object:
+        try:
+            return cls(data)
+        except ValueError:
+            raise _Mismatch(repr(data), f"one of {', '.join(str(member.value) for member in cls)}") from None
+
+    return decode_member
+
+
+def _union(args: tuple[Any, ...]) -> _Decoder:
+    (member,) = (_decoder(arg) for arg in args if arg is not types.NoneType)
+    return lambda data: None if data is None else member(data)
+
+
+def _many(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    item = _decoder(hint)
+    return lambda data: tuple(_at(f"[{index}]", item, value) for index, value in enumerate(_of(list, data, "a list")))
+
+
+def _fixed(args: tuple[Any, ...]) -> _Decoder:
+    decoders = [_decoder(arg) for arg in args]
+
+    def decode_items(data: object) -> object:
+        items = _of(list, data, f"a list of {len(decoders)}")
+        if len(items) != len(decoders):
+            msg = f"{len(items)} items"
+            raise _Mismatch(msg, f"{len(decoders)} items")
+        return tuple(_at(f"[{index}]", decoder, value) for index, (decoder, value) in enumerate(zip(decoders, items, strict=True)))
+
+    return decode_items
+
+
+def _mapping(key_hint: Any, value_hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    key, item = _decoder(key_hint), _decoder(value_hint)
+    return lambda data: {key(name): _at(f".{name}", item, value) for name, value in _of(dict, data, "an object").items()}
+
+
+def _at(step: str, decoder: _Decoder, data: object) -> object:
+    try:
+        return decoder(data)
+    except _Mismatch as error:
+        raise error.under(step) from None
+
+
+def _of(cls: type[T], data: object, expected: str) -> T:
+    if not isinstance(data, cls) or (isinstance(data, bool) and cls is not bool):
+        raise _Mismatch(repr(data), expected)
+    return data
+
+
+def _float(data: object) -> float:
+    if isinstance(data, str) and data in {"inf", "-inf", "nan"}:
+        return float(data)
+    return float(_of(int, data, "a number")) if isinstance(data, int) else _of(float, data, "a number")
+
+
+_PLAIN: Mapping[object, _Decoder] = {
+    str: lambda data: _of(str, data, "a string"),
+    bool: lambda data: _of(bool, data, "true or false"),
+    int: lambda data: _of(int, data, "a whole number"),
+    float: _float,
+    object: lambda data: data,
+}

@@ -1,0 +1,129 @@
+"""A run directory: where everything that a capture wrote and a judge reads has its place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_specdec.errors import RunError
+
+__all__ = ["RunDirectory", "atomic_write", "safe"]
+
+_LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The layout of one run; folders inside of it are made when something is written."""
+
+    root: Path
+
+    @classmethod
+    def create(cls, root: Path) -> RunDirectory:
+        """Make ``root``. Raises RunError when there is something in it already."""
+        root.mkdir(parents=True, exist_ok=True)
+        found = next(iter(sorted(root.iterdir())), None)
+        if found is not None:
+            msg = "the run directory is in use"
+            raise RunError(
+                msg,
+                where=str(root),
+                found=found.name,
+                expected="an empty folder, or none",
+                remedy="name another folder, or remove this one",
+            )
+        return cls(root)
+
+    @classmethod
+    def open(cls, root: Path) -> RunDirectory:
+        """Return the run in ``root``. Raises RunError when there is none."""
+        directory = cls(root)
+        if not directory.plan.is_file():
+            found = "no plan.json" if root.is_dir() else "no such folder"
+            msg = "this is no run directory"
+            raise RunError(msg, where=str(root), found=found, expected="a folder that a capture wrote")
+        return directory
+
+    @property
+    def plan(self) -> Path:
+        """What the run was to do."""
+        return self.root / "plan.json"
+
+    @property
+    def environment(self) -> Path:
+        """The machine, the engine, the client."""
+        return self.root / "environment.json"
+
+    @property
+    def config(self) -> Path:
+        """The config's text as it was, variables unexpanded."""
+        return self.root / "config.yaml"
+
+    @property
+    def status(self) -> Path:
+        """How far the capture came."""
+        return self.root / "status.json"
+
+    @property
+    def progress(self) -> Path:
+        """One line per step, while the capture runs."""
+        return self.root / "progress.jsonl"
+
+    @property
+    def run(self) -> Path:
+        """The machine-readable report."""
+        return self.root / "run.json"
+
+    @property
+    def report(self) -> Path:
+        """The report for people."""
+        return self.root / "report.md"
+
+    @property
+    def capabilities(self) -> Path:
+        """The folder with what the survey found, one file per arm."""
+        return self.root / "capabilities"
+
+    def capabilities_of(self, arm: str) -> Path:
+        """Return the file with what the survey found of ``arm``."""
+        return self.capabilities / f"{safe(arm)}.json"
+
+    def server_log(self, boot: int, arm: str) -> Path:
+        """Return the log of the server of one boot."""
+        return self.root / "servers" / f"{boot}-{safe(arm)}.log"
+
+    def transcript(self, arm: str, workload: str) -> Path:
+        """Return the file with what ``arm`` answered to ``workload``."""
+        return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
+
+    def scores(self, under: str, arm: str, workload: str) -> Path:
+        """Return the file with the law of ``under`` at the tokens of ``arm``."""
+        return self.root / "scores" / safe(under) / safe(arm) / f"{safe(workload)}.jsonl"
+
+
+def safe(name: str) -> str:
+    """Return ``name`` as a file name; different names stay different (``org/model`` gets a few digits of its hash)."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")[:_LONGEST]
+    if slug == name:
+        return name
+    return f"{slug or 'name'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def atomic_write(path: Path, text: str) -> None:
+    """Write ``text`` so that a reader sees the old file or the whole new one, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,135 @@
+"""The small documents of a run: plan, environment, status, capabilities, progress."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import codec, lines
+from pytest_specdec.files.directory import atomic_write
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.plan import Plan
+from pytest_specdec.model.status import Progress, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.model.workload import JSON
+
+__all__ = [
+    "append_progress",
+    "read_capabilities",
+    "read_environment",
+    "read_plan",
+    "read_progress",
+    "read_status",
+    "write_capabilities",
+    "write_environment",
+    "write_plan",
+    "write_status",
+]
+
+T = TypeVar("T")
+_SCHEMA = "urn:pytest-specdec:{}:1"
+
+
+def write_plan(directory: RunDirectory, plan: Plan) -> None:
+    """Write what the run will do; from then on the folder is a run directory."""
+    _write(directory.plan, "plan", plan)
+
+
+def read_plan(directory: RunDirectory) -> Plan:
+    """Return what the run was to do. Raises RunError when it is missing or of another version, as all readers here."""
+    return _read(directory.plan, "plan", Plan)
+
+
+def write_environment(directory: RunDirectory, environment: Environment) -> None:
+    """Write what the figures depend on."""
+    _write(directory.environment, "environment", environment)
+
+
+def read_environment(directory: RunDirectory) -> Environment:
+    """Return what the figures depend on."""
+    return _read(directory.environment, "environment", Environment)
+
+
+def write_status(directory: RunDirectory, status: Status) -> None:
+    """Write how far the capture came."""
+    _write(directory.status, "status", status)
+
+
+def read_status(directory: RunDirectory) -> Status:
+    """Return how far the capture came."""
+    return _read(directory.status, "status", Status)
+
+
+def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:
+    """Write what the survey found of ``arm``."""
+    _write(directory.capabilities_of(arm), "capabilities", capabilities, arm=arm)
+
+
+def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
+    """Return what the survey found, by arm; empty when there was none."""
+    found: dict[str, Capabilities] = {}
+    for path in sorted(directory.capabilities.glob("*.json")):
+        document = _document(path, "capabilities")
+        arm = str(document.pop("arm", path.stem))
+        found[arm] = _decoded(path, Capabilities, document)
+    return found
+
+
+def append_progress(directory: RunDirectory, progress: Progress) -> None:
+    """Add one step to the end of the progress file, where others read it while it grows."""
+    directory.progress.parent.mkdir(parents=True, exist_ok=True)
+    with directory.progress.open("a", encoding="utf-8") as file:
+        file.write(lines.compact(codec.encode(progress)) + "\n")
+
+
+def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
+    """Return the steps so far; a last line that is still being written is left out."""
+    try:
+        text = directory.progress.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    whole = text[: text.rfind("\n") + 1].split("\n")[:-1]
+    return tuple(codec.decode(Progress, json.loads(line)) for line in whole)
+
+
+def _write(path: Path, kind: str, value: object, **more: JSON) -> None:
+    encoded = codec.encode(value)
+    assert isinstance(encoded, dict)
+    document = {"schema": _SCHEMA.format(kind), **more, **encoded}
+    atomic_write(path, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def _read(path: Path, kind: str, cls: type[T]) -> T:
+    return _decoded(path, cls, _document(path, kind))
+
+
+def _document(path: Path, kind: str) -> dict[str, JSON]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        msg = f"the run has no {path.name}"
+        raise RunError(msg, where=str(path), expected="a capture that came so far") from None
+    except ValueError as error:
+        msg = "the file is not whole"
+        raise RunError(msg, where=str(path), found=str(error), expected="one JSON document") from None
+    found = document.pop("schema", None) if isinstance(document, dict) else None
+    if found != _SCHEMA.format(kind):
+        remedy = "read it with the version of pytest-specdec that wrote it"
+        msg = "the file is of another kind"
+        raise RunError(msg, where=str(path), found=f"schema {found!r}", expected=_SCHEMA.format(kind), remedy=remedy)
+    return dict(document)
+
+
+def _decoded(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
+    try:
+        return codec.decode(cls, document)
+    except RunError as error:
+        raise RunError(
+            error.what, where=f"{path}  {error.where}", found=error.found, expected=error.expected, remedy=error.remedy
+        ) from None

@@ -1,0 +1,181 @@
+"""YAML 1.2 as one expects it: ``on`` and ``no`` are strings, ``1e-3`` is a number, a key given twice is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import yaml
+
+from pytest_specdec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Document", "Path", "dump", "load"]
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Where a value stands: keys and indices from the root."""
+
+_CORE = (
+    ("null", re.compile(r"~|null|Null|NULL|"), ("~", "n", "N", "")),
+    ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), tuple("tTfF")),
+    ("int", re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"), tuple("-+0123456789")),
+    (
+        "float",
+        re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+        tuple("-+.0123456789"),
+    ),
+)
+"""The core schema of YAML 1.2.2, section 10.3.2."""
+_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
+_PREFIX = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A parsed file that remembers where everything stood."""
+
+    data: JSON
+    source: str
+    lines: Mapping[Path, int]
+
+    def line(self, path: Path) -> int:
+        """Return the line, from 1, of the key or item at ``path``, or of its nearest ancestor that is there."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return 1
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever YAML 1.1 *or* 1.2 would not read as a string."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
+        first: list(known) for first, known in yaml.SafeDumper.yaml_implicit_resolvers.items()
+    }
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - PyYAML's signature
+        super().increase_indent(flow, indentless=False)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Quote text with Unicode's own line breaks so that they are escaped: folded into plain text they would be lost."""
+    return dumper.represent_scalar(f"{_PREFIX}str", str(text), style='"' if _BREAKS.search(text) else None)
+
+
+for _name, _pattern, _firsts in _CORE:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_PREFIX + _name, re.compile(f"(?:{_pattern.pattern})$"), list(_firsts))
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_multi_representer(str, _represent_text)
+_Dumper.add_multi_representer(tuple, lambda dumper, items: dumper.represent_list(list(items)))
+_Dumper.add_multi_representer(
+    Mapping,  # type: ignore[type-abstract]  # isinstance is all that is done with it
+    lambda dumper, data: dumper.represent_dict(dict(data)),
+)
+
+
+def load(text: str, source: str) -> Document:
+    """Return the one document in ``text``; ``source`` is what errors call the file. Raises ConfigError with file and line."""
+    reader = _Reader(source)
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        data = None if node is None else reader.value(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise reader.error(error.problem or "not YAML", 1 if mark is None else mark.line + 1) from None
+    except yaml.reader.ReaderError as error:
+        found, line = f"a character that YAML does not allow: U+{int(error.character):04X}", text.count("\n", 0, error.position) + 1
+        raise reader.error(found, line) from None
+    return Document(data=data, source=source, lines=reader.lines)
+
+
+def dump(data: JSON) -> str:
+    """Return ``data`` as YAML that :func:`load` reads back unchanged."""
+    return yaml.dump(data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=140)
+
+
+class _Reader:
+    """Turns nodes into values, noting lines."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[Path, int] = {}
+        self._open: list[yaml.Node] = []
+
+    def error(self, what: str, line: int, expected: str = "YAML 1.2") -> ConfigError:
+        return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected)
+
+    def value(self, node: yaml.Node, path: Path) -> JSON:
+        if node in self._open:
+            msg = "an alias inside of what it stands for"
+            raise self.error(msg, _line(node), "values that end")
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
+            return self._scalar(node)
+        finally:
+            self._open.pop()
+
+    def _item(self, node: yaml.Node, path: Path) -> JSON:
+        self.lines[path] = _line(node)
+        return self.value(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> JSON:
+        found: dict[str, JSON] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                msg = "a list or mapping as a key"
+                raise self.error(msg, _line(key), "a word as a key")
+            if key.value in found:
+                first = self.lines[(*path, key.value)]
+                msg = f"the key {key.value!r} again, first on line {first}"
+                raise self.error(msg, _line(key), "every key once")
+            self.lines[(*path, key.value)] = _line(key)
+            found[key.value] = self.value(value, (*path, key.value))
+        return found
+
+    def _scalar(self, node: yaml.Node) -> JSON:
+        kind, text = node.tag.removeprefix(_PREFIX), str(node.value)
+        try:
+            return _SCALARS[kind](text)
+        except (KeyError, ValueError):
+            msg = f"{text!r} with the tag {node.tag}"
+            raise self.error(msg, _line(node), "a plain value") from None
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _integer(text: str) -> int:
+    bases = {"0o": 8, "0x": 16}
+    return int(text, bases.get(text[:2], 10))
+
+
+def _float(text: str) -> float:
+    return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS: Mapping[str, Callable[[str], JSON]] = {
+    "null": lambda _: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": _integer,
+    "float": _float,
+    "str": str,
+}

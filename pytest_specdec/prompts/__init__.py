@@ -1,0 +1,79 @@
+"""Prompts of our own, by category; each collection makes workloads: ``CHAT.greedy(max_tokens=256)``.
+
+They are written by the authors of pytest-specdec under its licence, but for the one of SPEED, which others publish figures for.
+"""
+
+from __future__ import annotations
+
+from pytest_specdec.model.workload import Route
+from pytest_specdec.prompts.prompt import Prompt, bundled
+from pytest_specdec.prompts.prompts import Prompts
+
+__all__ = [
+    "ALL",
+    "CHAT",
+    "CODE",
+    "COPY",
+    "EDIT",
+    "JSON_TASKS",
+    "LIST",
+    "MATH",
+    "QA",
+    "REPEAT",
+    "SPEED",
+    "STORY",
+    "SUMMARY",
+    "TRANSLATE",
+    "Prompt",
+    "Prompts",
+]
+
+_BUNDLED = bundled()
+
+
+def _of(category: str) -> Prompts:
+    return Prompts(name=category, category=category, items=tuple(prompt for prompt in _BUNDLED if prompt.category == category))
+
+
+CHAT = _of("chat")
+CODE = _of("code")
+"""Beginnings of Python modules, on the completions route."""
+EDIT = _of("edit")
+"""Code to be given back with a small change: most of the answer is in the prompt."""
+STORY = _of("story")
+"""Free invention: the drafter's worst case."""
+JSON_TASKS = _of("json")
+"""Each names a schema that its answer fits."""
+MATH = _of("math")
+QA = _of("qa")
+SUMMARY = _of("summary")
+TRANSLATE = _of("translate")
+LIST = _of("list")
+COPY = _of("copy")
+"""Texts to be given back word by word."""
+REPEAT = _of("repeat")
+"""Sequences that go on as they began, on the completions route: acceptance is near 1."""
+ALL = Prompts.interleaved("all", (CODE, CHAT, EDIT, JSON_TASKS, STORY, QA, REPEAT, MATH, LIST, COPY, SUMMARY, TRANSLATE))
+"""Every category in turn, so that the first dozen is one of each."""
+
+_VACATION = (
+    "Imagine you are planning a week-long vacation to a place you've never visited before. "
+    "Describe the destination, including its main attractions and cultural highlights. "
+    "What activities would you prioritize during your visit? Additionally, explain how you would prepare for the trip, "
+    "including any specific items you would pack and any research you would conduct beforehand. "
+    "Finally, discuss how you would balance relaxation and adventure during your vacation."
+)
+SPEED = Prompts(
+    name="vacation",
+    category="chat",
+    items=(
+        Prompt(
+            id="vacation-01",
+            category="chat",
+            route=Route.CHAT,
+            text=_VACATION,
+            provenance="default prompt of github.com/coder543/llm-speed-benchmark, for figures that can be held against published ones",
+        ),
+    ),
+)
+"""The prompt that published speedups were measured with."""

@@ -1,0 +1,153 @@
+"""Prompts: a named collection, and the workloads that can be made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import cycle, zip_longest
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.prompts import ladder, schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompt import Prompt
+
+__all__ = ["Pace", "Prompts", "Traffic"]
+
+
+class Pace(TypedDict, total=False):
+    """The fields of a Workload that every method passes on."""
+
+    version: int
+    concurrency: int
+    stream: bool
+    timed: bool
+    scored: bool
+    draft_scored: bool
+    atoms: int
+    survey: bool
+    may_kill: bool
+    deadline_s: float
+
+
+class Traffic(Pace, total=False):
+    """The same and ``passes``, where the method has no default of its own."""
+
+    passes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Some prompts under a name; every method returns a workload whose requests keep their ids over versions."""
+
+    name: str
+    category: str
+    """What the prompts are; ``mixed`` where they are of several kinds."""
+    items: tuple[Prompt, ...]
+
+    @classmethod
+    def interleaved(cls, name: str, parts: Sequence[Prompts]) -> Prompts:
+        """Return the prompts of ``parts``, one of each in turn, so that the first few already are of every kind."""
+        rounds = zip_longest(*(part.items for part in parts))
+        return cls(name=name, category="mixed", items=tuple(item for taken in rounds for item in taken if item is not None))
+
+    def greedy(
+        self, *, max_tokens: int = 128, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[Traffic]
+    ) -> Workload:
+        """Return one request per prompt at temperature 0."""
+        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+        requests = [_request(prompt, body) for prompt in self.items]
+        return _workload(name or f"{self.name}-greedy", requests, take, traffic)
+
+    def sampled(
+        self,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int = 64,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        requests: int | None = None,
+        name: str = "",
+        take: Mapping[Depth, int] | None = None,
+        **traffic: Unpack[Traffic],
+    ) -> Workload:
+        """Return ``requests`` draws, one per prompt by default: every prompt once, then again; request i has seed i + 1.
+
+        Fields that are None are left out of the bodies, ``top_p`` is 1 then. The draft model's law is asked for.
+        """
+        rare: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
+        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0 if top_p is None else top_p, **rare}
+        drawn = [self._drawn(index, body) for index in range(len(self.items) if requests is None else requests)]
+        settings: Traffic = {"draft_scored": True, **traffic}
+        return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), drawn, take, settings)
+
+    def structured(
+        self,
+        *,
+        schema: str | Mapping[str, JSON] | None = None,
+        max_tokens: int = 128,
+        name: str = "",
+        take: Mapping[Depth, int] | None = None,
+        **traffic: Unpack[Traffic],
+    ) -> Workload:
+        """Return two chat requests per prompt at temperature 0: an answer bound to a schema, and any JSON object.
+
+        ``schema`` is one of :data:`pytest_specdec.prompts.schemas.SCHEMAS` by name, or a JSON Schema; by default every prompt has its own.
+        They are judged by validity, so that nothing is scored. Raises ValueError where no prompt is a conversation.
+        """
+        chats = [prompt for prompt in self.items if prompt.route is Route.CHAT]
+        if not chats:
+            msg = f"{self.name} has no prompt for the chat route, which response_format needs"
+            raise ValueError(msg)
+        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+        requests: list[Request] = []
+        for index, prompt in enumerate(chats):
+            wanted = schema or prompt.schema or schemas.in_turn(index)
+            requests.append(_request(prompt, {**body, "response_format": schemas.bound(wanted)}))
+            requests.append(_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
+        settings: Traffic = {"scored": False, **traffic}
+        return _workload(name or f"{self.name}-structured", requests, take, settings)
+
+    def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[Traffic]) -> Workload:
+        """Return one request per rung of the ladder: the lengths, limits, parameters and formats that have taken servers down."""
+        requests = [rung.request(prompt) for rung, prompt in zip(ladder.RUNGS, cycle(self.items), strict=False)]
+        settings: Traffic = {"scored": False, "may_kill": True, **traffic}
+        return _workload(name or f"{self.name}-liveness", requests, take, settings)
+
+    def speed(
+        self,
+        *,
+        max_tokens: int = 256,
+        passes: int = 4,
+        name: str = "",
+        take: Mapping[Depth, int] | None = None,
+        **traffic: Unpack[Pace],
+    ) -> Workload:
+        """Return the prompts streamed and timed, one client, at temperature 0, to the full length whatever the model would say."""
+        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
+        settings: Traffic = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
+        return _workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
+
+    def __repr__(self) -> str:
+        return f"<Prompts {self.name}: {len(self.items)} {self.category}>"
+
+    def _drawn(self, index: int, body: Mapping[str, JSON]) -> Request:
+        seed = index + 1
+        return _request(self.items[index % len(self.items)], {**body, "seed": seed}, suffix=f"#{seed}" if seed > len(self.items) else "")
+
+    def _sampled_name(self, temperature: float, truncations: Mapping[str, float | None]) -> str:
+        given = [("t", temperature if temperature != 1.0 else None), *truncations.items()]
+        return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in given if value is not None)])
+
+
+def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> Request:
+    return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.asked, **body}, category=prompt.category)
+
+
+def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: Traffic) -> Workload:
+    traffic.setdefault("version", 1)
+    return Workload(name=name, requests=tuple(requests), take=take or {}, **traffic)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_specdec.config.expand import expand
+from pytest_specdec.errors import ConfigError
+
+ENVIRON = {"KEY": "secret", "OTHER": "${KEY}", "EMPTY": ""}
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        ("${KEY}", "secret"),
+        ("a-${KEY}-${KEY}", "a-secret-secret"),
+        ("${OTHER}", "${KEY}"),
+        ("${EMPTY}", ""),
+        ("$KEY", "$KEY"),
+        ("${}", "${}"),
+        ("$${KEY}", "$secret"),
+        ({"${KEY}": ["${KEY}", 1, None, {"x": "${KEY}"}]}, {"${KEY}": ["secret", 1, None, {"x": "secret"}]}),
+        (("${KEY}",), ["secret"]),
+    ],
+)
+def test_variables_are_filled_in_once_and_in_values_only(value, expected):
+    assert expand(value, ENVIRON) == expected
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.recursive(st.none() | st.integers() | st.text(st.characters(exclude_characters="$")), st.lists, max_leaves=5))
+def test_what_has_no_variable_stays(value):
+    assert expand(value, {}) == value
+
+
+def test_an_unset_variable_is_told_with_its_place_and_the_remedy():
+    with pytest.raises(ConfigError) as caught:
+        expand({"env": ["x", "${HF_TOKN}"]}, {"HF_TOKEN": "x"}, ("engine",))
+    error = caught.value
+    assert (error.what, error.where) == ("the environment variable HF_TOKN is not set", "engine.env[1]")
+    assert error.remedy == "export HF_TOKN=…; did you mean 'HF_TOKEN'?"
+
+
+def test_an_unset_variable_like_no_other_has_no_nearest_name():
+    with pytest.raises(ConfigError) as caught:
+        expand("${ZZZ}", {})
+    assert (caught.value.where, caught.value.remedy) == ("the file", "export ZZZ=…")

@@ -1,0 +1,84 @@
+"""The schema, the dataclasses and the translated words say the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from importlib import resources
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pytest_specdec.config import config, validate
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.workload import Family
+
+SCHEMA = json.loads(resources.files("pytest_specdec.config").joinpath("schema.json").read_text(encoding="utf-8"))
+PROPERTIES = SCHEMA["properties"]
+
+
+def names(cls):
+    return {field.name for field in fields(cls)}
+
+
+def test_the_schema_is_one():
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "properties, cls, derived",
+    [
+        (PROPERTIES, config.Config, {"name", "path", "text"}),
+        (PROPERTIES["engine"]["properties"], config.EngineSettings, set()),
+        (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),
+        (SCHEMA["$defs"]["overlay"]["properties"], config.VariantSettings, {"name"}),
+        (PROPERTIES["limits"]["properties"], config.Limits, set()),
+    ],
+)
+def test_the_schema_has_exactly_the_fields_of_the_config(properties, cls, derived):
+    assert set(properties) == names(cls) - derived
+
+
+def test_the_closed_sets_are_those_of_the_model():
+    assert PROPERTIES["allow_inconclusive"]["items"]["enum"] == list(Family)
+    assert PROPERTIES["placement"]["enum"] == list(config.Placement)
+    assert set(SCHEMA["$defs"]["gate"]["properties"]) <= names(Gate)
+
+
+def described(schema, path=()):
+    for name, part in schema.get("properties", {}).items():
+        described_here = part.get("description") or SCHEMA["$defs"].get(part.get("$ref", "").rpartition("/")[2], {}).get("description")
+        yield (*path, name), described_here
+        yield from described(part, (*path, name))
+
+
+@pytest.mark.parametrize("path, text", [*described(SCHEMA), *described(SCHEMA["$defs"]["gate"], ("gate",))])
+def test_every_property_has_a_description(path, text):
+    assert text, path
+    assert text.endswith(".")
+
+
+def keywords(schema):
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            yield key, value
+            if key not in {"properties", "$defs"}:
+                yield from keywords(value)
+            else:
+                for part in value.values():
+                    yield from keywords(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from keywords(part)
+
+
+SILENT = {"$schema", "$id", "$ref", "$defs", "title", "description", "examples", "contentMediaType", "properties", "items", "allOf"}
+
+
+def test_every_keyword_of_the_schema_has_words():
+    worded = {*validate._WORDS, "additionalProperties", "required", "propertyNames"}
+    assert {key for key, _ in keywords(SCHEMA)} - SILENT == worded
+
+
+def test_every_pattern_of_the_schema_has_words():
+    assert {value for key, value in keywords(SCHEMA) if key == "pattern"} == set(validate._PATTERNS)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.errors import ConfigError, RunError
+from pytest_specdec.files import gates
+from pytest_specdec.model.gate import Gate
+
+GATES = (
+    Gate(figure="speedup", at_least=1.7, pair="v", workload="vacation-timed", log_ratios=(0.6, 0.59, 0.61), between_boot_sd=0.01),
+    Gate(figure="acceptance_length", at_least=2.0, pair="v"),
+)
+
+
+@pytest.fixture
+def path(tmp_path, environment):
+    return tmp_path / "reference" / f"{environment.machine}.yaml"
+
+
+def test_gates_are_read_as_they_were_written_with_machine_and_line(path, environment):
+    gates.write(path, environment, GATES)
+    found = gates.read(path)
+    assert [replace(gate, source="", machine=None) for gate in found] == list(GATES)
+    assert {gate.machine for gate in found} == {environment.machine}
+    lines = [int(gate.source.removeprefix(f"reference/{path.name}:")) for gate in found]
+    text = path.read_text().splitlines()
+    assert all(f"figure: {gate.figure}" in text[line - 1] for gate, line in zip(GATES, lines, strict=True))
+
+
+def test_an_absent_file_has_no_gates(path):
+    assert gates.read(path) == ()
+
+
+def test_gates_of_other_machines_are_kept_apart(path, environment):
+    gates.write(path, environment, GATES[:1])
+    other = replace(environment, cores=64)
+    gates.write(path.with_name(f"{other.machine}.yaml"), other, GATES[1:])
+    (found,) = gates.other_machines(path.parent, environment.machine)
+    assert (found.figure, found.machine) == ("acceptance_length", other.machine)
+
+
+def test_a_baseline_rises_by_itself_and_keeps_what_was_not_measured(path, environment):
+    gates.write(path, environment, GATES)
+    gates.write(path, environment, [replace(GATES[0], at_least=1.8)])
+    assert [gate.at_least for gate in gates.read(path)] == [1.8, 2.0]
+
+
+@pytest.mark.parametrize(
+    "floor, told", [(1.5, "speedup v vacation-timed from 1.7 to 1.5"), (None, "speedup v vacation-timed from 1.7 to nothing")]
+)
+def test_a_baseline_is_never_loosened_by_itself(path, floor, told, environment):
+    gates.write(path, environment, GATES)
+    before = path.read_text()
+    with pytest.raises(RunError, match="a baseline is not loosened by itself") as caught:
+        gates.write(path, environment, [replace(GATES[0], at_least=floor)])
+    assert caught.value.found == told
+    assert path.read_text() == before
+
+
+def test_a_baseline_is_loosened_when_told_to(path, environment):
+    gates.write(path, environment, GATES)
+    gates.write(path, environment, [replace(GATES[0], at_least=1.5)], loosen=True)
+    assert gates.read(path)[0].at_least == 1.5
+
+
+def test_a_file_under_another_machines_name_is_refused(path, environment):
+    gates.write(path, environment, GATES)
+    moved = path.rename(path.with_name("elsewhere.yaml"))
+    with pytest.raises(RunError, match="has another machine") as caught:
+        gates.read(moved)
+    assert caught.value.where == f"{moved}:4"
+    with pytest.raises(RunError, match="has another machine"):
+        gates.write(moved, environment, GATES)
+
+
+@pytest.mark.parametrize(
+    "line, where, found",
+    [
+        ("- {figure: speedup, at_lest: 1}", ":4", "an unknown key 'at_lest'"),
+        ("- {figure: speedup, at_least: fast}", ":4  at_least", "'fast'"),
+        ("- {at_least: 1}", ":4  figure", "nothing"),
+        ("- speedup", ":4", "an unknown key 'speedup'"),
+    ],
+)
+def test_a_gate_that_is_none_is_told_with_its_line(path, line, where, found):
+    path.parent.mkdir()
+    path.write_text(f"schema: {gates.SCHEMA}\nmachine: {path.stem}\ngates:\n{line}\n")
+    with pytest.raises(RunError, match="this is no gate") as caught:
+        gates.read(path)
+    assert (caught.value.where, caught.value.found) == (f"{path}{where}", found)
+
+
+@pytest.mark.parametrize(
+    "text, error", [("- 1\n", RunError), ("schema: urn:pytest-specdec:baseline:2\n", RunError), ("a: 1\na: 2\n", ConfigError)]
+)
+def test_a_file_of_another_kind_is_refused(path, text, error):
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(error):
+        gates.read(path)

@@ -1,0 +1,87 @@
+"""The published schemas say what the writers write, and nothing that the model does not have."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from importlib import resources
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pytest_specdec.files import gates, records, transcripts, yaml
+from pytest_specdec.files import scores as stored
+from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
+from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.pair import Draft, Pair, Variant
+from pytest_specdec.model.plan import Boot, Cell, Plan
+from pytest_specdec.model.transcript import Casualty, SpecCounters, Transcript
+from pytest_specdec.model.workload import Request, Workload
+
+KINDS = ("transcript", "score", "plan", "baseline")
+
+
+def schema(kind):
+    return json.loads(resources.files("pytest_specdec.files").joinpath("schemas", f"{kind}.schema.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schema_is_one_and_is_named_after_what_the_files_say(kind, transcript):
+    Draft202012Validator.check_schema(schema(kind))
+    assert schema(kind)["$id"] == f"urn:pytest-specdec:{kind}:1"
+    assert json.dumps(schema(kind)).count(f'"const": "urn:pytest-specdec:{kind}:1"') == 1
+
+
+DEFINED = {
+    "transcript": (Answer, Choice, Timing, Usage, SpecCounters, Casualty),
+    "plan": (Pair, Variant, Draft, Workload, Request, Cell, Boot),
+    "baseline": (Environment,),
+}
+
+
+@pytest.mark.parametrize("kind, cls", [(kind, cls) for kind, classes in DEFINED.items() for cls in classes])
+def test_a_definition_has_exactly_the_fields_of_its_value(kind, cls):
+    definition = schema(kind)["$defs"][cls.__name__]
+    names = {field.name for field in fields(cls)}
+    assert set(definition["properties"]) == set(definition["required"]) == names
+
+
+def test_headers_and_documents_have_exactly_the_fields_of_their_values(transcript):
+    of = {cls: {field.name for field in fields(cls)} for cls in (Transcript, Plan, Gate)}
+    assert set(schema("transcript")["$defs"]["Header"]["properties"]) == of[Transcript] - {"answers"} | {"schema", "count"}
+    assert set(schema("plan")["properties"]) == of[Plan] | {"schema"}
+    assert set(schema("baseline")["$defs"]["Gate"]["properties"]) == of[Gate] - {"source", "machine"}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
+
+
+def test_every_line_of_a_transcript_is_valid(directory, transcript):
+    transcripts.write(directory, transcript("v"))
+    for line in lines(directory.transcript("v", "greedy-mixed")):
+        Draft202012Validator(schema("transcript")).validate(line)
+
+
+def test_every_line_of_scores_is_valid(directory, scores):
+    stored.write(directory, "baseline", "v", "w", scores("v"))
+    for line in lines(directory.scores("baseline", "v", "w")):
+        Draft202012Validator(schema("score")).validate(line)
+
+
+def test_a_plan_is_valid(directory, plan):
+    records.write_plan(directory, plan)
+    Draft202012Validator(schema("plan")).validate(json.loads(directory.plan.read_text()))
+
+
+def test_a_baseline_file_is_valid(tmp_path, environment):
+    path = tmp_path / f"{environment.machine}.yaml"
+    gates.write(path, environment, [Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5))])
+    Draft202012Validator(schema("baseline")).validate(yaml.load(path.read_text(), str(path)).data)
+
+
+@pytest.mark.parametrize("line", [{}, {"schema": "urn:pytest-specdec:transcript:1"}, {"request_id": "a", "colour": "red"}])
+def test_the_schemas_refuse_what_is_something_else(line):
+    for kind in KINDS:
+        assert not Draft202012Validator(schema(kind)).is_valid(line)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import captured, records, transcripts
+from pytest_specdec.files import scores as stored
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.plan import Role
+from pytest_specdec.model.status import Missing, State, Status
+
+ARMS = ("v", "control", "baseline")
+
+
+@pytest.fixture
+def run(directory, plan, scores, transcript):
+    """A whole run on disk."""
+    records.write_plan(directory, plan)
+    for arm in ARMS:
+        transcripts.write(directory, transcript(arm))
+        stored.write(directory, "baseline", arm, "greedy-mixed", scores(arm))
+        records.write_capabilities(directory, arm, Capabilities(vocabulary=7))
+    for arm in ARMS[:2]:
+        stored.write(directory, "org/d", arm, "greedy-mixed", scores(arm, "org/d"))
+    return directory
+
+
+def missing(directory, arm, workload, reason, error=""):
+    entry = Missing(arm=arm, workload=workload, reason=reason)
+    records.write_status(directory, Status(state=State.INCOMPLETE, missing=(entry,), error=error))
+
+
+def test_a_judge_sees_everything_that_the_run_has(run, plan, scores):
+    found = captured.read(run, plan, plan.cells[0], ())
+    assert (found.speculative.arm, found.control.arm, found.baseline.arm) == ("v", "control", "baseline")
+    assert {arm: len(law) for arm, law in found.scores.items()} == dict.fromkeys(ARMS, 2)
+    assert set(found.draft_scores) == {"v", "control"}
+    assert set(found.capabilities) == set(ARMS)
+    assert (found.alpha, found.family, found.pair.name) == (1e-5, "greedy", "v")
+
+
+def test_gates_of_other_variants_and_workloads_are_left_out(run, plan):
+    gates = (
+        Gate(figure="speedup", at_least=1.0),
+        Gate(figure="speedup", at_least=1.5, pair="v", workload="greedy-mixed"),
+        Gate(figure="speedup", at_least=9.0, pair="other"),
+        Gate(figure="speedup", at_least=9.0, workload="other"),
+    )
+    assert captured.read(run, plan, plan.cells[0], gates).gates == gates[:2]
+
+
+def test_a_run_without_a_draft_server_has_no_draft_law(run, plan, scores):
+    run.scores("org/d", "v", "greedy-mixed").unlink()
+    run.scores("org/d", "control", "greedy-mixed").unlink()
+    assert captured.read(run, plan, plan.cells[0], ()).draft_scores == {}
+
+
+def test_a_drafter_without_a_model_has_no_draft_law(run, plan):
+    pair = plan.pairs[0]
+    bare = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, model=None)))
+    assert captured.read(run, replace(plan, pairs=(bare,)), plan.cells[0], ()).draft_scores == {}
+
+
+def test_a_plan_without_a_control_needs_none(run, plan, scores, transcript):
+    run.transcript("control", "greedy-mixed").unlink()
+    bare = replace(plan, boots=tuple(boot for boot in plan.boots if boot.role is not Role.CONTROL))
+    found = captured.read(run, bare, plan.cells[0], ())
+    assert (found.control, dict(found.scores)) == (None, {})
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("workload", ["greedy-mixed", ""])
+def test_missing_answers_are_told_with_the_reason_of_the_capture(run, plan, arm, workload, transcript):
+    run.transcript(arm, "greedy-mixed").unlink()
+    missing(run, arm, workload, "the server died\n  found: exit code -9")
+    with pytest.raises(RunError, match=f"the run has no answers of {arm}/greedy-mixed") as caught:
+        captured.read(run, plan, plan.cells[0], ())
+    assert caught.value.found == "the server died\n  found: exit code -9"
+
+
+def test_the_end_of_the_whole_capture_is_a_reason_too(run, plan, transcript):
+    run.transcript("v", "greedy-mixed").unlink()
+    missing(run, "control", "", "…", error="the deadline came")
+    with pytest.raises(RunError, match="the deadline came"):
+        captured.read(run, plan, plan.cells[0], ())
+
+
+def test_missing_answers_without_a_status_are_told_all_the_same(run, plan, transcript):
+    run.transcript("v", "greedy-mixed").unlink()
+    with pytest.raises(RunError, match="no file, and no reason"):
+        captured.read(run, plan, plan.cells[0], ())
+
+
+def test_scores_that_the_capture_could_not_get_are_told(run, plan, scores):
+    run.scores("baseline", "v", "greedy-mixed").unlink()
+    missing(run, "v", "greedy-mixed", "no scores under baseline: the server refused")
+    with pytest.raises(RunError, match="the run has no scores of v/greedy-mixed") as caught:
+        captured.read(run, plan, plan.cells[0], ())
+    assert caught.value.found == "no scores under baseline: the server refused"
+
+
+def test_scores_of_no_tokens_are_no_error(run, plan, scores):
+    run.scores("baseline", "v", "greedy-mixed").unlink()
+    assert captured.read(run, plan, plan.cells[0], ()).scores["v"] == ()
+
+
+def test_scores_that_only_the_draft_lacks_are_no_error(run, plan, scores):
+    stored.write(run, "baseline", "v", "greedy-mixed", ())
+    missing(run, "v", "greedy-mixed", "no scores under org/d: it did not boot")
+    assert captured.read(run, plan, plan.cells[0], ()).scores["v"] == ()
+
+
+def test_answers_to_another_workload_are_refused(run, plan, transcript):
+    transcripts.write(run, transcript("v", digest="0123456789abcdef"))
+    with pytest.raises(RunError, match="the answers are to another workload") as caught:
+        captured.read(run, plan, plan.cells[0], ())
+    assert caught.value.where == f"{run.transcript('v', 'greedy-mixed')}:1"

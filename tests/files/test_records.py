@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import records
+from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.status import Missing, Progress, State, Status
+
+STATUS = Status(state=State.INCOMPLETE, missing=(Missing(arm="v", workload="w", reason="died\nwith a log"),), boots=2)
+
+
+def test_a_plan_survives_with_its_digests(directory, plan):
+    records.write_plan(directory, plan)
+    assert records.read_plan(directory) == plan
+    assert records.read_plan(directory).workloads[0].digest == plan.workloads[0].digest
+
+
+def test_environment_and_status_survive(directory, environment):
+    records.write_environment(directory, environment)
+    records.write_status(directory, STATUS)
+    assert (records.read_environment(directory), records.read_status(directory)) == (environment, STATUS)
+
+
+def test_capabilities_are_found_by_arm_whatever_its_name(directory):
+    found = {"org/model": Capabilities(support={"seed": Support.IGNORED}), "v": Capabilities(vocabulary=4096)}
+    for arm, capabilities in found.items():
+        records.write_capabilities(directory, arm, capabilities)
+    assert records.read_capabilities(directory) == found
+
+
+def test_no_survey_is_no_error(directory):
+    assert records.read_capabilities(directory) == {}
+
+
+def test_progress_is_read_while_it_is_written(directory):
+    steps = tuple(Progress(at_s=float(i), boot=0, boots=3, arm="v", doing="answering", done=i) for i in range(3))
+    assert records.read_progress(directory) == ()
+    for step in steps:
+        records.append_progress(directory, step)
+    with directory.progress.open("a") as file:
+        file.write('{"at_s":3.0,"bo')
+    assert records.read_progress(directory) == steps
+
+
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        (None, "the run has no status.json"),
+        ('{"schema": "urn:pytest-specdec:status:1", "sta', "the file is not whole"),
+        ('{"schema": "urn:pytest-specdec:status:2"}', "the file is of another kind"),
+        ("[]", "the file is of another kind"),
+        ('{"schema": "urn:pytest-specdec:status:1", "state": "odd"}', "this is no Status"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_a_run_error_that_names_the_file(directory, text, what):
+    if text is not None:
+        directory.status.write_text(text)
+    with pytest.raises(RunError) as caught:
+        records.read_status(directory)
+    assert caught.value.what == what
+    assert caught.value.where.startswith(str(directory.status))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files.directory import RunDirectory, atomic_write, safe
+
+
+def test_create_makes_the_folder_and_its_parents(tmp_path):
+    assert RunDirectory.create(tmp_path / "a" / "b").root.is_dir()
+
+
+def test_create_takes_an_empty_folder_and_refuses_a_used_one(tmp_path):
+    RunDirectory.create(tmp_path)
+    (tmp_path / "thesis.txt").write_text("…")
+    with pytest.raises(RunError, match="the run directory is in use") as caught:
+        RunDirectory.create(tmp_path)
+    assert (caught.value.found, caught.value.remedy) == ("thesis.txt", "name another folder, or remove this one")
+
+
+@pytest.mark.parametrize("name, found", [(".", "no plan.json"), ("absent", "no such folder")])
+def test_open_refuses_what_is_no_run(tmp_path, name, found):
+    with pytest.raises(RunError) as caught:
+        RunDirectory.open(tmp_path / name)
+    assert caught.value.found == found
+
+
+def test_open_takes_a_folder_with_a_plan(tmp_path):
+    (tmp_path / "plan.json").touch()
+    assert RunDirectory.open(tmp_path).root == tmp_path
+
+
+def test_the_layout_is_the_published_one(tmp_path):
+    run = RunDirectory(tmp_path)
+    names = [run.plan, run.environment, run.config, run.status, run.progress, run.run, run.report]
+    assert [path.name for path in names] == [
+        "plan.json",
+        "environment.json",
+        "config.yaml",
+        "status.json",
+        "progress.jsonl",
+        "run.json",
+        "report.md",
+    ]
+    deeper = [run.server_log(2, "v"), run.transcript("v", "w"), run.scores("baseline", "v", "w"), run.capabilities_of("v")]
+    assert [str(path.relative_to(tmp_path)) for path in deeper] == [
+        "servers/2-v.log",
+        "transcripts/v/w.jsonl",
+        "scores/baseline/v/w.jsonl",
+        "capabilities/v.json",
+    ]
+
+
+@pytest.mark.parametrize("name", ["baseline", "eagle3-k3", "a.b_c"])
+def test_plain_names_stay(name):
+    assert safe(name) == name
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_different_names_are_different_file_names(one, other):
+    for name in (safe(one), safe(other)):
+        assert "/" not in name
+        assert "\0" not in name
+        assert name not in {"", ".", ".."}
+        assert len(name) < 100
+    assert (safe(one) == safe(other)) == (one == other)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    atomic_write(tmp_path / "a" / "x.txt", "old\n")
+    with pytest.raises(UnicodeEncodeError):
+        atomic_write(tmp_path / "a" / "x.txt", "\ud800")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["x.txt"]
+    assert (tmp_path / "a" / "x.txt").read_text() == "old\n"

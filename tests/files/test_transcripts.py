@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import transcripts
+
+
+def test_a_transcript_is_read_as_it_was_written_but_for_fractions_of_a_microsecond(directory, transcript):
+    written = transcript("v")
+    transcripts.write(directory, written)
+    read = transcripts.read(directory, "v", "greedy-mixed")
+    answer = written.answers[0]
+    timing = replace(answer.timing, sent_s=0.123457)
+    assert read == replace(written, answers=(replace(answer, timing=timing), *written.answers[1:]))
+
+
+def test_an_absent_transcript_is_none(directory):
+    assert transcripts.read(directory, "v", "w") is None
+
+
+def test_an_arm_may_be_named_like_a_path(directory, transcript):
+    transcripts.write(directory, transcript("org/model"))
+    assert transcripts.read(directory, "org/model", "greedy-mixed").arm == "org/model"
+
+
+def _torn(lines):
+    return [*lines[:-1], lines[-1][:-5]]
+
+
+def _wrong_schema(lines):
+    return [lines[0].replace("transcript:1", "transcript:9"), *lines[1:]]
+
+
+def _wrong_answer(lines):
+    return [*lines[:2], lines[2].replace("500", '"oops"'), *lines[3:]]
+
+
+def _wrong_header(lines):
+    return [lines[0].replace('"boot":1', '"boot":"one"'), *lines[1:]]
+
+
+DAMAGE = [
+    (_torn, ":4", "the file is not whole"),
+    (lambda lines: lines[:-1], ":3", "the file is not whole"),
+    (lambda lines: [*lines, lines[-1]], ":5", "the file is not whole"),
+    (_wrong_schema, ":1", "the file is of another kind"),
+    (lambda lines: ["[]", *lines[1:]], ":1", "the file is of another kind"),
+    (_wrong_answer, ":3  status", "this is no Answer"),
+    (_wrong_header, ":1  boot", "this is no Transcript"),
+    (lambda _: [""], ":1", "the file is not whole"),
+]
+
+
+@pytest.mark.parametrize("damage, where, what", DAMAGE)
+def test_a_damaged_file_is_told_with_its_line(directory, damage, where, what, transcript):
+    transcripts.write(directory, transcript("v"))
+    path = directory.transcript("v", "greedy-mixed")
+    path.write_text("\n".join(damage(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))), encoding="utf-8")
+    with pytest.raises(RunError) as caught:
+        transcripts.read(directory, "v", "greedy-mixed")
+    assert (caught.value.what, caught.value.where) == (what, f"{path}{where}")
+
+
+def test_the_file_is_json_lines_that_any_program_reads(directory, transcript):
+    transcripts.write(directory, transcript("v"))
+    text = directory.transcript("v", "greedy-mixed").read_text(encoding="utf-8")
+
+    def no_constants(word):
+        raise AssertionError(word)
+
+    parsed = [json.loads(line, parse_constant=no_constants) for line in text.removesuffix("\n").split("\n")]
+    assert parsed[0]["count"] == len(parsed) - 1 == 3
