@@ -1,0 +1,115 @@
+"""A culprit: which part of a speculating server emits the tokens that its baseline would not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.judge.drafting import drafting
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.stats import rates
+from pytest_specdec.stats.lookup import Lookup
+from pytest_specdec.stats.places import joined, placed, unplaced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from pytest_specdec.judge.drafting import Drafting
+    from pytest_specdec.judge.greedy_gap import Forced
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.stats.places import Places
+
+    Bools = npt.NDArray[np.bool_]
+    Ints = npt.NDArray[np.int64]
+
+__all__ = ["ACCEPTED_UNVERIFIED", "BONUS", "NOT_ROLLED_BACK", "RECOVERED", "UNNAMED", "culprit"]
+
+ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"
+NOT_ROLLED_BACK = "state after a rejected draft: the KV cache is not rolled back"
+RECOVERED = "the token in place of a rejected draft token is not the target's"
+BONUS = "the token behind a fully accepted draft is not the target's"
+UNNAMED = "emits tokens that the baseline does not choose"
+
+_MOST = 0.9
+"""Share of the wrong tokens that must be the draft's own: the rest may have come of it."""
+_CHANCE = 0.01
+"""Probability that wrong tokens spread evenly would fall where the name says."""
+
+_UNKNOWN = -1
+
+
+def culprit(captured: Captured, answers: Sequence[Forced], gap: float) -> str:
+    """Return the bug's name from where the tokens with a gap above ``gap`` stand, :data:`UNNAMED` where that does not tell.
+
+    A name is given when the wrong tokens stand in the part that the bug would touch, and evenly spread ones would do so with a probability
+    of 1 % at most. Naming decides nothing: the tokens are wrong in any case.
+    """
+    wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
+    known = drafting(captured)
+    placed_each = [_places(known, mine.answer) for mine in answers]
+    places = joined(placed_each)
+    if _in(wrong, _drafted(captured, answers, places), np.ones_like(wrong), _MOST):
+        return ACCEPTED_UNVERIFIED
+    after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
+    return _by_slot(wrong, places, after)
+
+
+def _by_slot(wrong: Bools, places: Places, after: Bools) -> str:
+    """Tell a lasting state from a wrong draw: the former spares all tokens before an answer's first rejection, of whichever slot."""
+    slots = ((places.bonus_slot, BONUS), (places.draft_slot & places.ended, RECOVERED))
+    slot, name = next((each for each in slots if not (wrong & ~each[0]).any()), (places.known, UNNAMED))
+    if _in(wrong, after & slot, slot):
+        return NOT_ROLLED_BACK
+    return name if _in(wrong, slot, places.known) else UNNAMED
+
+
+def _drafted(captured: Captured, answers: Sequence[Forced], places: Places) -> Bools:
+    """Return the tokens that are accepted draft tokens, as far as windows, the draft's law, or both tell."""
+    drafts = np.concatenate([_drafted_tokens(captured, mine.answer) for mine in answers])
+    emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
+    accepted = places.draft_slot & ~places.ended
+    its_own = drafts == emitted
+    found: Bools = (places.known & accepted & (its_own | (drafts == _UNKNOWN))) | (~places.known & its_own)
+    return found
+
+
+def _in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:
+    """Whether at least ``most`` of the wrong tokens lie in ``where``, by no accident: a binomial tail at its share of ``reference``."""
+    inside, count = int((wrong & where).sum()), int(wrong.sum())
+    if not count or inside < most * count:
+        return False
+    return rates.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
+
+
+def _places(known: Drafting, answer: Answer) -> Places:
+    choice = answer.choice
+    if choice.windows is None:
+        return unplaced(len(choice.token_ids))
+    return placed(choice.windows, len(choice.token_ids), lambda start: known.drafted(answer, start))
+
+
+def _drafted_tokens(captured: Captured, answer: Answer) -> Ints:
+    """Return the draft's own token at each emitted one, -1 where unknown."""
+    draft = captured.pair.variant.draft
+    if draft.kind is DraftKind.NGRAM and answer.prompt_token_ids and answer.choice.windows is not None:
+        return _looked_up(captured, answer, answer.choice.windows)
+    scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
+    positions = scores.get(answer.key, ())
+    best = [position.atom_ids[0] if position.atom_ids else _UNKNOWN for position in positions]
+    return np.array(best if len(best) == len(answer.choice.token_ids) else [_UNKNOWN] * len(answer.choice.token_ids), dtype=np.int64)
+
+
+def _looked_up(captured: Captured, answer: Answer, windows: Sequence[int]) -> Ints:
+    draft, tokens = captured.pair.variant.draft, answer.choice.token_ids
+    lookup = Lookup(answer.prompt_token_ids, shortest=draft.ngram_min, longest=draft.ngram_max)
+    found: list[int] = []
+    for step, length in enumerate(windows):
+        proposed = lookup.propose(draft.tokens) if step else ()
+        found += (*proposed, *[_UNKNOWN] * length)[:length]
+        for token in tokens[len(found) - length : len(found)]:
+            lookup.append(token)
+    return np.array((found + [_UNKNOWN] * len(tokens))[: len(tokens)], dtype=np.int64)

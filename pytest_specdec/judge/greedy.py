@@ -1,0 +1,249 @@
+"""Greedy: every token at temperature 0 is the baseline's own choice, up to ties that rounding decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import culprit
+from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
+from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.parting import parting
+from pytest_specdec.judge.refusal import refusal, refused
+from pytest_specdec.judge.saying import say
+from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import rates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.judge.greedy_gap import Difference, Forced
+    from pytest_specdec.judge.tolerance import Tolerance
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["LEAST_TOKENS", "judge"]
+
+LEAST_TOKENS = 200
+"""Fewer scored tokens than this say little: at 200, wrong tokens are ruled out from a rate of 2.3 % on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What was seen of one arm's tokens under the baseline."""
+
+    mine: tuple[Forced, ...]
+    peers: tuple[Forced, ...]
+    """The same of the baseline's other boots."""
+    allowed: Tolerance
+    differences: tuple[Difference, ...]
+    """From the baseline's own answers, as strings of tokens; reported, never judged."""
+
+    @property
+    def wrong(self) -> int:
+        """Tokens with a gap above tolerance."""
+        return sum(gap > self.allowed.gap for each in self.mine for gap in each.gaps)
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether the baseline, given the arm's own prefixes, would have chosen every token that the arm emitted.
+
+    One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when they are more than both
+    the control shows (Fisher, one-sided) and logit noise at the tolerance's own level would cause (binomial), each at the captured share of
+    alpha. Strings are compared for the report only.
+    """
+    return casualty(captured) or refusal(captured) or _scored(captured)
+
+
+def _scored(captured: Captured) -> Verdict:
+    try:
+        mine = forced(captured.speculative, captured.scores.get(captured.arm, ()))
+        peers = tuple(each for peer in _peers(captured) for each in forced(peer, captured.scores.get(peer.arm, ())))
+    except ValueError as error:
+        return say(captured, Outcome.INVALID, str(error))
+    if not any(each.positions for each in mine):
+        return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline, so none can be judged")
+    allowed = tolerance(captured, peers)
+    tally = Tally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
+    return (
+        _untrustworthy(captured, tally)
+        or _wrong(captured, tally)
+        or _flips(captured, tally)
+        or speculating(captured)
+        or _passed(captured, tally)
+    )
+
+
+def _peers(captured: Captured) -> tuple[Transcript, ...]:
+    """Return the boots of the baseline whose own tokens show what a correct server may do."""
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
+
+
+def _differences(captured: Captured, mine: Sequence[Forced], allowed: Tolerance) -> Iterator[Difference]:
+    theirs = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    for each in mine:
+        found = difference(each, theirs[each.answer.key], allowed.gap) if each.answer.key in theirs else None
+        if found is not None:
+            yield found
+
+
+def _untrustworthy(captured: Captured, tally: Tally) -> Verdict | None:
+    if tally.allowed.trustworthy:
+        return None
+    largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
+    noise = tally.allowed.calibration.noise or 0.0
+    headline = f"the baseline does not repeat itself: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
+    return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=_figures(tally))
+
+
+def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
+    if not tally.wrong:
+        return None
+    index, first = min(
+        ((_first_wrong(each, tally.allowed.gap), each) for each in tally.mine if _is_wrong(each, tally.allowed.gap)), key=_place
+    )
+    theirs = {answer.key: answer for answer in captured.baseline.answers}.get(first.answer.key)
+    name = culprit.UNNAMED if captured.is_control else culprit.culprit(captured, tally.mine, tally.allowed.gap)
+    where = f"request {first.answer.request_id}, token {index + 1} of {len(first.gaps)}"
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {tally.wrong:,} of {_tokens(tally.mine):,} tokens, {_counted(tally)}; shortest divergence: {where}",
+        short=parting(first, index, theirs, tally.allowed),
+        evidence=(*_told(captured, tally), *_wrong_tokens(tally)),
+        cell=f"{tally.wrong:,} wrong of {_tokens(tally.mine):,}",
+        names="" if name == culprit.UNNAMED else name,
+        figures=_figures(tally),
+    )
+
+
+def _place(found: tuple[int, Forced]) -> tuple[int, str, int]:
+    index, mine = found
+    return (index, *mine.answer.key)
+
+
+def _is_wrong(mine: Forced, gap: float) -> bool:
+    return any(each > gap for each in mine.gaps)
+
+
+def _first_wrong(mine: Forced, gap: float) -> int:
+    return next(index for index, each in enumerate(mine.gaps) if each > gap)
+
+
+def _flips(captured: Captured, tally: Tally) -> Verdict | None:
+    """Fail near-ties that fall on the other side more often than the control's do and than the tolerated noise would make them."""
+    hits, tokens = _near_ties(tally.mine), _tokens(tally.mine)
+    expected = min(expected_flips(tally.mine, tally.allowed.noise), float(tokens))
+    theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
+    against_noise = rates.greater_than_rate(hits, tokens, expected / tokens)
+    against_peers = rates.greater_than_other(hits, tokens, theirs, others) if others else 0.0
+    p_value = max(against_noise, against_peers)
+    if p_value >= captured.alpha:
+        return None
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"falls on the other side of near-ties too often: {hits:,} of {tokens:,} tokens, p = {p_value:.1g}; {_counted(tally)}",
+        short=(
+            f"baseline     {theirs:,} of {others:,} tokens of its own other boots",
+            f"tolerated    {expected:.1f} of {tokens:,} tokens at logit noise {tally.allowed.noise:.3f} ({tally.allowed.reason})",
+        ),
+        evidence=_told(captured, tally),
+        cell=f"{hits:,} near-ties",
+        figures=_figures(tally) | {"p_value": p_value, "near_ties_tolerated": expected},
+    )
+
+
+def _passed(captured: Captured, tally: Tally) -> Verdict:
+    tokens, gap = _tokens(tally.mine), tally.allowed.gap
+    figures, evidence = _figures(tally), _told(captured, tally)
+    rate = rates.ruled_out(tokens)
+    if tokens < LEAST_TOKENS:
+        return say(
+            captured,
+            Outcome.INCONCLUSIVE,
+            f"no wrong token, but only {tokens} were judged, which leaves wrong ones possible at a rate of {rate:.1%}",
+            evidence=evidence,
+            settle=f"{LEAST_TOKENS - tokens} more tokens",
+            figures=figures,
+        )
+    return say(
+        captured,
+        Outcome.PASS,
+        f"all {tokens:,} tokens are the baseline's choice within {gap:.3g} nats; {_counted(tally)}{_unjudged(captured)}",
+        evidence=evidence,
+        rules_out=f"with {tokens:,} tokens, wrong ones (gap above {gap:.3g}) at a rate above {rate:.3%} would show with probability 0.99",
+        cell=f"{tokens:,} tokens",
+        figures=figures | {"wrong_rate_ruled_out": rate},
+    )
+
+
+def _tokens(answers: Sequence[Forced]) -> int:
+    return sum(len(each.gaps) for each in answers)
+
+
+def _near_ties(answers: Sequence[Forced]) -> int:
+    """Count tokens with a gap; called where none is above tolerance, or for peers, whose largest gap is tolerated."""
+    return sum(gap > 0.0 for each in answers for gap in each.gaps)
+
+
+def _counted(tally: Tally) -> str:
+    kinds = Counter(found.kind for found in tally.differences)
+    classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in Kind if kinds[kind])
+    return f"{len(tally.differences)} of {len(tally.mine)} answers differ as strings" + (f" ({classes})" if classes else "")
+
+
+def _unjudged(captured: Captured) -> str:
+    said_no = sum(map(refused, captured.speculative.answers))
+    silent = sum(not answer.ok for answer in captured.speculative.answers) - said_no
+    parts = ((said_no, "refused with a 4xx"), (silent, "not answered, which liveness judges"))
+    return "".join(f"; {count} requests were {what}" for count, what in parts if count)
+
+
+def _wrong_tokens(tally: Tally, most: int = 50) -> list[str]:
+    gap = tally.allowed.gap
+    found = [(each, index) for each in tally.mine for index, value in enumerate(each.gaps) if value > gap]
+    lines = [f"{_named(each)}, token {i + 1}: id {each.positions[i].token_id}, gap {each.gaps[i]:.3g}" for each, i in found[:most]]
+    return [*lines, *([f"and {len(found) - most:,} more wrong tokens"] if len(found) > most else [])]
+
+
+def _named(mine: Forced) -> str:
+    return f"{mine.answer.request_id}, pass {mine.answer.pass_index}"
+
+
+def _told(captured: Captured, tally: Tally) -> tuple[str, ...]:
+    known = tally.allowed.calibration
+    noise = (
+        "no log-probabilities were reported, taken as 0" if known.noise is None else f"{known.noise:.4f} nats over {known.tokens:,} tokens"
+    )
+    unscored = sum(answer.ok for answer in captured.speculative.answers) - len(tally.mine)
+    return (
+        f"tolerance: gap {tally.allowed.gap:.4g} nats, {tally.allowed.reason}",
+        f"logit noise, reported against teacher-forced: {noise}",
+        f"judged: {_tokens(tally.mine):,} tokens of {len(tally.mine)} answers, {unscored} answers not scored",
+        f"the baseline's other boots: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
+        f"strings: {_counted(tally)}{_unjudged(captured)}",
+        *(f"differs: {d.key[0]}, pass {d.key[1]}, from token {d.index + 1}: {d.kind.value}" for d in tally.differences[:50]),
+    )
+
+
+def _figures(tally: Tally) -> dict[str, float]:
+    gaps = [gap for each in tally.mine for gap in each.gaps]
+    theirs = [gap for each in tally.peers for gap in each.gaps]
+    return {
+        "tokens": float(len(gaps)),
+        "answers": float(len(tally.mine)),
+        "answers_differing": float(len(tally.differences)),
+        "wrong_tokens": float(tally.wrong),
+        "near_ties": float(sum(0.0 < gap <= tally.allowed.gap for gap in gaps)),
+        "largest_gap_nats": max(gaps),
+        "tolerance_nats": tally.allowed.gap,
+        "baseline_tokens": float(len(theirs)),
+        "baseline_near_ties": float(sum(gap > 0.0 for gap in theirs)),
+        "baseline_largest_gap_nats": max(theirs, default=0.0),
+    }

@@ -1,0 +1,101 @@
+"""A gap: how far an emitted token lies below the baseline's best one, given the arm's own prefix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.score import Position, Score
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["Difference", "Forced", "Kind", "difference", "expected_flips", "forced"]
+
+RESOLUTION = 1e-5
+"""Nats below which a gap is a tie: scores are stored with seven significant digits."""
+
+
+class Kind(StrEnum):
+    """How two greedy answers to one request part."""
+
+    TIE = "tie"
+    """The baseline gives both tokens the same probability."""
+    NEAR_TIE = "near-tie"
+    """The gap is within tolerance."""
+    REAL = "real"
+    """The gap exceeds the tolerance."""
+    LENGTH = "length"
+    """One goes on where the other has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forced:
+    """One answer whose every token the baseline has scored."""
+
+    answer: Answer
+    positions: tuple[Position, ...]
+    gaps: tuple[float, ...]
+    """max_v l(v) - l(x) per token, nats, 0 for the best one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first token at which an answer and the baseline's own answer part."""
+
+    key: tuple[str, int]
+    index: int
+    kind: Kind
+
+
+def forced(transcript: Transcript, scores: Sequence[Score]) -> tuple[Forced, ...]:
+    """Return the answered and scored answers of ``transcript``. Raises ValueError when a score is of other tokens than were answered."""
+    by_key = {score.key: score.positions for score in scores}
+    return tuple(_forced(answer, by_key[answer.key]) for answer in transcript.answers if answer.ok and answer.key in by_key)
+
+
+def _forced(answer: Answer, positions: tuple[Position, ...]) -> Forced:
+    if tuple(position.token_id for position in positions) != answer.choice.token_ids:
+        msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"
+        raise ValueError(msg)
+    return Forced(answer=answer, positions=positions, gaps=tuple(map(_gap, positions)))
+
+
+def _gap(position: Position) -> float:
+    gap = max(position.atom_logprobs, default=position.logprob) - position.logprob
+    return gap if gap > RESOLUTION else 0.0
+
+
+def difference(mine: Forced, theirs: Answer, tolerance: float) -> Difference | None:
+    """Return where ``mine`` and the baseline's own answer part and how; None when they are equal."""
+    ours, others = mine.answer.choice.token_ids, theirs.choice.token_ids
+    if ours == others:
+        return None
+    shorter = min(len(ours), len(others))
+    index = next((i for i in range(shorter) if ours[i] != others[i]), shorter)
+    return Difference(key=mine.answer.key, index=index, kind=_kind(mine.gaps[index], tolerance) if index < shorter else Kind.LENGTH)
+
+
+def _kind(gap: float, tolerance: float) -> Kind:
+    if gap == 0.0:
+        return Kind.TIE
+    return Kind.REAL if gap > tolerance else Kind.NEAR_TIE
+
+
+def expected_flips(answers: Sequence[Forced], noise: float) -> float:
+    """Return how many tokens would fall on another than the best side if both servers had independent logit noise of sd ``noise``.
+
+    The difference of two candidates' logits differs between two servers by sd 2 noise (four independent terms), so a candidate d below the
+    best one wins with probability Phi(-d / (2 noise)); summed over candidates (union bound, 1 at most) and tokens. 0 without noise.
+    """
+    return math.fsum(_flip(position, 2.0 * noise) for mine in answers for position in mine.positions) if noise > 0.0 else 0.0
+
+
+def _flip(position: Position, sd: float) -> float:
+    best = max(position.atom_logprobs, default=position.logprob)
+    others = sorted(position.atom_logprobs, reverse=True)[1:]
+    return min(1.0, math.fsum(0.5 * math.erfc((best - other) / sd / math.sqrt(2.0)) for other in others))

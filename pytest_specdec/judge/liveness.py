@@ -1,0 +1,209 @@
+"""Liveness: every request gets an answer, and none of them takes the server down."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.quotation import quoted
+from pytest_specdec.judge.refusal import messages, refusal, refused
+from pytest_specdec.judge.saying import say
+from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import rates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Casualty, Transcript
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["casualty", "judge"]
+
+_VERB = {Ending.DIED: "dies on", Ending.HUNG: "hangs on", Ending.ERROR: "answers 5xx to"}
+_PROMPT = {"prompt", "messages", "seed"}
+_ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether every request was answered within the workload's deadline with something in it."""
+    return (
+        casualty(captured) or refusal(captured) or _unanswered(captured) or _failed(captured) or speculating(captured) or _passed(captured)
+    )
+
+
+def casualty(captured: Captured) -> Verdict | None:
+    """Return what the requests say that a server did not survive; None without one. Every judge asks this first.
+
+    A casualty that recurred alone on a fresh server is a failure when the baseline survives the same request, and invalid when it does not.
+    One that did not recur is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
+    """
+    mine = captured.speculative.casualties
+    deadly = [c for c in mine if c.recurred and all(_survived(t, c.request_id) for t in _baselines(captured))]
+    if deadly:
+        return _killed(captured, deadly)
+    both = [c for c in mine if c.recurred]
+    if both:
+        return _infrastructure(captured, both, f"the baseline does not survive request {both[0].request_id} either, so it cannot judge")
+    once = [c for c in mine if not c.recurred]
+    if once:
+        return _infrastructure(
+            captured, once, f"infrastructure: the server {_VERB[once[0].ending]} request {once[0].request_id} once, not again alone"
+        )
+    theirs = [(t.arm, c) for t in _baselines(captured) for c in t.casualties]
+    if theirs:
+        arm, first = theirs[0]
+        return _infrastructure(captured, [c for _, c in theirs], f"the {arm} itself {_VERB[first.ending]} request {first.request_id}")
+    return None
+
+
+def _baselines(captured: Captured) -> tuple[Transcript, ...]:
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
+
+
+def _survived(transcript: Transcript, request_id: str) -> bool:
+    answers = [answer for answer in transcript.answers if answer.request_id == request_id]
+    unharmed = request_id not in {c.request_id for c in transcript.casualties}
+    return bool(answers) and unharmed and all(answer.ok or refused(answer) for answer in answers)
+
+
+def _killed(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
+    first = deadly[0]
+    verb, asked = _VERB[first.ending], _parameters(captured, deadly)
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
+        short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_tail(first, 2)),
+        evidence=[line for each in deadly for line in _told(each)],
+        cell=f"{len(deadly)} {first.ending.value}",
+        names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
+        figures={"casualties": len(deadly)},
+    )
+
+
+def _infrastructure(captured: Captured, casualties: Sequence[Casualty], headline: str) -> Verdict:
+    return say(
+        captured,
+        Outcome.INVALID,
+        headline,
+        short=(f"ending       {_ending(casualties[0])}", *_tail(casualties[0], 3)),
+        evidence=[line for each in casualties for line in _told(each)],
+        figures={"casualties": len(casualties)},
+    )
+
+
+def _ending(one: Casualty) -> str:
+    return f"{one.ending.value}{': ' + one.process if one.process else ''}"
+
+
+def _told(one: Casualty) -> tuple[str, ...]:
+    recurred = "recurred alone on a fresh server" if one.recurred else "did not recur"
+    return (f"request {one.request_id}: {_ending(one)}; {recurred}", *_tail(one, len(one.log_tail)))
+
+
+def _tail(one: Casualty, lines: int) -> tuple[str, ...]:
+    return tuple(f"log          {line}" for line in one.log_tail[-lines:]) if lines else ()
+
+
+def _parameters(captured: Captured, deadly: Sequence[Casualty]) -> str:
+    """Name what the first casualty's body has and no unharmed request has; else whatever is not ordinary in it."""
+    harmed = {c.request_id for c in captured.speculative.casualties}
+    bodies = {request.id: request.body for request in captured.workload.requests}
+    body = bodies.get(deadly[0].request_id, {})
+    unharmed = [other for id_, other in bodies.items() if id_ not in harmed]
+    own = {k: v for k, v in body.items() if k not in _PROMPT and unharmed and all(k not in other or other[k] != v for other in unharmed)}
+    return _listed(own or {k: v for k, v in body.items() if k not in _ORDINARY})
+
+
+def _listed(body: Mapping[str, JSON]) -> str:
+    return ", ".join(f"{key}={_cut(json.dumps(value, ensure_ascii=True, separators=(',', ':')))}" for key, value in body.items())
+
+
+def _cut(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _unanswered(captured: Captured) -> Verdict | None:
+    """Look for answers that are missing although no casualty explains them: quarantined, lost, or never sent."""
+    for transcript in (captured.speculative, *_baselines(captured)):
+        silent = [a for a in transcript.answers if not a.ok and not refused(a)]
+        expected = len(captured.workload.requests) * captured.workload.passes
+        missing = len(silent) + max(0, expected - len(transcript.answers))
+        if missing:
+            said = [f"request {a.request_id}: status {a.status}, {quoted(a.error or '', 200)}" for a in silent]
+            headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, and no casualty explains it"
+            return say(captured, Outcome.INVALID, headline, evidence=said, figures={"unanswered_requests": missing})
+    return None
+
+
+def _failed(captured: Captured) -> Verdict | None:
+    theirs = {answer.key: answer for answer in captured.baseline.answers}
+    for what, wrong in (
+        ("answered 200 with nothing in it", _empty),
+        (f"came after the deadline of {captured.workload.deadline_s:g} s", _late),
+    ):
+        found = [
+            a
+            for a in captured.speculative.answers
+            if wrong(captured, a) and a.key in theirs and theirs[a.key].ok and not wrong(captured, theirs[a.key])
+        ]
+        if found:
+            headline = (
+                f"{len(found)} of {len(captured.speculative.answers)} answers {what}, first {found[0].request_id}; the baseline's did not"
+            )
+            told = [f"request {a.request_id}, pass {a.pass_index}: {_seconds(a)}, finish reason {a.choice.finish_reason}" for a in found]
+            return say(
+                captured,
+                Outcome.FAIL,
+                headline,
+                short=told[:4],
+                evidence=told,
+                cell=f"{len(found)} bad",
+                figures={"bad_answers": len(found)},
+            )
+    return None
+
+
+def _empty(_: Captured, answer: Answer) -> bool:
+    said = any(choice.text or choice.token_ids for choice in answer.choices)
+    return answer.ok and not said and not (answer.usage and answer.usage.completion_tokens)
+
+
+def _late(captured: Captured, answer: Answer) -> bool:
+    return answer.ok and answer.timing is not None and answer.timing.latency_s > captured.workload.deadline_s
+
+
+def _seconds(answer: Answer) -> str:
+    return f"{answer.timing.latency_s:.1f} s" if answer.timing else "time unknown"
+
+
+def _passed(captured: Captured) -> Verdict:
+    answers = captured.speculative.answers
+    good = sum(answer.ok for answer in answers)
+    said_no = len(answers) - good
+    slowest = max((a.timing.latency_s for a in answers if a.ok and a.timing), default=None)
+    pace = "" if slowest is None else f", the slowest in {slowest:.1f} s"
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{good} of {len(answers)} requests were answered{pace}" + (f"; {said_no} were refused with a 4xx" if said_no else ""),
+        evidence=(*messages(answers), *_asymmetries(captured)),
+        rules_out=f"a server that fails more than {rates.ruled_out(good):.2%} of such requests would have shown with probability 0.99",
+        cell=f"{good}/{len(answers)}",
+        figures={"answered_requests": good, "refused_requests": said_no},
+    )
+
+
+def _asymmetries(captured: Captured) -> list[str]:
+    theirs = {answer.key: answer for answer in captured.baseline.answers}
+    both = [(mine, theirs[mine.key]) for mine in captured.speculative.answers if mine.key in theirs]
+    only_here = [mine.request_id for mine, other in both if refused(mine) and other.ok]
+    only_there = [mine.request_id for mine, other in both if mine.ok and refused(other)]
+    lines = [f"refused capability: {len(only_here)} requests that the baseline answers, first {only_here[0]}"] if only_here else []
+    return lines + ([f"answered although the baseline refuses: {len(only_there)}, first {only_there[0]}"] if only_there else [])

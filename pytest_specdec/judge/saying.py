@@ -1,0 +1,45 @@
+"""A saying: a judge's words as a verdict about what was captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.verdict import Outcome
+
+__all__ = ["say"]
+
+
+def say(
+    captured: Captured,
+    outcome: Outcome,
+    headline: str,
+    *,
+    short: Sequence[str] = (),
+    evidence: Sequence[str] = (),
+    rules_out: str = "",
+    settle: str = "",
+    cell: str = "",
+    names: str = "",
+    figures: Mapping[str, float] | None = None,
+) -> Verdict:
+    """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
+    return Verdict(
+        outcome=outcome,
+        family=captured.family,
+        pair=captured.pair.name,
+        workload=captured.workload.name,
+        headline=headline,
+        short=tuple(short),
+        evidence=tuple(evidence),
+        rules_out=rules_out,
+        settle=settle,
+        cell=cell,
+        names=names,
+        figures=figures or {},
+    )

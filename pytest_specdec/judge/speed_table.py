@@ -1,0 +1,94 @@
+"""The speed table: a pair's speed in the rows that people publish, as text that is Markdown too, and as figures for machines."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.paces import paces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.measured import Measured
+    from pytest_specdec.judge.paces import Figure
+    from pytest_specdec.model.captured import Captured
+
+__all__ = ["figures", "further", "method", "table"]
+
+_HEADER = ("Metric", "Normal", "Speculative", "Speedup")
+_LEAST_STEP_COST = 0.95
+"""A verify step costs at least a plain one; less, by more than noise, is no speed but a mistake."""
+
+
+def table(measured: Measured) -> tuple[str, ...]:
+    """Return response tok/s, time to first token and prompt tok/s: Normal, Speculative, Speedup."""
+    found = measured.paces
+    rows = [
+        _HEADER,
+        _row("Response tok/s", found.response, measured.ratio, ".2f"),
+        *([_row("Time to first token (s)", found.ttft, _ratio(found.ttft, -1), ".3f")] if found.ttft else []),
+        *([_row("Prompt tok/s", found.prompt, _ratio(found.prompt, 1), ".2f")] if found.prompt else []),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    header, *body = ([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+    return tuple(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
+
+
+def method(measured: Measured) -> str:
+    """Return how the interval came about and what it spans."""
+    passes = len(measured.paces.response.log_ratios)
+    if measured.estimate is None:
+        return f"{passes} pass, no interval"
+    confidence = f"{100 * measured.estimate.log_interval.confidence:.4g} %"
+    return f"interval: {confidence}, {measured.estimate.method}, {passes} passes of {measured.paces.requests} requests"
+
+
+def further(captured: Captured, measured: Measured) -> tuple[str, ...]:
+    """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
+    again = None if captured.control is None or captured.is_control else paces((captured.baseline,), captured.control)
+    lines = [] if again is None else [f"the baseline's two boots: a factor of {_ratio(again.response, 1):.3f} between them"]
+    if measured.length is None:
+        return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
+    over = measured.length.interval
+    limits = f" [{over.low:.2f}, {over.high:.2f}]" if over else ""
+    cost = measured.length.tokens / measured.ratio
+    verdict = "plausible" if cost >= _LEAST_STEP_COST else "implausible: more speed than the steps saved can give, doubt the measurement"
+    return (
+        *lines,
+        f"acceptance length: {measured.length.tokens:.2f}{limits} tokens per verify step",
+        f"a verify step costs {cost:.2f} plain steps (acceptance length over speedup): {verdict}",
+    )
+
+
+def figures(measured: Measured) -> dict[str, float]:
+    """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
+    found = measured.paces
+    sides = {"response_tokens_per_s": found.response, "ttft_s": found.ttft, "prompt_tokens_per_s": found.prompt}
+    known = {name: figure for name, figure in sides.items() if figure is not None}
+    return {
+        "speedup": measured.ratio,
+        **_limits(measured),
+        **{f"baseline_{name}": figure.baseline for name, figure in known.items()},
+        **{f"speculative_{name}": figure.speculative for name, figure in known.items()},
+        **({"ttft_speedup": _ratio(found.ttft, -1)} if found.ttft else {}),
+        **({"prompt_speedup": _ratio(found.prompt, 1)} if found.prompt else {}),
+        **({"acceptance_length": measured.length.tokens, "step_cost": measured.length.tokens / measured.ratio} if measured.length else {}),
+        "passes": float(len(found.response.log_ratios)),
+    }
+
+
+def _limits(measured: Measured) -> Mapping[str, float]:
+    if measured.estimate is None:
+        return {}
+    limits = measured.estimate.interval
+    return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence}
+
+
+def _row(title: str, figure: Figure, ratio: float, form: str) -> Sequence[str]:
+    return (title, format(figure.baseline, form), format(figure.speculative, form), f"{ratio:.2f}x")
+
+
+def _ratio(figure: Figure, sign: int) -> float:
+    return math.exp(sign * math.fsum(figure.log_ratios) / len(figure.log_ratios))

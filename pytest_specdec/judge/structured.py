@@ -1,0 +1,167 @@
+"""Structured: every answer to a request with a grammar is a document of that grammar, as often as the baseline's are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jsonschema.exceptions import SchemaError
+from referencing.exceptions import Unresolvable
+
+from pytest_specdec.judge.document import documents, grammars
+from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.refusal import messages, refusal, refused
+from pytest_specdec.judge.saying import say
+from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.model.captured import Support
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import rates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.document import Document, Grammar
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pile:
+    """The documents of one arm."""
+
+    arm: str
+    documents: tuple[Document, ...]
+    refused_kinds: tuple[str, ...] = ()
+    """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
+
+    @property
+    def faulty(self) -> tuple[Document, ...]:
+        """Those with something wrong."""
+        return tuple(d for d in self.documents if d.fault)
+
+    @property
+    def complete(self) -> int:
+        """How many came to their end."""
+        return sum(d.complete for d in self.documents)
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether the judged arm's documents are valid as often as the baseline's and the control's.
+
+    Where both have no invalid document, the first one here fails. Elsewhere Fisher's exact test, one-sided, against each of them at the
+    captured share of alpha; both must reject.
+    """
+    try:
+        wanted = grammars(captured.workload.requests)
+        return casualty(captured) or refusal(captured) or _judged(captured, wanted)
+    except (SchemaError, Unresolvable) as error:
+        return say(
+            captured, Outcome.INVALID, f"a request of this workload asks for a schema that cannot be used: {str(error).splitlines()[0]}"
+        )
+
+
+def _judged(captured: Captured, wanted: Mapping[str, Grammar]) -> Verdict:
+    mine = _pile(captured.speculative, wanted)
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
+    if not mine.documents or not others[0].documents:
+        return _nothing(captured, mine, others[0])
+    return _failed(captured, mine, others, wanted) or speculating(captured) or _passed(captured, mine, others)
+
+
+def _pile(transcript: Transcript, wanted: Mapping[str, Grammar]) -> Pile:
+    """Judge every answer, but for kinds of which every request was refused."""
+    answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
+    offered = {asked.kind for answer, asked in answers if not refused(answer)}
+    judged = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
+    not_offered = sorted({asked.kind for _, asked in answers} - offered)
+    return Pile(arm=transcript.arm, documents=tuple(judged), refused_kinds=tuple(not_offered))
+
+
+def _nothing(captured: Captured, mine: Pile, baseline: Pile) -> Verdict:
+    if mine.refused_kinds:
+        return say(
+            captured,
+            Outcome.REFUSED,
+            f"every structured request was refused: {', '.join(mine.refused_kinds)}",
+            evidence=_told(captured, (mine,)),
+        )
+    arm = baseline.arm if mine.documents else mine.arm
+    return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request, so there is nothing to compare")
+
+
+def _failed(captured: Captured, mine: Pile, others: Sequence[Pile], wanted: Mapping[str, Grammar]) -> Verdict | None:
+    if not mine.faulty:
+        return None
+    p_value = max(rates.greater_than_other(len(mine.faulty), len(mine.documents), len(o.faulty), len(o.documents)) for o in others)
+    flawless = _enforced(captured, wanted) and not any(other.faulty for other in others)
+    if not flawless and p_value >= captured.alpha:
+        return None
+    first = mine.faulty[0]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{len(mine.faulty)} of {len(mine.documents)} documents are invalid; {_theirs(others)}",
+        short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
+        evidence=_told(captured, (mine, *others)),
+        cell=f"{len(mine.documents) - len(mine.faulty)}/{len(mine.documents)}",
+        names="the grammar is not enforced on speculated tokens" if flawless else "",
+        figures=_figures(mine, others) | {"p_value": p_value},
+    )
+
+
+def _enforced(captured: Captured, wanted: Mapping[str, Grammar]) -> bool:
+    """Whether nothing is known against the baseline's enforcing the grammars asked for."""
+    known = captured.capabilities.get(BASELINE)
+    return known is None or all(known.support.get(asked.feature) is not Support.IGNORED for asked in wanted.values())
+
+
+def _passed(captured: Captured, mine: Pile, others: Sequence[Pile]) -> Verdict:
+    faulty, total = len(mine.faulty), len(mine.documents)
+    evidence = _told(captured, (mine, *others))
+    if not mine.complete:
+        headline = f"all {total} documents were cut by a limit, so none was held against its whole grammar"
+        return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
+    found = f"{faulty} are invalid, no more than chance beside: {_theirs(others)}" if faulty else "all are valid"
+    rate = rates.ruled_out(total) if not faulty else rates.limits(faulty, total, 0.98).high
+    return say(
+        captured,
+        Outcome.PASS,
+        f"of {total} documents, {mine.complete} of them to their end, {found}"
+        + "".join(f"; {kind} is refused" for kind in mine.refused_kinds),
+        evidence=evidence,
+        rules_out=f"with {total} documents, a rate of invalid ones above {rate:.1%} would have shown with probability 0.99",
+        cell=f"{total - faulty}/{total}",
+        figures=_figures(mine, others),
+    )
+
+
+def _theirs(others: Sequence[Pile]) -> str:
+    return ", ".join(f"{len(other.faulty)} of {len(other.documents)} of the {other.arm}'s" for other in others)
+
+
+def _figures(mine: Pile, others: Sequence[Pile]) -> dict[str, float]:
+    counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
+    theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
+    return {name: float(value) for name, value in {**counts, **theirs}.items()}
+
+
+def _told(captured: Captured, piles: Sequence[Pile]) -> tuple[str, ...]:
+    kinds = sorted({document.kind for pile in piles for document in pile.documents})
+    counted = [_counted(pile, kind) for kind in kinds for pile in piles]
+    not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
+    faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
+    return (*counted, *not_offered, *messages(captured.speculative.answers), *faults)
+
+
+def _counted(pile: Pile, kind: str) -> str:
+    here = [document for document in pile.documents if document.kind == kind]
+    whole = [document for document in here if document.complete]
+    cut = len(here) - len(whole)
+    valid = sum(not document.fault for document in whole)
+    valid_cut = sum(not document.fault for document in here) - valid
+    return f"{pile.arm}: {kind}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"

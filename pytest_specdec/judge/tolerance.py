@@ -1,0 +1,79 @@
+"""A tolerance: the gap that a correct greedy server may show, from what the baseline shows against itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.stats.calibration import NORMAL_UP_TO, Calibration, calibrate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.judge.greedy_gap import Forced
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.score import Position
+
+__all__ = ["Tolerance", "logit_noise", "tolerance"]
+
+STATED = 0.25
+"""Nats: the floor where nothing is measured; a wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
+
+_GAP_PER_NOISE = 8.0 * math.sqrt(2.0)
+"""With logit noise s on both sides no gap of 6.4 million simulated tokens exceeded 8 sqrt2 s (facts/statistics.md section 5)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """The largest gap that is no fault, and where it comes from."""
+
+    gap: float
+    """Nats."""
+    reason: str
+    calibration: Calibration
+    trustworthy: bool
+    """Whether the baseline repeats itself well enough to judge anybody."""
+
+    @property
+    def noise(self) -> float:
+        """The logit noise, sd in nats, for which this gap is the tolerance."""
+        return self.gap / _GAP_PER_NOISE
+
+
+def tolerance(captured: Captured, peers: Sequence[Forced]) -> Tolerance:
+    """Return max(0.25, 8 sqrt2 s_hat, the largest gap of ``peers``), peers being the other boots of the baseline.
+
+    The control, when it is judged itself, may show as much as the largest normal noise would, 8 sqrt2 0.1. If peers show more, or the
+    calibration is above its limit, nothing can be judged.
+    """
+    calibration = logit_noise(captured)
+    noise = calibration.noise or 0.0
+    most = _GAP_PER_NOISE * max(noise, NORMAL_UP_TO)
+    shown = max((gap for peer in peers for gap in peer.gaps), default=0.0)
+    measured = f"8 sqrt2 x logit noise {noise:.4f} over {calibration.tokens:,} tokens"
+    allowed = (
+        (most, "8 sqrt2 x the largest normal noise 0.1")
+        if captured.is_control
+        else (shown, "the largest gap of the baseline's other boots")
+    )
+    gap, reason = max((STATED, "the stated floor"), (_GAP_PER_NOISE * noise, measured), allowed)
+    return Tolerance(gap=gap, reason=reason, calibration=calibration, trustworthy=calibration.valid and shown <= most)
+
+
+def logit_noise(captured: Captured) -> Calibration:
+    """Return the noise between what the baseline's boots reported and its teacher forcing; empty where nothing raw was reported."""
+    return calibrate(pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm))
+
+
+def _reported(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
+    transcript = captured.baseline if arm == BASELINE else captured.control
+    known = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
+    if transcript is None or (known is not None and not known.raw_logprobs):
+        return
+    answers = {answer.key: answer.choice for answer in transcript.answers if answer.ok}
+    for score in captured.scores.get(arm, ()):
+        choice = answers.get(score.key)
+        if choice is not None and choice.logprobs is not None:
+            yield from zip(choice.logprobs, score.positions, strict=False)
