@@ -1,0 +1,144 @@
+"""An arm at work: its server, its client, and the restarts it has left."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import endpoint, orphans, ready
+from pytest_specdec.capture.launch.process import Server
+from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from pytest_specdec.capture.engines.protocol import Engine, Setup
+    from pytest_specdec.capture.launch.process import Command
+    from pytest_specdec.capture.requests import Client
+    from pytest_specdec.model.transcript import SpecCounters
+
+__all__ = ["RESTARTS", "Arm", "Recipe"]
+
+RESTARTS = 3
+"""Times that one boot's server may be started again after a death."""
+_SETTLE_S = 2.0
+"""Seconds that a dying server gets to be dead: the API process outlives its engine by a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How an arm's server is started, any number of times."""
+
+    engine: Engine
+    setup: Setup
+    command: Command
+    draft_tokens: int
+    log: Path
+    boot_s: float
+    stop_s: float
+
+
+class Arm:
+    """One boot's server; a context manager that leaves no process behind."""
+
+    def __init__(self, recipe: Recipe, tick: Callable[[], None]) -> None:
+        self.recipe = recipe
+        self.restarts = 0
+        self.version = ""
+        self._tick = tick
+        self._server: Server | None = None
+        self._client: Client | None = None
+        self._last_tail: tuple[str, ...] = ()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stop(0.0)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        in_order = kind is None or issubclass(kind, SpecdecError)
+        self._stop(self.recipe.stop_s if in_order else 0.0)
+
+    @property
+    def client(self) -> Client:
+        """The client of the running server. Raises BootError when there is none."""
+        if self._client is None:
+            what = "the server is gone and may not be started again"
+            found, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
+            raise BootError(what, where=str(self.recipe.log), found=found, expected=expected, remedy="read the end of its log")
+        return self._client
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a server that has not ended."""
+        return self._server is not None and self._server.exit_code is None
+
+    def settle(self) -> str:
+        """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
+        if self._server is None:
+            return "not started"
+        self._server.wait(_SETTLE_S)
+        return self._server.ended
+
+    def log_tail(self) -> tuple[str, ...]:
+        """Return the last lines of the running or last server's log."""
+        return self._server.log_tail() if self._server else self._last_tail
+
+    def counters(self) -> SpecCounters | None:
+        """Read the server's speculation counters; None where it has none."""
+        dialect = self.recipe.engine.dialect
+        page = endpoint.get(self.recipe.setup.port, dialect.counters_path)
+        return None if page is None else dialect.counters(page)
+
+    def drop(self) -> None:
+        """End a server that cannot be trusted any more."""
+        self._stop(min(self.recipe.stop_s, _SETTLE_S))
+
+    def ensure(self) -> bool:
+        """Return whether a server runs, after starting a fresh one in place of a dead one if a restart is left."""
+        if self.running:
+            return True
+        self._stop(0.0)
+        if self.restarts >= RESTARTS:
+            return False
+        self.restarts += 1
+        try:
+            self._start()
+        except (BootError, DeadlineError):
+            self._stop(0.0)
+            return False
+        except BaseException:
+            self._stop(0.0)
+            raise
+        return True
+
+    def _start(self) -> None:
+        recipe = self.recipe
+        self._server = Server(recipe.command, recipe.log)
+        orphans.note(recipe.log.with_suffix(".json"), self._server)
+        found = ready.wait(
+            self._server,
+            recipe.setup,
+            recipe.engine.dialect,
+            draft_tokens=recipe.draft_tokens,
+            boot_s=recipe.boot_s,
+            tick=self._tick,
+        )
+        self._client, self.version = found.client, found.version
+
+    def _stop(self, stop_s: float) -> None:
+        server, client = self._server, self._client
+        self._server, self._client = None, None
+        if server is not None:
+            self._last_tail = server.log_tail()
+            server.stop(stop_s)
+            self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
+        if client is not None:
+            with suppress(RuntimeError):  # a request thread may still be reading from a connection that has just been cut
+                client.close()

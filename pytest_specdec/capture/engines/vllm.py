@@ -1,0 +1,89 @@
+"""vLLM: ``vllm serve``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.engines import place, speculation
+from pytest_specdec.capture.engines.arguments import flags
+from pytest_specdec.capture.engines.protocol import Dialect, Pace
+from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
+from pytest_specdec.capture.launch import docker
+from pytest_specdec.capture.launch.port import HOST
+from pytest_specdec.capture.launch.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.capture.engines.protocol import Setup
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Vllm", "vocabulary_of"]
+
+METRICS = "per-request-spec-decode-metrics"
+_METRICS_SINCE = (0, 30)
+_REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
+
+
+class Vllm:
+    """The adapter of vLLM's OpenAI server (facts: its ``arg_utils.py`` and ``cli_args.py``)."""
+
+    kind = "vllm"
+    pace = Pace(boot_s=60.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
+    dialect: Dialect = VllmDialect()
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``--speculative-config``."""
+        return speculation.draft(args)
+
+    def check(self, config: Config) -> None:
+        """Look for ``vllm`` (or ``docker`` for an image); models may come from the hub, so they are not looked for."""
+        if config.engine.image:
+            place.there(shutil.which("docker"), f"engine.image: {config.engine.image}", "`docker` on PATH", "install docker")
+        else:
+            self._program(config)
+
+    def command(self, config: Config, setup: Setup) -> Command:
+        """Return ``vllm serve MODEL …`` or its container."""
+        model = config.resolve(setup.model)
+        argv = [model, *flags(self._args(config, setup))]
+        env = {"VLLM_NO_USAGE_STATS": "1", **setup.env, **({"VLLM_API_KEY": setup.api_key} if setup.api_key else {})}
+        if config.engine.image:
+            folders = [model] if Path(model).is_absolute() else []
+            return docker.command(
+                config.engine.image, argv, env=env, folders=folders, accelerator=True, stop_s=config.limits.stop_s, secrets=setup.secrets
+            )
+        return Command(argv=(self._program(config), "serve", *argv), env=env, secrets=setup.secrets)
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        return vocabulary_of(Path(config.resolve(config.engine.model)))
+
+    def _args(self, config: Config, setup: Setup) -> dict[str, JSON]:
+        args: dict[str, JSON] = {"host": HOST, **setup.args, "port": setup.port}
+        if setup.speculative and self._version(config) >= _METRICS_SINCE:
+            args.setdefault(METRICS, "detailed")
+        return args
+
+    def _program(self, config: Config) -> str:
+        return place.program(config, "vllm", default=shutil.which("vllm"), remedy=_REMEDY)
+
+    def _version(self, config: Config) -> tuple[int, ...]:
+        """Return the version, or the newest when it cannot be known: an unknown flag is refused in clear words."""
+        image = config.engine.image
+        found = place.numbers(image.rpartition(":")[2]) if image else place.version(self._program(config), "vllm")
+        return found or _METRICS_SINCE
+
+
+def vocabulary_of(checkpoint: Path) -> int:
+    """Return ``vocab_size`` of a checkpoint folder, that of its text model where it has several; 0 where unknown."""
+    try:
+        described = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        return int(described.get("vocab_size") or described.get("text_config", {}).get("vocab_size") or 0)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,72 @@
+"""An estimate: how long each step of a plan may take, told before it runs and corrected while it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.plan import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_specdec.capture.engines.protocol import Pace
+    from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.workload import Workload
+
+__all__ = ["Step", "seconds", "steps"]
+
+_SURVEY_TOKENS = 100
+_FULL = 0.5
+"""Part of ideal scaling that streams side by side reach: a guess for the first estimate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that a boot does."""
+
+    boot: int
+    doing: str
+    arm: str
+    workload: str = ""
+    seconds: float
+
+
+def steps(boots: Sequence[Boot], workloads: Sequence[Workload], pace: Pace) -> tuple[Step, ...]:
+    """Return what every boot does, in order."""
+    named = {workload.name: workload for workload in workloads}
+    return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, pace))
+
+
+def seconds(planned: Sequence[Step]) -> float:
+    """Return the sum over all steps."""
+    return sum(step.seconds for step in planned)
+
+
+def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: Pace) -> Iterator[Step]:
+    yield Step(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
+    survey = Step(
+        boot=boot.index, doing="survey", arm=BASELINE if boot.also_baseline else boot.arm, seconds=_SURVEY_TOKENS / pace.tokens_per_s
+    )
+    if boot.survey and boot.role is not Role.VARIANT:
+        yield survey
+    for arm in (BASELINE, CONTROL) if boot.also_baseline else (boot.arm,):
+        for name in boot.answers:
+            yield Step(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))
+    for arm, name in boot.scores:
+        scored = _tokens(named(name)) / pace.scored_tokens_per_s
+        yield Step(boot=boot.index, doing="scoring", arm=arm, workload=name, seconds=scored)
+    if boot.survey and boot.role is Role.VARIANT:
+        yield survey
+
+
+def _answering(workload: Workload, pace: Pace) -> float:
+    side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * _FULL)
+    warm_up = 1 + (1 / workload.passes if workload.timed else 0)
+    return _tokens(workload) * warm_up / (pace.tokens_per_s * side_by_side)
+
+
+def _tokens(workload: Workload) -> int:
+    asked = (request.body.get("max_tokens") for request in workload.requests)
+    return workload.passes * sum(tokens for tokens in asked if isinstance(tokens, int))

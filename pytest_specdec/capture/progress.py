@@ -1,0 +1,111 @@
+"""Progress: where a capture stands, what it has left to do, and whether its time is used up."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import estimate
+from pytest_specdec.errors import DeadlineError
+from pytest_specdec.model.status import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_specdec.capture.estimate import Step
+    from pytest_specdec.model.plan import Boot
+
+__all__ = ["Reporter"]
+
+_EVERY_S = 0.5
+"""Between two words about a step that counts requests."""
+_BEAT_S = 5.0
+"""Between two words about a step that only takes its time, such as a boot."""
+_MOST = 0.95
+"""Of such a step's estimate, however long it takes."""
+
+
+class Reporter:
+    """Tells how far a capture is, and raises DeadlineError once its time is used up."""
+
+    def __init__(self, steps: Sequence[Step], boots: int, deadline_s: float | None, tell: Callable[[Progress], None]) -> None:
+        self._steps = steps
+        self._boots = boots
+        self._tell = tell
+        self._began_s = time.monotonic()
+        self._deadline_s = deadline_s
+        self._current: Progress | None = None
+        self._told_s = 0.0
+        self._at = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the capture began."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return float("inf") if self._deadline_s is None else self._deadline_s - self.elapsed_s
+
+    def check(self) -> None:
+        """Raise DeadlineError when the time is used up."""
+        if self.left_s <= 0:
+            what = "the time given to the capture is used up"
+            raise DeadlineError(
+                what,
+                found=f"{self.elapsed_s:.0f} s elapsed",
+                expected=f"at most {self._deadline_s:g} s",
+                remedy="give it more time, or select fewer tests or variants",
+            )
+
+    def step(self, boot: Boot, doing: str, arm: str, workload: str = "", *, of: int = 0) -> None:
+        """Begin a step."""
+        self._current = Progress(at_s=self.elapsed_s, boot=boot.index, boots=self._boots, arm=arm, doing=doing, workload=workload, of=of)
+        self.update(0, 0, now=True)
+
+    def update(self, done: int, tokens: int, *, now: bool = False) -> None:
+        """Say how far the step is; said at most twice a second, but always at its end."""
+        current = self._current
+        every_s = _EVERY_S if current and current.of else _BEAT_S
+        if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._told_s >= every_s):
+            return
+        self._told_s = self.elapsed_s
+        part = done / current.of if current.of else self._part_by_clock(current)
+        self._tell(
+            Progress(
+                at_s=round(self._told_s, 3),
+                boot=current.boot,
+                boots=current.boots,
+                arm=current.arm,
+                doing=current.doing,
+                workload=current.workload,
+                done=done,
+                of=current.of,
+                tokens=tokens,
+                remaining_s=self._remaining_s(current, part),
+            )
+        )
+
+    def _part_by_clock(self, current: Progress) -> float:
+        planned = self._planned(current)
+        return min((self._told_s - current.at_s) / self._steps[planned].seconds, _MOST) if planned is not None else 1.0
+
+    def _remaining_s(self, current: Progress, part: float) -> float | None:
+        """Scale the estimate of what is left by how the estimate of the steps that are done compares with the clock."""
+        if not self._steps:
+            return None
+        planned = self._planned(current)
+        self._at = here = self._at if planned is None else planned
+        before, whole = estimate.seconds(self._steps[:here]), self._steps[here].seconds
+        left = estimate.seconds(self._steps[here:]) - part * whole
+        pace = current.at_s / before if before > 0 else 1.0
+        return round(min(left * pace, self.left_s), 1)
+
+    def _planned(self, current: Progress) -> int | None:
+        """Return which step of the estimate this is; None for one that was not estimated, such as stopping."""
+        return next((i for i, step in enumerate(self._steps) if _same(step, current)), None)
+
+
+def _same(step: Step, current: Progress) -> bool:
+    return (step.boot, step.doing, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)

@@ -1,0 +1,90 @@
+"""Readiness: a server is ready when it has really answered one token, not when a port is open."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import endpoint
+from pytest_specdec.capture.requests import Client
+from pytest_specdec.errors import BootError
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.capture.engines.protocol import Dialect, Setup
+    from pytest_specdec.capture.launch.process import Server
+
+__all__ = ["Ready", "wait"]
+
+_ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a ready server says about itself."""
+
+    model: str
+    """The name that it serves its model under."""
+    version: str
+    client: Client
+
+
+def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, boot_s: float, tick: Callable[[], None]) -> Ready:
+    """Wait until ``server`` answers a one-token completion; ``tick`` is called meanwhile.
+
+    Raises BootError with the command, the exit code and the last log lines when it ends before that or takes longer than ``boot_s``.
+    """
+    until_s, last = time.monotonic() + boot_s, "nothing listens yet"
+    while time.monotonic() < until_s:
+        if server.exit_code is not None:
+            raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
+        if dialect.health_path is None or endpoint.get(setup.port, dialect.health_path) is not None:
+            found = _ask(setup, dialect, draft_tokens, max(1.0, until_s - time.monotonic()))
+            if isinstance(found, Ready):
+                return found
+            last = found
+        tick()
+        time.sleep(_PAUSE_S)
+    remedy = "raise `limits.boot_s` in the config if the log shows progress"
+    raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
+
+
+def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, deadline_s: float) -> Ready | str:
+    model = _served_model(setup)
+    client = Client(port=setup.port, model=model, dialect=dialect, draft_tokens=draft_tokens, api_key=setup.api_key, secrets=setup.secrets)
+    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=deadline_s)
+    if sent.answer.ok:
+        return Ready(model=model, version=_version(setup.port, dialect), client=client)
+    client.close()
+    return f"a one-token completion got {sent.answer.status or 'no answer'}: {sent.answer.error}"
+
+
+def _served_model(setup: Setup) -> str:
+    """Return the first name in ``/v1/models``, or the configured one."""
+    try:
+        return str(json.loads(endpoint.get(setup.port, "/v1/models", api_key=setup.api_key) or "{}")["data"][0]["id"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return setup.model
+
+
+def _version(port: int, dialect: Dialect) -> str:
+    try:
+        return str(json.loads(endpoint.get(port, dialect.version_path) or "{}").get("version", ""))
+    except (AttributeError, ValueError):
+        return ""
+
+
+def _not_ready(server: Server, what: str, remedy: str) -> BootError:
+    tail = "\n".join(server.log_tail())
+    return BootError(
+        f"the server {server.command.secrets.mask(what)}",
+        where=str(server.log),
+        found=f"command: {server.command}\nexit code: {server.exit_code}\nlast lines of its log:\n{tail}",
+        expected="an answer to a one-token completion",
+        remedy=remedy,
+    )

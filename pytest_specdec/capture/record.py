@@ -1,0 +1,104 @@
+"""Record: carry out a plan and leave a run directory, whatever happens on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import estimate, lease, observe, orphans
+from pytest_specdec.capture.boots import Boots
+from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture.ledger import Ledger
+from pytest_specdec.capture.progress import Reporter
+from pytest_specdec.errors import CaptureError, EngineError
+from pytest_specdec.files import records
+from pytest_specdec.files.directory import atomic_write
+from pytest_specdec.model.status import State, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.status import Progress
+
+__all__ = ["record"]
+
+
+def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
+    """Boot, ask, score and write everything that ``plan`` wants into ``directory``; return what came of it.
+
+    What goes wrong with an engine, a lease or the deadline is in the status, with what is missing because of it. ConfigError is raised
+    before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
+    """
+    engine = engine_of(config.engine.kind)
+
+    def told(progress: Progress) -> None:
+        records.append_progress(directory, progress)
+        tell(progress)
+
+    steps = estimate.steps(plan.boots, plan.workloads, engine.pace)
+    reporter, ledger = Reporter(steps, len(plan.boots), deadline_s, told), Ledger(plan)
+    boots = Boots(config=config, plan=plan, directory=directory, engine=engine, reporter=reporter, ledger=ledger)
+    _write_beginnings(config, plan, directory)
+    error = "the capture was ended before it was done"
+    try:
+        with _sigterm_raises():
+            error = _carried_out(boots)
+    except BaseException as ended:
+        error = f"the capture was ended by {type(ended).__name__}: {ended}"
+        raise
+    finally:
+        status = ledger.status(wall_s=reporter.elapsed_s, error=error)
+        records.write_status(directory, status)
+    return status
+
+
+def _carried_out(boots: Boots) -> str:
+    """Return what ended the capture early; empty when nothing did."""
+    try:
+        boots.engine.check(boots.config)
+        boots.check()
+        orphans.sweep(boots.directory.root.parent)
+        with ExitStack() as held:
+            for device in _devices():
+                held.enter_context(lease.device(device, min(boots.reporter.left_s, lease.LONGEST_S), boots.reporter.check))
+            boots.run()
+    except (EngineError, CaptureError) as error:
+        return str(error)
+    return ""
+
+
+def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:
+    records.write_plan(directory, plan)
+    atomic_write(directory.config, config.text)
+    records.write_environment(directory, observe.environment(config, ""))
+    records.write_status(directory, Status(state=State.RUNNING))
+
+
+def _devices() -> tuple[str, ...]:
+    """Return the accelerators that this process may use, in one order for all; none without an accelerator."""
+    found = observe.devices()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(found)))))
+    return tuple(sorted(name.strip() for name in visible.split(",") if name.strip())) if found else ()
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit where nobody else has made it an exception already."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

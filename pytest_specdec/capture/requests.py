@@ -1,0 +1,191 @@
+"""Requests, sent through the openai package and answered, refused, or failed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import openai
+
+from pytest_specdec.capture import reply, stream
+from pytest_specdec.capture.launch.port import HOST
+from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.model.answer import Answer, Timing
+from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from pytest_specdec.capture.engines.protocol import Dialect, Steps
+    from pytest_specdec.capture.stream import Received
+    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["Client", "Exchange", "Sent"]
+
+_SERVER_ERROR = 500
+_NO_SECRETS = Secrets()
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """Return what a broken connection may raise in mid-body: the errors of the transport that this version of openai stands on."""
+    transport = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+    return (openai.APIConnectionError, stream.Overdue, OSError, transport.HTTPError)
+
+
+_TRANSPORT_ERRORS = _transport_errors()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One HTTP exchange: a body, a refusal, or how it failed."""
+
+    sent_s: float
+    done_s: float
+    status: int | None
+    error: str | None = None
+    ending: Ending | None = None
+    """How the server failed the request; None for an answer and for a refusal."""
+    received: Received | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """An answer with what capture needs to know beside it."""
+
+    answer: Answer
+    ending: Ending | None = None
+    counters: SpecCounters | None = None
+    """The verify steps of this answer alone, where the server told them."""
+
+    @property
+    def tokens(self) -> int:
+        """Emitted tokens, by ids or else by the server's count."""
+        counted = sum(len(choice.token_ids) for choice in self.answer.choices)
+        return counted or (self.answer.usage.completion_tokens if self.answer.usage else 0)
+
+
+class Client:
+    """Sends requests to one server; safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        port: int,
+        model: str,
+        dialect: Dialect,
+        draft_tokens: int = 0,
+        api_key: str | None = None,
+        secrets: Secrets = _NO_SECRETS,
+    ) -> None:
+        self._dialect = dialect
+        self._secrets = secrets
+        self._model = model
+        self._draft_tokens = draft_tokens
+        self._openai = openai.OpenAI(
+            base_url=f"http://{HOST}:{port}/v1",
+            api_key=api_key or "none",
+            max_retries=0,
+            http_client=openai.DefaultHttpxClient(trust_env=False),  # a proxy is of no use on the loopback interface
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._openai.close()
+
+    def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> Sent:
+        """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
+        body = {**request.body, **self._dialect.added(request, stream=streamed)}
+        exchange = self.exchange(request.route, body, streamed=streamed, deadline_s=deadline_s)
+        try:
+            return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
+        except ValueError as error:
+            return _failed(request, pass_index, exchange, f"answered outside the protocol: {error}", Ending.ERROR)
+
+    def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
+        """Send a body as it is and read the response to its last byte."""
+        sent_s = time.monotonic()
+        until_s = sent_s + deadline_s
+        try:
+            with self._open(route, body, streamed=streamed, deadline_s=deadline_s) as response:
+                received = stream.read(response.iter_bytes(), until_s=until_s)
+            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
+        except openai.APIStatusError as error:
+            ending = Ending.ERROR if error.status_code >= _SERVER_ERROR else None
+            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=error.status_code, error=self._message(error), ending=ending)
+        except _TRANSPORT_ERRORS as error:
+            now_s = time.monotonic()
+            hung = isinstance(error, (openai.APITimeoutError, stream.Overdue)) or now_s >= until_s
+            how = f"no answer within {deadline_s:g} s" if hung else f"connection lost: {error.__cause__ or error!r}"
+            return Exchange(sent_s=sent_s, done_s=now_s, status=None, error=how, ending=Ending.HUNG if hung else Ending.DIED)
+
+    def _open(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
+        """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
+        rest: dict[str, Any] = {name: value for name, value in body.items() if name not in {"prompt", "messages"}}
+        opened: Any = self._openai.with_streaming_response
+        if route is Route.CHAT:
+            create = opened.chat.completions.create
+            arguments = {"messages": body.get("messages", [])}
+        else:
+            create = opened.completions.create
+            arguments = {"prompt": body.get("prompt", "")}
+        response = create(model=self._model, stream=streamed, extra_body=rest, timeout=deadline_s, **arguments)
+        return cast("AbstractContextManager[Any]", response)
+
+    def _message(self, error: openai.APIStatusError) -> str:
+        """Return the server's own words: ``error.message`` of its body, where it has one."""
+        body = error.body
+        return self._secrets.mask(str(body["message"]) if isinstance(body, dict) and "message" in body else error.message)
+
+    def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> Sent:
+        if exchange.received is None:
+            return _failed(request, pass_index, exchange, exchange.error or "", exchange.ending)
+        if streamed:
+            return self._parsed_stream(request, exchange, exchange.received, pass_index)
+        data = exchange.received.json()
+        steps = self._dialect.steps(data)
+        return _answered(request, pass_index, exchange, reply.of_whole(data, steps), steps, first_s=None)
+
+    def _parsed_stream(self, request: Request, exchange: Exchange, received: Received, pass_index: int) -> Sent:
+        events = received.events()
+        stamped = list(stream.objects(events))
+        failed = next((str(chunk["error"]) for _, chunk in stamped if "error" in chunk), None)
+        if failed is not None:
+            return _failed(request, pass_index, exchange, failed, Ending.ERROR)
+        if not events or events[-1].data != "[DONE]":
+            return _failed(request, pass_index, exchange, "connection lost: the stream has no end", Ending.DIED)
+        chunks = [chunk for _, chunk in stamped]
+        steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
+        first_s = next((at_s for at_s, chunk in stamped if reply.has_content(chunk)), None)
+        whole = reply.of_stream(chunks, steps, self._draft_tokens)
+        return _answered(request, pass_index, exchange, whole, steps, first_s=first_s)
+
+
+def _answered(
+    request: Request, pass_index: int, exchange: Exchange, said: reply.Reply, steps: Steps | None, *, first_s: float | None
+) -> Sent:
+    answer = Answer(
+        request_id=request.id,
+        pass_index=pass_index,
+        status=exchange.status,
+        prompt_token_ids=said.prompt_token_ids,
+        choices=said.choices,
+        usage=said.usage,
+        timing=Timing(sent_s=exchange.sent_s, first_s=first_s, done_s=exchange.done_s),
+    )
+    return Sent(answer=answer, counters=steps.counters if steps else None)
+
+
+def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: Ending | None) -> Sent:
+    answer = Answer(
+        request_id=request.id,
+        pass_index=pass_index,
+        status=None if exchange.received else exchange.status,
+        error=error,
+        timing=Timing(sent_s=exchange.sent_s, first_s=None, done_s=exchange.done_s),
+    )
+    return Sent(answer=answer, ending=ending)

@@ -1,0 +1,98 @@
+"""A response read as bytes with stamps; everything else happens after its last byte.
+
+Parsing while receiving would cost more per chunk than many servers take per step, and slow the arm with the smaller chunks (measured: a
+true 1.81x read as 2.07x). Only the public ``iter_bytes`` of the openai package is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Event", "Overdue", "Received", "objects", "read"]
+
+_BLANK = re.compile(rb"\r?\n\r?\n")
+
+
+class Overdue(Exception):  # noqa: N818 - a state of the stream, turned into a casualty at once
+    """The response was not over at its deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One server-sent event."""
+
+    at_s: float
+    """When its last byte came, on the monotonic clock."""
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """The parts of a response as they came."""
+
+    stamps_s: tuple[float, ...]
+    parts: tuple[bytes, ...]
+
+    @property
+    def body(self) -> bytes:
+        """All bytes."""
+        return b"".join(self.parts)
+
+    def json(self) -> Mapping[str, JSON]:
+        """Return the body as a JSON object. Raises ValueError when it is none."""
+        return _object(self.body)
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out."""
+        ends, body, found, start = list(accumulate(map(len, self.parts))), self.body, [], 0
+        for blank in _BLANK.finditer(body):
+            if data := _data(body[start : blank.start()]):
+                found.append(Event(at_s=self.stamps_s[bisect_right(ends, blank.start() - 1)], data=data))
+            start = blank.end()
+        if data := _data(body[start:]):
+            found.append(Event(at_s=self.stamps_s[-1], data=data))
+        return tuple(found)
+
+
+def read(parts: Iterable[bytes], *, until_s: float) -> Received:
+    """Read ``parts`` to their end, stamping each. Raises Overdue when the monotonic clock passes ``until_s``."""
+    stamps: list[float] = []
+    received: list[bytes] = []
+    clock = time.monotonic
+    for part in parts:
+        now = clock()
+        stamps.append(now)
+        received.append(part)
+        if now > until_s:
+            raise Overdue
+    return Received(stamps_s=tuple(stamps), parts=tuple(received))
+
+
+def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:
+    """Yield each event's stamp and JSON object but for the closing ``[DONE]``. Raises ValueError when one is no object."""
+    for event in events:
+        if event.data != "[DONE]":
+            yield event.at_s, _object(event.data)
+
+
+def _data(block: bytes) -> str:
+    return b"\n".join(line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")).decode()
+
+
+def _object(text: str | bytes) -> Mapping[str, JSON]:
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        msg = f"expected a JSON object, found {str(text)[:100]!r}"
+        raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
+    return data

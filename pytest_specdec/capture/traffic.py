@@ -1,0 +1,70 @@
+"""Traffic: jobs sent in order, a number of them at a time, until all are done or something goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["Traffic"]
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+class Traffic(Generic[J, R]):
+    """Runs ``work`` on jobs in threads; results come to the calling thread as they are ready.
+
+    The threads are daemons: an interrupt leaves them to the death of the server that they wait for, which ends their connections.
+    """
+
+    def __init__(self, jobs: Sequence[J], work: Callable[[J], R], concurrency: int, until: Callable[[R], bool] | None = None) -> None:
+        """Take ``jobs``; after a result for which ``until`` holds no further job is started."""
+        self._jobs = iter(jobs)
+        self._work = work
+        self._until = until
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._done: SimpleQueue[tuple[J, R | BaseException] | None] = SimpleQueue()
+        self._threads = max(1, min(concurrency, len(jobs)))
+
+    def __iter__(self) -> Iterator[tuple[J, R]]:
+        """Yield each job with its result; an exception of ``work`` is raised here."""
+        for _ in range(self._threads):
+            threading.Thread(target=self._run, name="specdec-request", daemon=True).start()
+        running = self._threads
+        try:
+            while running:
+                done = self._done.get()
+                if done is None:
+                    running -= 1
+                    continue
+                job, result = done
+                if isinstance(result, BaseException):
+                    raise result
+                yield job, result
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Start no further job; those that run are still waited for by the iteration."""
+        with self._lock:
+            self._stopped = True
+
+    def _next(self) -> J | None:
+        with self._lock:
+            return None if self._stopped else next(self._jobs, None)
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                result = self._work(job)
+                if self._until is not None and self._until(result):
+                    self.stop()
+                self._done.put((job, result))
+            except BaseException as error:  # noqa: BLE001 - raised in the iterating thread
+                self._done.put((job, error))
+        self._done.put(None)

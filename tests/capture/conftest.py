@@ -1,0 +1,114 @@
+"""A fake engine for the parts that start, ask and end servers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture import engines
+from pytest_specdec.capture.arm import Recipe
+from pytest_specdec.capture.engines import speculation
+from pytest_specdec.capture.engines.arguments import flags
+from pytest_specdec.capture.engines.protocol import Pace, Setup
+from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
+from pytest_specdec.capture.launch import port
+from pytest_specdec.capture.launch.process import Command
+from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.workload import Request, Route, Workload
+
+SERVER = Path(__file__).parent / "fake_server.py"
+DRAFT = {"method": "draft_model", "model": "small", "num_speculative_tokens": 3}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+
+
+class FakeEngine:
+    kind = "fake"
+    pace = Pace(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=1000.0)
+    dialect = VllmDialect()
+
+    def draft(self, args):
+        return speculation.draft(args)
+
+    def check(self, config):
+        pass
+
+    def command(self, config, setup):
+        env = {**setup.env, **({"VLLM_API_KEY": setup.api_key} if setup.api_key else {})}
+        argv = (sys.executable, str(SERVER), setup.model, *flags({**setup.args, "port": setup.port}))
+        return Command(argv=argv, env=env, secrets=setup.secrets)
+
+    def vocabulary(self, config):
+        return 40
+
+
+@pytest.fixture(autouse=True)
+def fake_engine(monkeypatch, tmp_path):
+    """The fake engine is known, and locks are those of this test alone."""
+    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def config(tmp_path):
+    return Config(
+        name="fake",
+        path=tmp_path / "fake.yaml",
+        text="engine: {kind: fake}\n",
+        engine=EngineSettings(kind="fake", model="big"),
+        variants=(
+            VariantSettings(name="draft-k3", args={"speculative-config": DRAFT}),
+            VariantSettings(name="ngram-k3", args={"speculative-config": NGRAM}),
+        ),
+        limits=Limits(boot_s=20.0, request_s=10.0, stop_s=0.5),
+    )
+
+
+@pytest.fixture
+def with_args():
+    """A config whose engine, baseline or variant gets more arguments."""
+
+    def _with(config, arm=None, **args):
+        named = {name.replace("_", "-"): value for name, value in args.items()}
+        if arm is None:
+            return replace(config, engine=replace(config.engine, args={**config.engine.args, **named}))
+        if arm in {"baseline", "draft"}:
+            return replace(config, **{arm: Overlay(args=named)})
+        variants = tuple(replace(v, args={**v.args, **named}) if v.name == arm else v for v in config.variants)
+        return replace(config, variants=variants)
+
+    return _with
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return RunDirectory.create(tmp_path / "runs" / "now")
+
+
+@pytest.fixture
+def workload():
+    def _workload(name="greedy", requests=5, **fields):
+        asked = tuple(
+            Request(id=f"p{i}", route=Route.COMPLETIONS, body={"prompt": f"p{i} of {name}", "max_tokens": 6, "temperature": 0.0})
+            for i in range(requests)
+        )
+        return Workload(**{"name": name, "version": 1, "requests": asked, "concurrency": 2, **fields})
+
+    return _workload
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """How an arm's fake server is started, with the arguments given."""
+    engine = FakeEngine()
+
+    def _recipe(config, **args):
+        setup = Setup(model="m", port=port.free(), args={name.replace("_", "-"): value for name, value in args.items()}, secrets=Secrets())
+        command = engine.command(config, setup)
+        return Recipe(engine=engine, setup=setup, command=command, draft_tokens=0, log=tmp_path / "s" / "0.log", boot_s=20.0, stop_s=0.5)
+
+    return _recipe

@@ -1,0 +1,199 @@
+"""A server in vLLM's dialect with a model of three lines, which misbehaves as its arguments say."""
+
+# ruff: noqa: T201 - a log is what it prints
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("model")
+parser.add_argument("--host", default="127.0.0.1")
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--speculative-config")
+parser.add_argument("--boot", choices=["well", "die", "never", "refuse"], default="well")
+parser.add_argument("--ignore-sigterm", action="store_true")
+parser.add_argument("--grandchild", choices=["in-session", "own-session"])
+parser.add_argument("--die-on", default="")
+parser.add_argument("--hang-on", default="")
+parser.add_argument("--break-on", default="", help="answer 500")
+parser.add_argument("--refuse-on", default="", help="answer 400")
+parser.add_argument("--refuse-fields", default="", help="answer 400 to a body with one of these")
+parser.add_argument("--garble-on", default="", help="answer 200 with something that is no JSON")
+parser.add_argument("--cut-on", default="", help="end the stream before its end")
+parser.add_argument("--fail-stream-on", default="", help="report an error inside the stream")
+parser.add_argument("--only-once", help="a file: misbehave only while it does not exist")
+parser.add_argument("--no-token-ids", action="store_true")
+parser.add_argument("--no-prompt-logprobs", action="store_true")
+parser.add_argument("--die-on-scoring", action="store_true")
+parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
+parser.add_argument("--print-secrets", action="store_true")
+options = parser.parse_args()
+
+COUNTERS = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+VOCABULARY = 40
+
+
+def next_token(ids):
+    return (3 * ids[-1] + len(ids)) % VOCABULARY
+
+
+def law(ids):
+    best = next_token(ids)
+    return {best: -0.1, (best + 1) % VOCABULARY: -2.5, (best + 2) % VOCABULARY: -4.0}
+
+
+def misbehave(text):
+    once = options.only_once and Path(options.only_once)
+    for word, how in ((options.die_on, die), (options.hang_on, hang)):
+        if word and word in text and not (once and once.exists()):
+            if once:
+                once.touch()
+            how()
+
+
+def die():
+    print("something terrible happened", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang():
+    time.sleep(3600)
+
+
+def steps(tokens):
+    """Cut what follows the prefill's token into windows of 3 and 1 in turn, as if 2 and then 0 of 3 drafts were accepted."""
+    accepted, left = [], tokens - 1
+    while left > 0:
+        accepted.append(2 if len(accepted) % 2 == 0 else 0)
+        left -= accepted[-1] + 1
+    return accepted
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def reply(self, status, body, kind="application/json"):
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        if self.path == "/metrics":
+            lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {value}.0' for name, value in COUNTERS.items()]
+            self.reply(200, "\n".join(lines if options.speculative_config else []), "text/plain")
+        elif self.path in {"/health", "/version"}:
+            self.reply(200, {"version": "1.2.3"})
+        else:
+            self.reply(200, {"data": [{"id": "fake-model"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        chat = self.path.endswith("chat/completions")
+        prompt = body["messages"][-1]["content"] if chat else body["prompt"]
+        if isinstance(prompt, list) and options.die_on_scoring:
+            die()
+        text = prompt if isinstance(prompt, str) else ""
+        print("asked", text[:40], flush=True)
+        misbehave(text)
+        time.sleep(options.slow if text.startswith("p") else 0.0)
+        if options.break_on and options.break_on in text:
+            return self.reply(500, {"error": {"message": "internal failure", "code": 500}})
+        if options.garble_on and options.garble_on in text:
+            return self.reply(200, "<html>")
+        if any(field in body for field in options.refuse_fields.split(",")):
+            return self.reply(400, {"error": {"message": "no such field", "code": 400}})
+        if (options.refuse_on and options.refuse_on in text) or options.boot == "refuse":
+            return self.reply(400, {"error": {"message": "not supported", "code": 400}})
+        self.cut = bool(options.cut_on) and options.cut_on in text
+        self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
+        return self.answer(body, chat, list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()])
+
+    def answer(self, body, chat, ids):
+        tokens, ids = [], list(ids)
+        prompt = list(ids)
+        for _ in range(body.get("max_tokens", 4)):
+            tokens.append(next_token(ids))
+            ids.append(tokens[-1])
+        choice = {"index": 0, "finish_reason": "length"}
+        if not options.no_token_ids:
+            choice["token_ids"] = tokens
+        if body.get("logprobs"):
+            choice["logprobs"] = {"token_logprobs": [-0.1] * len(tokens)}
+        if "prompt_logprobs" in body and not options.no_prompt_logprobs:
+            choice["prompt_logprobs"] = [None] + [self.entry(prompt, i, body["prompt_logprobs"]) for i in range(1, len(prompt))]
+        whole = {"usage": {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}}
+        if options.speculative_config:
+            accepted = steps(len(tokens))
+            COUNTERS["drafts"] += len(accepted)
+            COUNTERS["draft_tokens"] += 3 * len(accepted)
+            COUNTERS["accepted_tokens"] += sum(accepted)
+            whole["metrics"] = {"speculative_decoding": {"per_step_accepted": accepted, "per_step_drafted": [3] * len(accepted)}}
+        if body.get("stream"):
+            return self.stream(chat, prompt, tokens, whole)
+        text = "".join(chr(97 + t % 26) for t in tokens)
+        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text, "prompt_token_ids": prompt}
+        return self.reply(200, {"choices": [choice], "prompt_token_ids": prompt, **whole})
+
+    @staticmethod
+    def entry(prompt, i, top):
+        known = law(prompt[:i])
+        kept = dict(sorted(known.items(), key=lambda item: -item[1])[:top])
+        kept[prompt[i]] = known.get(prompt[i], -9.0)
+        return {str(token): {"logprob": logprob, "rank": rank + 1} for rank, (token, logprob) in enumerate(kept.items())}
+
+    def stream(self, chat, prompt, tokens, whole):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        chunks = []
+        for i, token in enumerate(tokens):
+            said = {"delta": {"content": chr(97 + token % 26)}} if chat else {"text": chr(97 + token % 26)}
+            end = "length" if i + 1 == len(tokens) else None
+            chunks.append(
+                {
+                    "choices": [{"index": 0, "token_ids": [token], "finish_reason": end, **said}],
+                    "prompt_token_ids": prompt if not i else None,
+                }
+            )
+        if self.fail:
+            chunks[1:] = [{"error": {"message": "engine failed", "code": 500}}]
+        for chunk in [*chunks, {"choices": [], **whole}]:
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            self.wfile.flush()
+        if not self.cut:
+            self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
+
+
+print("booting", options.model, flush=True)
+if options.print_secrets:
+    print("the key is", os.environ.get("VLLM_API_KEY"), flush=True)
+if options.ignore_sigterm:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if options.grandchild:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=options.grandchild == "own-session")
+if options.boot == "die":
+    print("no such model", flush=True)
+    sys.exit(3)
+if options.boot == "never":
+    time.sleep(3600)
+server = ThreadingHTTPServer((options.host, options.port), Handler)
+server.daemon_threads = True
+print("ready", flush=True)
+server.serve_forever()

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.capture.engines import engine_of, place, speculation
+from pytest_specdec.capture.engines.arguments import flags, merged
+from pytest_specdec.capture.engines.protocol import Setup
+from pytest_specdec.capture.engines.vllm import vocabulary_of
+from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.config.config import EngineSettings
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+
+
+@pytest.fixture
+def program(tmp_path):
+    """An executable file, and around it a venv that says which vLLM it has."""
+
+    def _program(name="vllm", version="0.32.0+cpu"):
+        path = tmp_path / "venv" / "bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+        (tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / f"vllm-{version}.dist-info").mkdir(parents=True)
+        return path
+
+    return _program
+
+
+@pytest.fixture
+def engine_config(config):
+    def _config(kind, **fields):
+        return replace(config, engine=EngineSettings(kind=kind, **{"model": "m", **fields}))
+
+    return _config
+
+
+def setup(**fields):
+    return Setup(**{"model": "m", "port": 8001, "secrets": Secrets(), **fields})
+
+
+@pytest.mark.parametrize(
+    "args,argv",
+    [
+        ({"max-num-seqs": 4, "seed": 0.5}, ["--max-num-seqs", "4", "--seed", "0.5"]),
+        ({"enforce-eager": True, "async-scheduling": False}, ["--enforce-eager", "--no-async-scheduling"]),
+        ({"speculative-config": {"method": "ngram"}}, ["--speculative-config", '{"method":"ngram"}']),
+        ({"served-model-name": ["a", "b"]}, ["--served-model-name", "a", "b"]),
+        ({"ladder": [[1, 2], [3, 4]]}, ["--ladder", "[[1,2],[3,4]]"]),
+        ({"--dashed": "as it is"}, ["--dashed", "as it is"]),
+    ],
+)
+def test_arguments_become_flags(args, argv):
+    assert flags(args) == argv
+
+
+def test_null_takes_an_argument_out():
+    assert merged({"a": 1, "b": 2}, {"a": None, "c": 3}) == {"b": 2, "c": 3}
+
+
+@pytest.mark.parametrize(
+    "found,draft",
+    [
+        (
+            {"method": "draft_model", "model": "d", "num_speculative_tokens": 3, "draft_sample_method": "probabilistic"},
+            Draft(kind=DraftKind.MODEL, tokens=3, model="d", sampling=DraftSampling.PROBABILISTIC),
+        ),
+        ({"model": "org/small", "num-speculative-tokens": 2}, Draft(kind=DraftKind.MODEL, tokens=2, model="org/small")),
+        ({"model": "org/Qwen3-EAGLE3", "num_speculative_tokens": 2}, Draft(kind=DraftKind.HEAD, tokens=2)),
+        ({"method": "deepseek_mtp", "num_speculative_tokens": 1}, Draft(kind=DraftKind.HEAD, tokens=1)),
+        (
+            {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5},
+            Draft(kind=DraftKind.NGRAM, tokens=4, ngram_min=2, ngram_max=5),
+        ),
+        ({"method": "suffix", "num_speculative_tokens": 8}, Draft(kind=DraftKind.UNKNOWN, tokens=8)),
+    ],
+)
+def test_the_speculative_setting_says_how_a_variant_drafts(found, draft):
+    assert speculation.draft({"speculative-config": found}) == draft
+    assert speculation.draft({"speculative_config": json.dumps(found), "max-num-seqs": 3}) == draft
+
+
+def test_short_flags_are_part_of_the_setting():
+    assert speculation.draft({"spec-method": "ngram", "spec-tokens": 2}) == Draft(kind=DraftKind.NGRAM, tokens=2)
+    assert speculation.draft({"max-num-seqs": 3}) is None
+
+
+def test_vllm_serves_the_arguments_and_adds_its_metrics_when_it_speculates(engine_config, program):
+    path = program()
+    config = engine_config("vllm", venv=str(path.parent.parent))
+    vllm = engine_of("vllm")
+    plain = vllm.command(config, setup(args={"dtype": "float32"}, api_key="k" * 8))
+    assert plain.argv == (str(path), "serve", "m", "--host", "127.0.0.1", "--dtype", "float32", "--port", "8001")
+    assert plain.env["VLLM_API_KEY"] == "k" * 8
+    speculating = vllm.command(config, setup(speculative=True)).argv
+    assert speculating[-2:] == ("--per-request-spec-decode-metrics", "detailed")
+    silenced = vllm.command(config, setup(speculative=True, args={"per-request-spec-decode-metrics": "none"})).argv
+    assert "detailed" not in silenced
+
+
+@pytest.mark.parametrize("version,known", [("0.29.1", False), ("0.30.0", True)])
+def test_an_older_vllm_gets_no_flag_that_it_refuses(engine_config, program, version, known):
+    config = engine_config("vllm", executable=str(program(version=version)))
+    assert ("detailed" in engine_of("vllm").command(config, setup(speculative=True)).argv) is known
+
+
+def test_a_model_beside_the_config_is_served_by_its_path(engine_config, program, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text('{"text_config": {"vocab_size": 77}}')
+    config = engine_config("vllm", executable=str(program()))
+    assert engine_of("vllm").command(config, setup()).argv[2] == str(tmp_path / "m")
+    assert engine_of("vllm").vocabulary(config) == 77
+    assert vocabulary_of(tmp_path) == 0
+
+
+def test_an_image_is_run_with_its_model_mounted(engine_config, tmp_path):
+    (tmp_path / "m").mkdir()
+    config = engine_config("vllm", image="vllm/vllm-openai:v0.32.0")
+    argv = engine_of("vllm").command(config, setup(speculative=True)).argv
+    assert argv[:2] == ("docker", "run")
+    assert f"{tmp_path}/m:{tmp_path}/m:ro" in argv
+    assert argv[-1] == "detailed"
+    old = engine_config("vllm", image="vllm/vllm-openai:v0.20.0")
+    assert "detailed" not in engine_of("vllm").command(old, setup(speculative=True)).argv
+
+
+@pytest.mark.parametrize("fields", [{}, {"executable": "/no/such/vllm"}, {"venv": "/no/such/venv"}, {"image": "vllm:latest"}])
+def test_a_vllm_that_is_not_there_says_how_to_get_it(engine_config, fields, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(EngineError, match="not installed") as caught:
+        engine_of("vllm").check(engine_config("vllm", **fields))
+    assert "install" in caught.value.remedy
+
+
+def test_a_vllm_that_is_there_passes(engine_config, program):
+    engine_of("vllm").check(engine_config("vllm", executable=str(program())))
+
+
+@pytest.mark.parametrize("text,numbers", [("0.32.0+cpu", (0, 32, 0)), ("v0.9", (0, 9)), ("nightly", ())])
+def test_versions_are_their_leading_numbers(text, numbers):
+    assert place.numbers(text) == numbers
+
+
+def test_the_version_of_a_program_without_an_environment_is_unknown(tmp_path):
+    assert place.version(str(tmp_path / "bin" / "vllm"), "vllm") == ()
+
+
+SPECULATIVE = {"speculative-config": {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}}
+
+
+def test_the_reference_engine_serves_checkpoints_that_it_ships_and_those_beside_the_config(engine_config, tmp_path):
+    reference = engine_of("reference")
+    config = engine_config("reference", model="target")
+    argv = reference.command(config, setup(model="target", speculative=True, args={**SPECULATIVE, "seed": 1})).argv
+    assert argv[:3] == (sys.executable, "-m", "pytest_specdec.reference")
+    assert argv[3].endswith("reference/checkpoints/target")
+    assert argv[-2:] == ("--per-request-spec-decode-metrics", "detailed")
+    setting = json.loads(argv[argv.index("--speculative-config") + 1])
+    assert setting["model"].endswith("reference/checkpoints/draft")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"vocab_size": 5}')
+    mine = engine_config("reference", model="mine")
+    assert reference.command(mine, setup(model="mine")).argv[3] == str(tmp_path / "mine")
+    assert reference.vocabulary(mine) == 5
+
+
+def test_a_missing_checkpoint_is_found_out_before_anything_boots(engine_config, config):
+    reference = engine_of("reference")
+    with pytest.raises(EngineError, match="no checkpoint targt; did you mean target"):
+        reference.check(engine_config("reference", model="targt"))
+    with pytest.raises(EngineError, match="no checkpoint small") as caught:
+        reference.check(engine_config("reference", model="target"))
+    assert caught.value.where == "variants.draft-k3.args.speculative-config.model"
+    shipped = replace(config.variants[0], args=SPECULATIVE)
+    reference.check(replace(engine_config("reference", model="target"), variants=(shipped, config.variants[1])))
+
+
+def test_the_reference_engine_says_what_it_needs(engine_config, monkeypatch):
+    monkeypatch.setattr("pytest_specdec.capture.engines.reference.find_spec", lambda name: None if name == "uvicorn" else name)
+    with pytest.raises(EngineError, match="no uvicorn") as caught:
+        engine_of("reference").check(engine_config("reference", model="target"))
+    assert caught.value.remedy == "pip install 'pytest-specdec[reference]'"
+
+
+def test_the_reference_engine_runs_in_no_container(engine_config):
+    with pytest.raises(EngineError, match="no container"):
+        engine_of("reference").check(engine_config("reference", model="target", image="x"))
+
+
+def test_variants_without_a_draft_model_need_no_checkpoint(engine_config, config):
+    engine_of("reference").check(replace(engine_config("reference", model="target"), variants=config.variants[1:]))
+    setting = {"method": "ngram", "num_speculative_tokens": 3}
+    argv = engine_of("reference").command(engine_config("reference"), setup(model="target", args={"speculative-config": setting})).argv
+    assert json.loads(argv[argv.index("--speculative-config") + 1]) == setting

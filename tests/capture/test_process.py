@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture import orphans
+from pytest_specdec.capture.launch import docker, port, watchdog
+from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.errors import CaptureError, EngineError
+
+
+def python(code, **fields):
+    return Command(argv=(sys.executable, "-c", textwrap.dedent(code)), **fields)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "servers" / "0-arm.log"
+
+
+@pytest.fixture
+def start(log):
+    servers = []
+
+    def _start(command):
+        servers.append(Server(command, log))
+        return servers[-1]
+
+    yield _start
+    for server in servers:
+        server.stop(0.0)
+        assert watchdog.members(server.pid, server.marker) == []
+
+
+def said(log, text):
+    """Wait until the server itself, not the line with its command, has said ``text``."""
+    for _ in range(400):
+        if any(line.startswith(text) for line in log.read_text().splitlines()[1:]):
+            return
+        time.sleep(0.02)
+    raise AssertionError(log.read_text())
+
+
+def test_a_server_has_a_session_of_its_own_and_a_log(start, log):
+    server = start(python("print('hello', flush=True); import time; time.sleep(600)"))
+    said(log, "hello")
+    assert os.getsid(server.pid) == server.pid != os.getsid(0)
+    assert log.read_text().startswith(f"# {sys.executable} -c")
+    assert (server.exit_code, server.ended) == (None, "")
+    server.stop(5.0)
+    assert server.ended == "killed by SIGTERM, exit code -15"
+
+
+def test_the_end_of_a_server_is_told_in_words(start):
+    server = start(python("raise SystemExit(3)"))
+    assert server.wait(20.0)
+    assert server.ended == "exit code 3"
+
+
+def test_a_server_that_ignores_sigterm_is_killed(start, log):
+    server = start(python("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"))
+    said(log, "deaf")
+    assert not server.wait(0.05)
+    server.stop(0.2)
+    assert server.exit_code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_grandchildren_that_outlive_their_parent_are_ended(start, own_session):
+    sleep = f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session={own_session})"
+    server = start(python(f"import subprocess, sys; {sleep}"))
+    assert server.wait(20.0)
+    assert len(watchdog.members(server.pid, server.marker)) == 1
+    server.stop(0.5)
+    assert watchdog.members(server.pid, server.marker) == []
+
+
+def test_a_process_that_lost_its_environment_is_found_by_its_session(start, log):
+    code = (
+        "import os, sys, time; os.execve(sys.executable, [sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(600)'], {})"
+    )
+    server = start(python(code))
+    said(log, "1")
+    assert watchdog.members(server.pid, "no such marker") == [server.pid]
+    assert watchdog.members(-1, server.marker) == []
+
+
+def test_variables_that_would_set_up_a_server_are_scrubbed(start, log, monkeypatch):
+    monkeypatch.setenv("LLAMA_ARG_MODEL_DRAFT", "surprise")
+    monkeypatch.setenv("KEPT", "kept")
+    start(
+        python("import os; print(os.environ.get('LLAMA_ARG_MODEL_DRAFT'), os.environ['KEPT'], os.environ['ADDED'])", env={"ADDED": "added"})
+    )
+    said(log, "None kept added")
+
+
+def test_only_the_last_lines_of_this_start_are_shown(start, log):
+    first = start(python("print('first')"))
+    assert first.wait(20.0)
+    second = start(python("print(*range(30), sep=chr(10))"))
+    assert second.wait(20.0)
+    assert second.log_tail() == tuple(map(str, range(10, 30)))
+    assert "first" in log.read_text()
+
+
+def test_secrets_are_struck_out_of_command_tail_and_log(start, log):
+    command = python("print('key sesame-open')", secrets=Secrets(values=("sesame-open",)))
+    server = start(command)
+    assert server.wait(20.0)
+    assert server.log_tail() == ("key ***",)
+    assert "sesame" not in str(command)
+    server.stop(0.0)
+    assert "sesame" not in log.read_text()
+
+
+def test_a_command_that_cannot_be_executed_says_so(start):
+    with pytest.raises(EngineError, match="the server cannot be started: No such file") as caught:
+        start(Command(argv=("/no/such/program", "serve")))
+    assert caught.value.found == "/no/such/program serve"
+
+
+def test_a_process_that_cannot_be_ended_is_an_error(start, monkeypatch):
+    server = start(python("import time; time.sleep(600)"))
+    with monkeypatch.context() as patched:
+        patched.setattr("pytest_specdec.capture.launch.process._KILL_S", 0.01)
+        patched.setattr(watchdog, "send", lambda *_: None)
+        with pytest.raises(CaptureError, match=rf"survive SIGKILL: {server.pid}"):
+            server.stop(0.0)
+
+
+def test_a_watchdog_that_somebody_killed_is_not_missed(start):
+    server = start(python("import time; time.sleep(600)"))
+    server._watchdog.kill()
+    server._watchdog.wait()
+    server.stop(5.0)
+    assert server.exit_code == -signal.SIGTERM
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from pytest_specdec.capture.launch.process import Command, Server
+server = Server(Command(argv=(sys.executable, "-c", "import time; time.sleep(600)"), kill=("touch", {touched!r})), Path({log!r}))
+print(server.marker, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_dies_with_its_killed_starter(tmp_path):
+    touched = tmp_path / "killed by name"
+    starter = subprocess.Popen(
+        [sys.executable, "-c", KILLED.format(touched=str(touched), log=str(tmp_path / "log"))], stdout=subprocess.PIPE, text=True
+    )
+    marker = starter.stdout.readline().strip()
+    assert len(watchdog.members(-1, marker)) == 1
+    starter.kill()
+    starter.communicate()
+    for _ in range(400):
+        if touched.exists() and not watchdog.members(-1, marker):
+            return
+        time.sleep(0.02)
+    raise AssertionError(watchdog.members(-1, marker))
+
+
+def test_a_later_run_ends_the_servers_of_a_dead_owner(start, tmp_path):
+    server = start(python("import time; time.sleep(600)"))
+    note = tmp_path / "runs" / "then" / "servers" / "0-arm.json"
+    note.parent.mkdir(parents=True)
+    orphans.note(note, server)
+    assert orphans.sweep(tmp_path / "runs") == ()
+    note.write_text(note.read_text().replace('"owner_started": ', '"owner_started": 1'))
+    assert orphans.sweep(tmp_path / "runs") == (server.pid,)
+    assert server.wait(20.0)
+    assert orphans.sweep(tmp_path / "runs") == ()
+
+
+def test_a_process_that_only_bears_an_orphans_number_is_left_alone(start, tmp_path):
+    server = start(python("import time; time.sleep(600)"))
+    note = tmp_path / "runs" / "then" / "servers" / "0-arm.json"
+    note.parent.mkdir(parents=True)
+    orphans.note(note, server)
+    text = note.read_text().replace('"owner_started": ', '"owner_started": 1').replace('"started": ', '"started": 1')
+    note.write_text(text.replace(server.marker, "0" * 32))
+    note.with_name("1-half.json").write_text(text[:20])
+    assert orphans.sweep(tmp_path / "runs") == ()
+    assert not server.wait(0.05)
+
+
+def test_a_pinned_port_that_is_taken_names_its_holder():
+    with socket.socket() as holder:
+        holder.bind((port.HOST, 0))
+        holder.listen()
+        with pytest.raises(EngineError, match=rf"held by process {os.getpid()}: ") as caught:
+            port.pinned(holder.getsockname()[1])
+        assert "remove `port` from args" in caught.value.remedy
+
+
+def test_a_port_that_is_bound_but_not_listened_on_is_taken_too():
+    with socket.socket() as holder:
+        holder.bind((port.HOST, 0))
+        with pytest.raises(EngineError, match="Address already in use"):
+            port.pinned(holder.getsockname()[1])
+
+
+def test_free_ports_can_be_pinned():
+    assert port.pinned(free := port.free()) == free
+
+
+def test_a_container_is_run_and_ended_by_name(start, log, tmp_path, monkeypatch):
+    """A docker on PATH that lives until somebody stops it by its name."""
+    fake = tmp_path / "bin" / "docker"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" = run ] && echo running $SECRET && exec sleep 600\nexit 0\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    secrets = Secrets(values=("sesame",))
+    command = docker.command(
+        "vllm/vllm-openai:v0.32.0",
+        ["m", "--port", "1"],
+        env={"SECRET": "sesame"},
+        folders=["/m"],
+        accelerator=True,
+        stop_s=1.0,
+        secrets=secrets,
+    )
+    server = start(command)
+    said(log, "running")
+    server.stop(5.0)
+    name = command.argv[command.argv.index("--name") + 1]
+    run, stop = (tmp_path / "calls").read_text().splitlines()
+    assert run.startswith(
+        f"run --rm --name {name} --network host --gpus all --ipc host --env SECRET --env HF_TOKEN --volume /m:/m:ro --volume "
+    )
+    assert run.endswith("vllm/vllm-openai:v0.32.0 m --port 1")
+    assert stop == f"stop --time 1 {name}"
+    assert "sesame" not in log.read_text()
+
+
+def test_a_docker_that_is_not_there_does_not_keep_the_rest_from_ending(start):
+    server = start(python("import time; time.sleep(600)", stop=("/no/such/docker", "stop"), kill=("/no/such/docker", "kill")))
+    server.stop(0.0)
+    assert server.exit_code is not None
+
+
+def test_the_watchdog_imports_next_to_nothing():
+    code = "import sys; exec(open(sys.argv[1]).read(), {'__name__': 'x'}); print(*sys.modules)"
+    argv = [sys.executable, "-I", "-S", "-c", code, str(Path(watchdog.__file__))]
+    loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    assert {"signal", "os"} <= set(loaded)
+    assert not {"subprocess", "pathlib", "typing", "re", "json", "socket", "threading"} & set(loaded)

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture.launch import watchdog
+from pytest_specdec.capture.progress import Reporter
+from pytest_specdec.capture.record import record
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.model.captured import Support
+from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.workload import Depth, Family
+
+
+@pytest.fixture
+def run(directory, monkeypatch):
+    """Plan and record; afterwards nothing is left running."""
+    mark = f"of-{os.getpid()}-{directory.root}"
+    monkeypatch.setenv("MARK_OF_THIS_TEST", mark)
+    said = []
+
+    def _run(config, *workloads, depth=Depth.SMOKE, only=("draft-k3",), deadline_s=None):
+        plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth, only)
+        _run.plan = plan
+        return record(config, plan, directory, deadline_s=deadline_s, tell=said.append)
+
+    _run.said, _run.directory = said, directory
+    yield _run
+    assert [pid for pid in processes() if f"MARK_OF_THIS_TEST={mark}" in environment(pid)] == []
+    assert list((directory.root / "servers").glob("*.json")) == []
+
+
+def processes():
+    return [path.name for path in Path("/proc").glob("[0-9]*")]
+
+
+def environment(pid):
+    try:
+        return Path("/proc", pid, "environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def logs(directory):
+    return sorted(path.name for path in (directory.root / "servers").glob("*.log"))
+
+
+def starts(directory, name):
+    return (directory.root / "servers" / name).read_text().count("\nready\n")
+
+
+def test_in_turn_two_variants_and_a_draft_take_five_boots(run, config, workload, directory):
+    sampled = workload("sampled", draft_scored=True)
+    status = run(config, workload(), sampled, workload("speed", timed=True, passes=2, scored=False), depth=Depth.STANDARD, only=None)
+    assert status == records.read_status(directory)
+    assert (status.state, status.missing, status.boots, status.restarts) == (State.COMPLETE, (), 5, 0)
+    assert logs(directory) == ["0-baseline.log", "1-draft-k3.log", "2-ngram-k3.log", "3-control.log", "4-small.log"]
+
+
+def test_at_smoke_depth_one_baseline_boot_does_all(run, config, workload, directory):
+    status = run(config, workload("sampled", draft_scored=True), only=None)
+    assert (status.state, status.boots) == (State.COMPLETE, 4)
+    assert logs(directory) == ["0-draft-k3.log", "1-ngram-k3.log", "2-control.log", "3-small.log"]
+    assert transcripts.read(directory, "baseline", "sampled").boot == transcripts.read(directory, "control", "sampled").boot == 2
+
+
+def test_every_answer_is_there_and_scored_token_by_token(run, config, workload, directory):
+    run(config, workload(draft_scored=True))
+    for arm in ("baseline", "control", "draft-k3"):
+        transcript = transcripts.read(directory, arm, "greedy")
+        assert transcript.digest == run.plan.workload("greedy").digest
+        assert [answer.request_id for answer in transcript.answers] == [f"p{i}" for i in range(5)]
+        assert all(answer.ok and len(answer.choice.token_ids) == 6 for answer in transcript.answers)
+        scored = scores.read(directory, "baseline", arm, "greedy")
+        assert [[p.token_id for p in score.positions] for score in scored] == [list(a.choice.token_ids) for a in transcript.answers]
+    assert {score.under for arm in ("draft-k3", "control") for score in scores.read(directory, "small", arm, "greedy")} == {"small"}
+
+
+def test_counters_windows_and_tokens_agree(run, config, workload, directory):
+    run(config, workload(), workload("streamed", stream=True))
+    for name in ("greedy", "streamed"):
+        transcript = transcripts.read(directory, "draft-k3", name)
+        windows = [answer.choice.windows for answer in transcript.answers]
+        assert transcript.counters.drafts == sum(len(w) - 1 for w in windows)
+        assert transcript.counters.accepted_tokens == sum(step - 1 for w in windows for step in w[1:])
+        assert [sum(w) for w in windows] == [8] * 5  # 1 3 1 3: six tokens, the last window cut by the limit
+    assert transcripts.read(directory, "baseline", "greedy").counters is None
+
+
+def test_a_timed_workload_keeps_its_passes_and_drops_the_warm_up(run, config, workload, directory):
+    run(config, workload("speed", requests=2, timed=True, passes=3, scored=False, concurrency=1))
+    transcript = transcripts.read(directory, "draft-k3", "speed")
+    assert [answer.key for answer in transcript.answers] == [(f"p{i}", p) for p in range(3) for i in range(2)]
+    assert transcript.counters.drafts == 3 * 6
+    asked = (directory.root / "servers" / "0-draft-k3.log").read_text().count("\nasked p1 of speed")
+    assert asked == 1 + 3
+    assert all(answer.timing.sent_s <= answer.timing.first_s <= answer.timing.done_s for answer in transcript.answers)
+
+
+def test_what_was_found_of_each_arm_is_written(run, config, workload, directory):
+    run(config, workload())
+    found = records.read_capabilities(directory)
+    assert set(found) == {"baseline", "draft-k3"}
+    assert found["baseline"].vocabulary == 40
+    assert found["baseline"].support["token_ids"] is Support.HONOURED
+    assert found["baseline"].support["top_k"] is Support.HONOURED
+    assert found["baseline"].support["json_schema"] is Support.IGNORED
+    assert found["baseline"].support["stop"] is Support.IGNORED
+    assert found["baseline"].support["seed"] is Support.UNKNOWN
+    assert records.read_environment(directory).engine_version == "1.2.3"
+    assert directory.config.read_text() == config.text
+
+
+def test_progress_is_told_and_written(run, config, workload, directory):
+    run(config, workload(), only=None)
+    written = records.read_progress(directory)
+    assert [(p.boot, p.doing, p.arm, p.done) for p in written] == [(p.boot, p.doing, p.arm, p.done) for p in run.said]
+    assert {p.doing for p in written} == {"booting", "survey", "answering", "scoring", "stopping"}
+    assert any(p.done == p.of == 5 and p.tokens == 30 for p in written)
+    assert all(p.remaining_s is not None for p in written)
+
+
+def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", boot="die"), workload(), only=None)
+    assert (status.state, status.boots, status.error) == (State.INCOMPLETE, 2, "")
+    (missing,) = status.missing
+    assert (missing.arm, missing.workload) == ("draft-k3", "")
+    assert "died at boot: exit code 3" in missing.reason
+    assert "fake_server.py big" in missing.reason
+    assert "no such model" in missing.reason
+    assert transcripts.read(directory, "ngram-k3", "greedy") is not None
+    assert scores.read(directory, "baseline", "ngram-k3", "greedy")
+
+
+def test_without_a_baseline_everything_is_missing(run, config, workload, with_args):
+    status = run(with_args(config, "baseline", boot="die"), workload(), depth=Depth.STANDARD)
+    assert {missing.arm for missing in status.missing} == {"baseline", "draft-k3", "control"}
+    assert status.boots == 0
+    assert "died at boot" in status.error
+
+
+def test_a_server_that_never_gets_ready_is_ended(run, config, workload, with_args):
+    config = replace(with_args(config, "draft-k3", boot="never"), limits=replace(config.limits, boot_s=0.5))
+    status = run(with_args(config, "baseline", boot="never"), workload())
+    assert "was not ready after 0.5 s (nothing listens yet)" in status.missing[0].reason
+    assert "limits.boot_s" in status.missing[0].reason
+
+
+def test_a_server_that_refuses_a_token_is_not_ready(run, config, workload, with_args):
+    config = replace(with_args(config, boot="refuse"), limits=replace(config.limits, boot_s=1.0))
+    status = run(config, workload())
+    assert "a one-token completion got 400: not supported" in status.missing[0].reason
+
+
+def test_a_request_that_kills_the_server_again_is_named_and_the_rest_goes_on(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", die_on="p2 of greedy"), workload(), workload("next"))
+    assert (status.state, status.boots, status.restarts) == (State.COMPLETE, 2, 2)
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [answer.status for answer in transcript.answers] == [200, 200, None, 200, 200]
+    assert "failed again" in transcript.answers[2].error
+    named = [casualty for casualty in transcript.casualties if casualty.recurred]
+    assert [(c.request_id, c.ending, c.process) for c in named] == [("p2", Ending.DIED, "server, killed by SIGKILL, exit code -9")]
+    assert named[0].log_tail[-1] == "something terrible happened"
+    assert transcript.restarts == 2
+    assert transcript.counters.drafts == sum(len(a.choice.windows) - 1 for a in transcript.answers if a.ok)
+    assert starts(directory, "0-draft-k3.log") == 3
+    assert transcripts.read(directory, "draft-k3", "next").restarts == 0
+    assert transcripts.read(directory, "baseline", "greedy").casualties == ()
+
+
+def test_a_death_that_does_not_recur_is_a_casualty_with_an_answer(run, config, workload, directory, with_args):
+    once = str(directory.root / "once")
+    status = run(with_args(config, "draft-k3", die_on="p2 of greedy", only_once=once), workload(concurrency=1))
+    assert (status.state, status.boots, status.restarts) == (State.COMPLETE, 2, 1)
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert all(answer.ok for answer in transcript.answers)
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p2", Ending.DIED, False)]
+
+
+def test_a_request_that_hangs_is_found_by_its_deadline(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", hang_on="p1 of greedy"), workload(concurrency=1, deadline_s=0.7))
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", Ending.HUNG, True)]
+    assert "no answer within 0.7 s" in transcript.answers[1].error
+    assert [answer.status for answer in transcript.answers] == [200, None, 200, 200, 200]
+    assert status.restarts == 2
+
+
+def test_an_internal_error_is_asked_again_alone_and_the_living_server_goes_on(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", break_on="p1 of greedy"), workload(concurrency=1))
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", Ending.ERROR, True)]
+    assert transcript.casualties[0].process == "server still running, internal failure"
+    assert status.restarts == 1
+
+
+def test_a_refusal_is_an_answer(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", refuse_on="p1 of greedy"), workload())
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert (transcript.answers[1].status, transcript.answers[1].error) == (400, "not supported")
+    assert (status.state, transcript.casualties) == (State.COMPLETE, ())
+
+
+def test_a_server_that_dies_of_everything_is_restarted_three_times_and_no_more(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", die_on="of greedy"), workload(concurrency=1), workload("next"))
+    assert (status.boots, status.restarts) == (2, 3)
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [casualty.recurred for casualty in transcript.casualties] == [True, True]
+    assert {answer.status for answer in transcript.answers} == {None}
+    assert "not sent: the server is gone after 3 restarts" in transcript.answers[4].error
+    assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "next")]
+    assert records.read_capabilities(directory)["baseline"]
+
+
+def test_the_deadline_keeps_what_is_there(run, config, workload, directory, monkeypatch):
+    """Time is up after the third answer of the variant."""
+    over = []
+    monkeypatch.setattr(Reporter, "left_s", property(lambda _: 0.0 if over else 1e6))
+    monkeypatch.setattr(Reporter, "update", lambda _, done, __, **___: over.append(done) if done == 3 else None)
+    status = run(config, workload(requests=30), deadline_s=1e6)
+    assert status.state is State.INCOMPLETE
+    assert transcripts.read(directory, "draft-k3", "greedy") is None
+    partial = transcripts.read(directory, "draft-k3", "greedy.partial")
+    assert 3 <= len([answer for answer in partial.answers if answer.ok]) <= 6
+    assert "used up" in partial.answers[-1].error
+    assert {missing.arm for missing in status.missing} == {"draft-k3", "baseline", "control"}
+    assert "the time given to the capture is used up" in status.error
+
+
+def test_no_server_is_started_after_the_deadline(run, config, workload, directory):
+    status = run(config, workload(), deadline_s=-1.0)
+    assert (status.boots, logs(directory)) == (0, [])
+    assert "used up" in status.missing[0].reason
+
+
+def test_answers_without_token_ids_leave_scores_missing_with_the_reason(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", no_token_ids=True), workload())
+    assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "greedy")]
+    assert "no scores under baseline: 5 of 5 answers are not scored: no token ids" in status.missing[0].reason
+
+
+def test_a_baseline_without_prompt_logprobs_leaves_scores_missing(run, config, workload, directory, with_args):
+    status = run(with_args(config, "baseline", no_prompt_logprobs=True), workload())
+    assert {missing.arm for missing in status.missing} == {"draft-k3", "baseline", "control"}
+    assert "the server returned no prompt log-probabilities" in status.missing[0].reason
+    assert records.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is Support.IGNORED
+
+
+def test_a_server_that_dies_of_scoring_costs_the_scores_only(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft", die_on_scoring=True), workload(draft_scored=True, requests=1))
+    assert [missing.workload for missing in status.missing] == ["greedy", "greedy"]
+    assert "no scores under small" in status.missing[0].reason
+    assert status.restarts <= 3
+    assert scores.read(directory, "baseline", "draft-k3", "greedy")[0].positions
+
+
+def test_secrets_reach_no_artifact(run, config, workload, with_args, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sesame-open-now")
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    config = with_args(config, print_secrets=True)
+    config = replace(config, engine=replace(config.engine, api_key="${MY_KEY}", env={"NOTE": "${HF_TOKEN}"}))
+    run(with_args(config, "draft-k3", boot="die"), workload())
+    text = "".join(path.read_text() for path in run.directory.root.rglob("*") if path.is_file())
+    assert "the key is ***" in text
+    assert "sesame-open-now" not in text
+    assert "hf_abcdefgh" not in text
+
+
+def test_a_variable_that_is_not_set_is_named_before_anything_boots(run, config, workload, directory):
+    config = replace(config, engine=replace(config.engine, env={"TOKEN": "${NO_SUCH_VARIABLE}"}))
+    with pytest.raises(Exception, match="NO_SUCH_VARIABLE"):
+        run(config, workload())
+    assert logs(directory) == []
+
+
+INTERRUPTED = textwrap.dedent("""
+    import os, signal, sys, threading
+    sys.path.insert(0, {here!r})
+    from pathlib import Path
+    import conftest
+    from pytest_specdec.capture import engines
+    from pytest_specdec.capture.record import record
+    from pytest_specdec.capture.schedule import Wanted, make
+    from pytest_specdec.config.config import Config, EngineSettings, Limits, VariantSettings
+    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+
+    engines.ENGINES = (conftest.FakeEngine(),)
+    root = Path({root!r})
+    config = Config(name="fake", path=root / "fake.yaml", text="", engine=EngineSettings(kind="fake", model="big"),
+        variants=(VariantSettings(name="v", args={{"speculative-config": conftest.DRAFT, "slow": 60, "grandchild": "own-session"}}),),
+        limits=Limits(boot_s=20.0, stop_s=20.0))
+    asked = tuple(Request(id=f"p{{i}}", route=Route.COMPLETIONS, body={{"prompt": "p", "max_tokens": 2}}) for i in range(4))
+    plan = make(config, [Wanted(workload=Workload(name="w", version=1, requests=asked), family=Family.GREEDY)], Depth.SMOKE)
+
+    def tell(progress):
+        if progress.doing == "answering":
+            print("answering", flush=True)
+
+    record(config, plan, RunDirectory.create(root / "runs" / "now"), deadline_s=None, tell=tell)
+""")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_servers_do_not_outlive_a_capture_that_is_ended(number, tmp_path):
+    """Even SIGKILL: then the watchdog ends them, a grandchild in a session of its own included."""
+    script = INTERRUPTED.format(here=str(Path(__file__).parent), root=str(tmp_path))
+    capture = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert capture.stdout.readline() == "answering\n"
+    note = next((tmp_path / "runs" / "now" / "servers").glob("*.json")).read_text()
+    marker = note.partition('"marker": "')[2][:32]
+    assert len(watchdog.members(-1, marker)) == 2
+    capture.send_signal(number)
+    _, errors = capture.communicate(timeout=30)
+    assert gone(marker)
+    if number == signal.SIGKILL:
+        return
+    assert capture.returncode == (-signal.SIGINT if number == signal.SIGINT else 143), errors
+    status = (tmp_path / "runs" / "now" / "status.json").read_text()
+    assert '"state": "incomplete"' in status
+    assert ("KeyboardInterrupt" if number == signal.SIGINT else "SystemExit") in status
+
+
+def gone(marker):
+    for _ in range(200):
+        if not watchdog.members(-1, marker):
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,138 @@
+"""A capture of the reference engine, from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture.record import record
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
+from pytest_specdec.files import captured, records, scores, transcripts
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.captured import Support
+from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+
+DRAFT = {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+CONFIG = Config(
+    name="tiny",
+    path=Path("tiny.yaml"),
+    text="engine: {kind: reference}\n",
+    engine=EngineSettings(kind="reference", model="target", args={"max-model-len": 256, "max-num-seqs": 8}),
+    variants=(
+        VariantSettings(name="draft-k3", args={"speculative-config": DRAFT}),
+        VariantSettings(name="ngram-k3", args={"speculative-config": NGRAM}),
+    ),
+)
+PROMPTS = ("def add(a, b):", "one two three one two three one", "import os\n", "The list of names is")
+
+
+def workload(name, temperature, **fields):
+    body = {"max_tokens": 16, "temperature": temperature, "top_p": 1.0}
+    asked = [Request(id=f"r{i}", route=Route.COMPLETIONS, body={**body, "prompt": p, "seed": i + 1}) for i, p in enumerate(PROMPTS)]
+    return Workload(name=name, version=1, requests=tuple(asked), **fields)
+
+
+def chat(name, **fields):
+    body = {"max_tokens": 16, "temperature": 0.0, "ignore_eos": True, "messages": [{"role": "user", "content": "Hello"}]}
+    return Workload(name=name, version=1, requests=(Request(id="hello", route=Route.CHAT, body=body),), **fields)
+
+
+WANTED = (
+    Wanted(workload=workload("greedy", 0.0), family=Family.GREEDY),
+    Wanted(workload=workload("sampled", 1.0, draft_scored=True), family=Family.SAMPLING),
+    Wanted(workload=chat("speed", timed=True, stream=True, passes=2, concurrency=1), family=Family.SPEED),
+)
+VARIANTS = ("draft-k3", "ngram-k3")
+
+
+@pytest.fixture(scope="module", params=[Depth.STANDARD, Depth.SMOKE])
+def run(request, tmp_path_factory):
+    directory = RunDirectory.create(tmp_path_factory.mktemp("runs") / request.param)
+    plan = make(CONFIG, WANTED, request.param)
+    return plan, directory, record(CONFIG, plan, directory, deadline_s=None, tell=lambda _: None)
+
+
+def arms(directory):
+    return [
+        (arm, name, transcripts.read(directory, arm, name))
+        for arm in ("baseline", "control", *VARIANTS)
+        for name in ("greedy", "sampled", "speed")
+    ]
+
+
+def test_the_capture_is_complete_in_as_many_boots_as_planned(run):
+    plan, directory, status = run
+    boots = 2 + (1 if plan.depth is Depth.SMOKE else 2) + 1
+    assert (status.state, status.missing, status.boots, status.restarts) == (State.COMPLETE, (), boots, 0)
+    assert len(list((directory.root / "servers").glob("*.log"))) == boots == len(plan.boots)
+
+
+def test_every_arm_answers_every_request_in_order(run):
+    plan, directory, _ = run
+    for _, name, transcript in arms(directory):
+        planned = plan.workload(name)
+        keys = [(request.id, p) for p in range(planned.passes) for request in planned.requests]
+        assert [answer.key for answer in transcript.answers] == keys
+        assert all(answer.ok and answer.prompt_token_ids and answer.choice.token_ids for answer in transcript.answers)
+        assert transcript.digest == planned.digest
+
+
+def test_scores_are_aligned_with_the_tokens(run):
+    _, directory, _ = run
+    for arm, name, transcript in arms(directory):
+        laws = scores.read(directory, "baseline", arm, name)
+        assert [[p.token_id for p in law.positions] for law in laws] == [list(answer.choice.token_ids) for answer in transcript.answers]
+        assert all(
+            len(p.atom_ids) == 20 and list(p.atom_logprobs) == sorted(p.atom_logprobs, reverse=True) for law in laws for p in law.positions
+        )
+    for arm in ("draft-k3", "control"):
+        assert [score.under for score in scores.read(directory, "draft", arm, "sampled")] == ["draft"] * len(PROMPTS)
+    assert scores.read(directory, "draft", "ngram-k3", "sampled") == ()
+
+
+def test_greedy_tokens_are_the_best_of_the_law_that_scores_them(run):
+    _, directory, _ = run
+    for arm in ("baseline", *VARIANTS):
+        for law in scores.read(directory, "baseline", arm, "greedy"):
+            assert all(position.logprob >= position.atom_logprobs[0] - 1e-3 for position in law.positions)
+
+
+def test_counters_agree_with_windows_and_windows_with_tokens(run):
+    _, directory, _ = run
+    for _, _, transcript in arms(directory):
+        if transcript.arm not in VARIANTS:
+            assert transcript.counters is None
+            continue
+        windows = [answer.choice.windows for answer in transcript.answers]
+        assert transcript.counters.accepted_tokens == sum(step - 1 for w in windows for step in w[1:])
+        assert sum(transcript.counters.accepted_per_position) == transcript.counters.accepted_tokens
+        for answer, steps in zip(transcript.answers, windows, strict=True):
+            assert 0 <= sum(steps) - len(answer.choice.token_ids) <= 3
+
+
+def test_streamed_answers_are_stamped(run):
+    _, directory, _ = run
+    for arm in ("baseline", *VARIANTS):
+        for answer in transcripts.read(directory, arm, "speed").answers:
+            assert answer.timing.sent_s < answer.timing.first_s < answer.timing.done_s
+
+
+def test_all_arms_honour_what_the_survey_tries(run):
+    _, directory, _ = run
+    found = records.read_capabilities(directory)
+    assert set(found) == {"baseline", *VARIANTS}
+    assert {support for capabilities in found.values() for support in capabilities.support.values()} == {Support.HONOURED}
+    assert all(capabilities.raw_logprobs and capabilities.vocabulary == 4096 for capabilities in found.values())
+
+
+def test_a_judge_gets_every_cell(run):
+    plan, directory, _ = run
+    for cell in plan.cells:
+        found = captured.read(directory, plan, cell, ())
+        assert found.control is not None
+        assert set(found.scores) == {cell.pair, "control", "baseline"}
+        assert bool(found.draft_scores) == (cell.workload == "sampled" and cell.pair == "draft-k3")
