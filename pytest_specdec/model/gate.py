@@ -22,3 +22,7 @@ class Gate:
     """Standard deviation of the log-ratio between boots, where at least four boots have shown it."""
     machine: str | None = None
     """The machine it was measured on; None for a floor stated by hand, which holds everywhere."""
+    pair: str = ""
+    """The variant it was measured on; empty for a floor that holds for all of them."""
+    workload: str = ""
+    """The workload it was measured on; empty for a floor that holds for all of them."""

@@ -1,0 +1,45 @@
+"""Short names for the fixtures of suites/: the plugin itself registers ``specdec_*`` only, lest a neighbour's ``check`` pass for ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.verdict import Verdict
+
+
+@pytest.fixture
+def pair(specdec_pair: Pair) -> Pair:
+    """Return the pair under judgement."""
+    return specdec_pair
+
+
+@pytest.fixture
+def captured(specdec_captured: Captured) -> Captured:
+    """Return what the pair answered to the workload of the test's mark."""
+    return specdec_captured
+
+
+@pytest.fixture
+def spec(specdec_spec: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    """Return the speculative arm's answers."""
+    return specdec_spec
+
+
+@pytest.fixture
+def base(specdec_base: tuple[Answer, ...]) -> tuple[Answer, ...]:
+    """Return the baseline's answers."""
+    return specdec_base
+
+
+@pytest.fixture
+def check(specdec_check: Callable[[Verdict], None]) -> Callable[[Verdict], None]:
+    """Return the function that turns a verdict into the test's outcome."""
+    return specdec_check

@@ -1,0 +1,135 @@
+"""The bench: the config, plan, run directory and gates that one process of a session judges with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec import baselines, place
+from pytest_specdec.config import lint, load
+from pytest_specdec.errors import ConfigError, SpecdecError
+from pytest_specdec.files import records
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.options import SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.gate import Gate
+    from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.plan import Cell, Plan
+    from pytest_specdec.model.verdict import Outcome
+    from pytest_specdec.model.workload import Family
+    from pytest_specdec.options import Settings
+
+__all__ = ["BENCH", "Bench", "get", "of"]
+
+
+class Bench:
+    """What is known at each stage: the config from the first test of ours on, the plan after collection, the run after capture."""
+
+    def __init__(self, settings: Settings, config: Config, *, root: Path, plan: Plan | None, warnings: tuple[str, ...]) -> None:
+        self.settings = settings
+        self.config = config
+        self.root = root
+        """Where the run is, or will be."""
+        self.warnings = warnings
+        """Of the pair lint."""
+        self.told: dict[str, str] = {}
+        """Errors told in full, with the test that told them."""
+        self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
+        """What the judges said of the control, by workload and family."""
+        self._plan = plan
+        self._gates: tuple[Gate, ...] | None = None
+
+    @property
+    def pair_names(self) -> tuple[str, ...]:
+        """The pairs that tests are spread over: those of the stored run in a replay, else the config's."""
+        if self._plan is not None and self.settings.replay:
+            return tuple(pair.name for pair in self._plan.pairs)
+        return tuple(variant.name for variant in self.config.variants)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of this session, or of the stored run in a replay."""
+        assert self._plan is not None, "planned at the end of collection"
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @property
+    def directory(self) -> RunDirectory:
+        """The run directory; RunError before there is one."""
+        return RunDirectory.open(self.root)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The config's gates and those that the baseline file holds for the machine of this run."""
+        if self._gates is None:
+            environment = records.read_environment(self.directory)
+            self._gates = (*self.config.gates, *baselines.gates(self.settings.baselines, self.plan.config, environment))
+        return self._gates
+
+    def pair(self, name: str) -> Pair:
+        """Return the pair called ``name``."""
+        return self.plan.pair(name)
+
+    def cell(self, pair: str, workload: str, family: Family) -> Cell | None:
+        """Return the planned judgement, None when the run holds none, as a stored one may."""
+        return next((c for c in self.plan.cells if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
+
+
+BENCH = pytest.StashKey["Bench | str"]()
+
+
+def of(config: pytest.Config) -> Bench | str:
+    """Return the session's bench, made on the first call; or the whole text of the error that stands in its way."""
+    if BENCH not in config.stash:
+        try:
+            config.stash[BENCH] = _made(config)
+        except SpecdecError as error:
+            config.stash[BENCH] = str(error)
+    return config.stash[BENCH]
+
+
+def get(config: pytest.Config) -> Bench:
+    """Return the bench of a session that has one."""
+    bench = config.stash[BENCH]
+    assert isinstance(bench, Bench), bench
+    return bench
+
+
+def _made(config: pytest.Config) -> Bench:
+    settings = config.stash[SETTINGS]
+    if settings.replay:
+        plan = records.read_plan(RunDirectory.open(settings.replay))
+        return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=())
+    loaded = load.load(_found(config))
+    return Bench(settings, loaded, root=place.root(config), plan=None, warnings=_linted(loaded))
+
+
+def _replayed(config: pytest.Config, plan: Plan) -> Config:
+    settings = config.stash[SETTINGS]
+    assert settings.replay is not None
+    path = _found(config) if settings.config_given else RunDirectory.open(settings.replay).config
+    return replace(load.load(path), name=plan.config)
+
+
+def _found(config: pytest.Config) -> Path:
+    named = config.stash[SETTINGS].config
+    here = config.invocation_params.dir
+    folders = tuple(dict.fromkeys(folder / "suites" / "configs" for folder in (config.rootpath, here)))
+    if named is None:
+        what, expected = "no config is named", "which engine, model and variants to judge"
+        raise ConfigError(what, expected=expected, remedy=f"--specdec-config=FILE.yaml, or a name from {folders[0]}")
+    path = here / named
+    return path if path.is_file() else load.find(named, folders)
+
+
+def _linted(config: Config) -> tuple[str, ...]:
+    return tuple(str(problem) for problem in lint.check(config))

@@ -1,0 +1,76 @@
+"""From collected tests to a plan: spread over pairs, validated, sorted so that a pair is judged in one go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec import bench, mark
+from pytest_specdec.errors import SpecdecError
+from pytest_specdec.model.workload import Depth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.bench import Bench
+    from pytest_specdec.capture.schedule import Wanted
+    from pytest_specdec.mark import Mark
+    from pytest_specdec.model.plan import Plan
+
+__all__ = ["parametrise", "plan"]
+
+
+def parametrise(metafunc: pytest.Metafunc) -> None:
+    """Spread a test over the pairs: the one session-scoped parameter there is, since two would multiply the work."""
+    found = bench.of(metafunc.config)
+    names = ("no-pair",) if isinstance(found, str) else found.pair_names
+    metafunc.parametrize("specdec_pair", names, ids=names, scope="session", indirect=True)
+
+
+def plan(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Sort the selected tests by pair, plan what they want, and register what captures and reports it.
+
+    Raises pytest.UsageError; a worker hands it to its controller instead and runs nothing.
+    """
+    try:
+        _plan(session, items)
+    except (pytest.UsageError, SpecdecError) as error:
+        from pytest_specdec import xdist  # noqa: PLC0415 - only a wrong session pays for it
+
+        if not xdist.hand_over(session.config, str(error)):
+            raise pytest.UsageError(str(error)) from None
+        items.clear()
+
+
+def _plan(session: pytest.Session, items: list[pytest.Item]) -> None:
+    found = bench.of(session.config)
+    if isinstance(found, str):
+        raise pytest.UsageError(found)
+    marks = {item: mark.read(item) for item in items if mark.is_ours(item)}
+    _sort(found, items)
+    if found.settings.replay is None:
+        found.plan = _made(found, marks)
+    from pytest_specdec import loop  # noqa: PLC0415 - it imports this module's neighbours
+
+    loop.register(session.config, found)
+
+
+def _sort(found: Bench, items: list[pytest.Item]) -> None:
+    """Stable, and after every other plugin's order: then everything session-scoped of a pair is set up once."""
+    order = {name: index for index, name in enumerate(found.pair_names)}
+    items.sort(key=lambda item: order.get(mark.pair_name(item), -1) if mark.is_ours(item) else -1)
+
+
+def _made(found: Bench, marks: dict[pytest.Item, Mark]) -> Plan:
+    from pytest_specdec.capture import schedule  # noqa: PLC0415 - a replay never needs it
+
+    selected = {mark.pair_name(item) for item in marks}
+    only = tuple(name for name in found.pair_names if name in selected)
+    return schedule.make(found.config, _wanted(marks.values()), Depth(found.settings.depth), only)
+
+
+def _wanted(marks: Iterable[Mark]) -> tuple[Wanted, ...]:
+    from pytest_specdec.capture.schedule import Wanted  # noqa: PLC0415 - a replay never needs it
+
+    return tuple(Wanted(workload=found.workload, family=found.family) for found in marks)

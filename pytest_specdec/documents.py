@@ -1,0 +1,121 @@
+"""The documents of a run, and its summary on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_specdec import baselines, place
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import records
+from pytest_specdec.files.directory import RunDirectory, atomic_write
+from pytest_specdec.model.status import State
+from pytest_specdec.options import SETTINGS
+from pytest_specdec.report import markdown, terminal
+from pytest_specdec.report.matrix import Tone
+from pytest_specdec.report.run import Run, document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pytest
+
+    from pytest_specdec.report.run import Judgement
+
+__all__ = ["gathered", "show", "write"]
+
+T = TypeVar("T")
+
+MARKUP: Mapping[Tone, Mapping[str, bool]] = {
+    Tone.GOOD: {"green": True},
+    Tone.UNSURE: {"yellow": True},
+    Tone.BAD: {"red": True, "bold": True},
+    Tone.PLAIN: {},
+}
+
+
+def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement], warnings: Sequence[str]) -> Run:
+    """Return the run in ``root`` with what was judged of it."""
+    directory = RunDirectory.open(root)
+    plan, environment = records.read_plan(directory), _or_none(records.read_environment, directory)
+    return Run(
+        directory=place.shown(root, config),
+        replayed=config.stash[SETTINGS].replay is not None,
+        plan=plan,
+        environment=environment,
+        status=_or_none(records.read_status, directory),
+        judgements=tuple(judgements),
+        capabilities=records.read_capabilities(directory),
+        notes=(*warnings, *baselines.notes(config.stash[SETTINGS].baselines, plan.config, environment)),
+        made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
+    """Return what an unfinished capture may not have written."""
+    try:
+        return read(directory)
+    except RunError:
+        return None
+
+
+def write(config: pytest.Config, root: Path, run: Run) -> tuple[str, ...]:
+    """Write the documents and return a line for each; a replay leaves the stored run alone and writes only where it was told to."""
+    settings = config.stash[SETTINGS]
+    folder = settings.run_dir if settings.replay else root
+    texts = {"run.json": json.dumps(document(run), ensure_ascii=False, indent=1) + "\n"}
+    if "md" in settings.reports:
+        texts["report.md"] = markdown.render(run)
+    _append_step_summary(markdown.render(run))
+    if folder is None:
+        return ()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        atomic_write(folder / name, text)
+    lines = tuple(f"{Path(name).stem}: {place.shown(folder / name, config)}" for name in texts)
+    return (*lines, *_baseline(config, folder, run))
+
+
+def _baseline(config: pytest.Config, folder: Path, run: Run) -> tuple[str, ...]:
+    """Update the baseline file where that was asked for; show what it would be where there is none."""
+    settings, environment = config.stash[SETTINGS], run.environment
+    if environment is None:
+        return ()
+    verdicts = [judgement.verdict for judgement in run.judgements if judgement.verdict]
+    if settings.update_baselines:
+        path = baselines.update(settings.baselines, run.plan.config, environment, verdicts)
+        return (f"baseline updated: {place.shown(path, config)}",) if path else ()
+    home = baselines.path(settings.baselines, run.plan.config, environment)
+    path = None if home.is_file() else baselines.candidate(folder, environment, verdicts)
+    return (
+        (f"baseline candidate: {place.shown(path, config)}, for {place.shown(home, config)} (or --specdec-update-baselines)",)
+        if path
+        else ()
+    )
+
+
+def _append_step_summary(text: str) -> None:
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with Path(path).open("a", encoding="utf-8") as summary:
+            summary.write(text)
+
+
+def show(config: pytest.Config, reporter: pytest.TerminalReporter, run: Run, artifacts: Sequence[str]) -> None:
+    """Print the summary."""
+    reporter.write_sep("-", "specdec", bold=True)
+    for line in terminal.lines(run, artifacts=artifacts, remedy=_remedy(config, run), verbose=config.get_verbosity() > 0):
+        for shown in line:
+            reporter.write(shown.text, **MARKUP[shown.tone])
+        reporter.write_line("")
+
+
+def _remedy(config: pytest.Config, run: Run) -> str:
+    if run.status is None or run.status.state is not State.COMPLETE:
+        return f"the capture is not complete: its servers' logs are in {run.directory}/servers"
+    tests = shlex.join(place.shown(config.invocation_params.dir / arg, config) for arg in config.args)
+    return f"judge it again, without a server: pytest {tests} --specdec-replay {shlex.quote(run.directory)}"

@@ -1,0 +1,174 @@
+"""Conditionals: what a sampling judge needs of a capture, as arrays over the emitted tokens in the order of the requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.judge.drafting import drafting
+from pytest_specdec.judge.positions import raw
+from pytest_specdec.stats.laws import Processing, requested
+from pytest_specdec.stats.panel import Observed
+from pytest_specdec.stats.places import Places, joined, placed, unplaced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.drafting import Drafting
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.score import Position, Score
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Asked", "Gathered", "asked", "gather"]
+
+NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "logit_bias": ({},),
+    "bad_words": ([], ()),
+    "allowed_token_ids": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "tools": ([], ()),
+}
+"""Fields of a request that change the law in ways not modelled here, with the values at which they do not; None is neutral for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks to be done to the raw law."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """0 for all tokens."""
+    top_p: float = 1.0
+    unmodelled: str = ""
+    """Why its law cannot be computed; empty when it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gathered:
+    """The tokens to judge, or why there are none."""
+
+    observed: Observed | None = None
+    answers: int = 0
+    """Answers that are judged."""
+    skipped: tuple[str, ...] = ()
+    """What was left out, a line per reason."""
+    broken: str = ""
+    """Why the set-up allows no judgement; empty when it does."""
+    draft_law: str = ""
+    """Why the draft's law is not known; empty when it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """One answer's share of the arrays."""
+
+    answer: Answer
+    asked: Asked
+    positions: tuple[Position, ...]
+    draft: Drafting
+    places: Places
+
+
+def asked(body: Mapping[str, JSON]) -> Asked:
+    """Return what ``body`` asks for; OpenAI's defaults where it does not say."""
+    for field, neutral in NEUTRAL.items():
+        value = body.get(field)
+        if value is not None and value not in neutral:
+            return Asked(unmodelled=f"{field} is not modelled")
+    temperature = _number(body.get("temperature"), 1.0)
+    if temperature <= 0.0:
+        return Asked(unmodelled="temperature 0 leaves nothing to draw")
+    return Asked(temperature=temperature, top_k=max(int(_number(body.get("top_k"), 0)), 0), top_p=_number(body.get("top_p"), 1.0))
+
+
+def _number(value: JSON, default: float) -> float:
+    return float(value) if isinstance(value, int | float) else default
+
+
+def gather(captured: Captured) -> Gathered:
+    """Return the emitted tokens of the judged arm with their laws and places."""
+    scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
+    bodies = {request.id: asked(request.body) for request in captured.workload.requests}
+    draft = drafting(captured)
+    skipped: dict[str, int] = {}
+    parts: list[_Part] = []
+    for answer in captured.speculative.answers:
+        wish = bodies.get(answer.request_id, Asked())
+        reason = "not answered 200" if not answer.ok else wish.unmodelled or ("" if _emitted(answer) else "no token emitted")
+        if reason:
+            skipped[reason] = skipped.get(reason, 0) + 1
+            continue
+        score = scores.get(answer.key)
+        if broken := _broken(answer, score):
+            return Gathered(broken=broken)
+        assert score is not None
+        parts.append(_Part(answer=answer, asked=wish, positions=score.positions, draft=draft, places=_places(answer, draft)))
+    lines = tuple(f"{count} requests not judged: {reason}" for reason, count in skipped.items())
+    if not parts:
+        return Gathered(skipped=lines, draft_law=draft.unknown)
+    return Gathered(observed=_observed(captured, parts, draft), answers=len(parts), skipped=lines, draft_law=draft.unknown)
+
+
+def _emitted(answer: Answer) -> bool:
+    said = answer.usage is not None and answer.usage.completion_tokens > 0
+    return bool(answer.choice.token_ids or answer.choice.text or said)
+
+
+def _broken(answer: Answer, score: Score | None) -> str:
+    """Say what of an answer cannot be judged although it should; token ids and scores must be there for all that was answered."""
+    ids = answer.choice.token_ids
+    if not ids:
+        return f"the answer to {answer.request_id} came without token ids"
+    if score is None:
+        return f"the baseline's scores of {answer.request_id} are missing"
+    if tuple(position.token_id for position in score.positions) != ids:
+        return f"the baseline scored {len(score.positions)} tokens of {answer.request_id} that are not the {len(ids)} emitted"
+    return ""
+
+
+def _places(answer: Answer, draft: Drafting) -> Places:
+    windows, tokens = answer.choice.windows, len(answer.choice.token_ids)
+    return unplaced(tokens) if windows is None else placed(windows, tokens, lambda start: draft.drafted(answer, start))
+
+
+def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting) -> Observed:
+    law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms)
+    processing = _processing(parts)
+    law = requested(law_of, processing)
+    places = joined([part.places for part in parts])
+    answers = [part.answer for part in parts]
+    view = draft.view(answers, places, law_of.ids, law, processing)
+    capabilities = [known.vocabulary for known in captured.capabilities.values()]
+    return Observed(
+        law=law,
+        ids=law_of.ids,
+        q=None if view is None else view.q,
+        drafted=np.zeros(len(law.outcome), dtype=np.bool_) if view is None else view.drafted,
+        places=places,
+        k=captured.pair.variant.draft.tokens,
+        kept=None if view is None else view.kept,
+        listed=None if view is None else view.listed,
+        vocabulary=max(capabilities, default=0),
+    )
+
+
+def _processing(parts: Sequence[_Part]) -> Processing:
+    lengths = [len(part.positions) for part in parts]
+    return Processing(
+        temperature=np.repeat([part.asked.temperature for part in parts], lengths),
+        top_k=np.repeat(np.array([part.asked.top_k for part in parts], dtype=np.int64), lengths),
+        top_p=np.repeat([part.asked.top_p for part in parts], lengths),
+    )

@@ -1,0 +1,175 @@
+"""Drafting: what is known of the draft's law q, from the draft model served alone or from the tokens themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pytest_specdec.judge.positions import raw
+from pytest_specdec.model.pair import DraftKind, DraftSampling
+from pytest_specdec.stats.drafts import index_of, listed, mapped, one_hot
+from pytest_specdec.stats.laws import Bools, Floats, requested
+from pytest_specdec.stats.lookup import Lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.score import Position, Score
+    from pytest_specdec.stats.laws import Ints, Law, Processing
+    from pytest_specdec.stats.places import Places
+
+__all__ = ["Drafting", "PromptLookup", "ServedDraft", "Unseen", "View", "drafting"]
+
+
+TINY = 1e-300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class View:
+    """The draft's law at N tokens."""
+
+    q: Floats
+    """[N, K+1]."""
+    drafted: Bools
+    """[N], where it is known and a draft was made, or would be if a window began here."""
+    kept: Floats
+    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server that emits it at a draft slot had accepted it."""
+    listed: Bools
+    """[N, K+1], outcomes at which ``q`` is exact."""
+
+
+class Drafting(Protocol):
+    """What is known of a drafter."""
+
+    unknown: str
+    """Why q is not known; empty when it is."""
+
+    def drafted(self, answer: Answer, start: int) -> int:
+        """Return how many tokens were drafted for the window that begins after ``start`` emitted tokens."""
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:
+        """Return the draft's law on the baseline's outcomes ``ids``; None where it is not known at all."""
+
+
+def drafting(captured: Captured) -> Drafting:
+    """Return what ``captured`` knows of the draft. Decided by the set-up alone, never by how well the server's answers agree with it."""
+    draft = captured.pair.variant.draft
+    if draft.kind is DraftKind.NGRAM:
+        if all(answer.prompt_token_ids for answer in captured.speculative.answers if answer.ok):
+            return PromptLookup(draft)
+        return Unseen(draft.tokens, "the prompts' token ids are missing")
+    if draft.kind is not DraftKind.MODEL:
+        return Unseen(draft.tokens, "its drafter cannot be served alone")
+    scores = captured.draft_scores.get(captured.arm, ())
+    if not scores:
+        return Unseen(draft.tokens, "the draft model was not served alone")
+    return ServedDraft(draft, scores, captured.workload.atoms)
+
+
+class Unseen:
+    """A drafter whose law is not known."""
+
+    def __init__(self, k: int, unknown: str) -> None:
+        self.unknown = unknown
+        self._k = k
+
+    def drafted(self, answer: Answer, start: int) -> int:  # noqa: ARG002 - the protocol's arguments
+        """Every step drafts as many as the settings say."""
+        return self._k
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+        """Nothing is known."""
+        return None
+
+
+class ServedDraft:
+    """A draft model that was served alone and scored the same tokens."""
+
+    unknown = ""
+
+    def __init__(self, draft: Draft, scores: Sequence[Score], atoms: int) -> None:
+        self._draft = draft
+        self._scores: Mapping[tuple[str, int], Score] = {score.key: score for score in scores}
+        self._atoms = atoms
+
+    def drafted(self, answer: Answer, start: int) -> int:  # noqa: ARG002 - the protocol's arguments
+        """Every step drafts as many as the settings say."""
+        return self._draft.tokens
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+        """Return the draft's distribution processed as the request asks, or one-hot at its best token where it drafts greedily.
+
+        Tokens of an answer that the draft did not score count as not drafted.
+        """
+        rows = [self._positions(answer) for answer in answers]
+        scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
+        if not scored.any():
+            return None
+        known = raw([position for row in rows if row is not None for position in row], self._atoms)
+        if self._draft.sampling is DraftSampling.GREEDY:
+            best = np.full(len(scored), -1, dtype=np.int64)
+            best[scored] = known.ids[:, 0]
+            return certain(best, ids, law, _emitted(answers))
+        view = View(q=law.p.copy(), drafted=scored, kept=np.zeros(len(scored)), listed=np.zeros(law.p.shape, dtype=np.bool_))
+        own = requested(known, processing.at(scored))
+        view.q[scored] = mapped(own, known.ids, ids[scored], law.p[scored])
+        view.kept[scored] = own.chosen / np.maximum(np.maximum(law.chosen[scored], own.chosen), TINY)
+        view.listed[scored] = listed(known.ids, ids[scored])
+        return view
+
+    def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
+        score = self._scores.get(answer.key)
+        fits = score is not None and tuple(position.token_id for position in score.positions) == answer.choice.token_ids
+        return score.positions if score is not None and fits else None
+
+
+def certain(tokens: Ints, ids: Ints, law: Law, emitted: Ints) -> View:
+    """Return the view of a drafter that proposed ``tokens`` [N] for certain; -1 where it proposed nothing."""
+    q = one_hot(index_of(tokens, ids), law.p.shape[1])
+    atoms = np.ones(q.shape, dtype=np.bool_)
+    atoms[:, -1] = False
+    return View(q=q, drafted=tokens >= 0, kept=(tokens == emitted).astype(np.float64), listed=atoms)
+
+
+def _emitted(answers: Sequence[Answer]) -> Ints:
+    return np.array([token for answer in answers for token in answer.choice.token_ids], dtype=np.int64)
+
+
+class PromptLookup:
+    """An n-gram drafter, whose draft follows from prompt and emitted tokens: one-hot where there is a match, no draft elsewhere."""
+
+    unknown = ""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._proposals: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
+
+    def drafted(self, answer: Answer, start: int) -> int:
+        """Return the length of what prompt lookup proposes there."""
+        return len(self._of(answer)[start][: self._draft.tokens])
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+        """Return one-hot laws at the tokens of the window's own draft; where windows are unknown, as if one began at every token."""
+        proposed: list[int] = []
+        for answer in answers:
+            for token, slot in enumerate(places.slot[len(proposed) : len(proposed) + len(answer.choice.token_ids)].tolist()):
+                ahead = max(slot, 0)
+                draft = self._of(answer)[token - ahead]
+                proposed.append(draft[ahead] if ahead < len(draft) else -1)
+        return certain(np.array(proposed, dtype=np.int64), ids, law, _emitted(answers))
+
+    def _of(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
+        """Return what is proposed before each emitted token, one more than k: the last is the guess at the bonus token."""
+        if answer.key not in self._proposals:
+            lookup = Lookup(answer.prompt_token_ids, shortest=self._draft.ngram_min, longest=self._draft.ngram_max)
+            found = []
+            for token in answer.choice.token_ids:
+                found.append(lookup.propose(self._draft.tokens + 1))
+                lookup.append(token)
+            self._proposals[answer.key] = tuple(found)
+        return self._proposals[answer.key]

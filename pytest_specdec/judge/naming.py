@@ -1,0 +1,153 @@
+"""Naming: which fault a lost bet points to.
+
+Bettors detect better than they name: with a one-hot draft, a lenient ratio and a resampled residual are the same tilt of the draft token.
+Where windows are known a table of two figures decides (facts/betting-on-vllm.md section 4): is acceptance as often as expected, and is the
+recovered token ever the draft token that was rejected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.alternatives import CATALOGUE, Fault, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.stats.betting import Bettor, Book
+    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.panel import Observed
+
+__all__ = ["Acceptance", "acceptance", "name"]
+
+ENOUGH_SLOTS = 20
+ENOUGH_REPEATS = 3
+STANDARD_ERRORS = 3.0
+MARGIN = 0.03
+"""What the estimate of the expected acceptance may be off: outside the listed tokens it is a mean over the emitted ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """What became of the draft tokens."""
+
+    slots: int
+    """Draft tokens verified, those behind a rejection not counted."""
+    accepted: int
+    expected: float
+    """Mean overlap of p and q at these slots, 0..1."""
+    repeated: int | None
+    """Rejections whose recovered token was the rejected draft token; None where the draft token is not known."""
+    excess: Mapping[str, float]
+    """By fault of the catalogue: how much more often than expected it would have accepted."""
+
+    @property
+    def observed(self) -> float:
+        """Accepted share of the verified draft tokens, 0..1."""
+        return self.accepted / self.slots
+
+    @property
+    def whole(self) -> bool:
+        """Whether all were accepted although not all should have been."""
+        return self.slots >= ENOUGH_SLOTS and self.accepted == self.slots and self.observed - self.expected > self._tolerance
+
+    @property
+    def _tolerance(self) -> float:
+        return max(MARGIN, STANDARD_ERRORS * sqrt(self.expected * (1.0 - self.expected) / self.slots))
+
+    def allows(self, bettor: Bettor) -> bool:
+        """Whether ``bettor``'s fault would have left acceptance and recovered tokens as they were observed.
+
+        A law that is wrong for another reason than the rule may have any acceptance. A wrong residual leaves acceptance alone, but
+        makes the emitted tokens, by which some of the expectation is estimated, look more acceptable than they were.
+        """
+        if bettor.guessed:
+            return False
+        if bettor.fault not in {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}:
+            return not self._repeats
+        if self.repeated is not None and self._repeats != (bettor.name in REPEATING):
+            return False
+        less = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
+        return -self._tolerance <= less <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
+
+    @property
+    def _repeats(self) -> bool:
+        return self.repeated is not None and self.repeated >= ENOUGH_REPEATS
+
+    def __str__(self) -> str:
+        text = f"accepted {self.observed:.3f} of {self.slots:,} draft tokens, about {self.expected:.3f} expected"
+        if self.repeated is None:
+            return text
+        return f"{text}; recovered token was the rejected draft token {self.repeated:,} times, 0 expected"
+
+
+def acceptance(observed: Observed) -> Acceptance | None:
+    """Return what became of the draft tokens; None without windows or without the draft's law.
+
+    Expected is ``sum min(p, q)`` over the tokens that both laws list. Of the rest only the masses are known: there ``p(rest)`` times
+    the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. The last token of an answer is left out:
+    a limit may have cut its window.
+    """
+    slots = observed.places.draft_slot & observed.drafted & ~observed.places.last
+    if observed.q is None or observed.kept is None or observed.listed is None or not slots.any():
+        return None
+    p, q = observed.law.p[slots], observed.q[slots]
+    rejected, kept = observed.places.ended[slots], observed.kept[slots]
+    overlap = _overlap(p, q, observed.listed[slots], observed.law.outcome[slots], kept)
+    certain = bool((q.max(axis=1) == 1.0).all())
+    return Acceptance(
+        slots=int(slots.sum()),
+        accepted=int((~rejected).sum()),
+        expected=float(overlap.mean()),
+        repeated=int((rejected & (kept == 1.0)).sum()) if certain else None,
+        excess={one.name: float((q * (one.accept(p, q) - ratio(p, q))).sum(axis=1).mean()) for one in CATALOGUE},
+    )
+
+
+def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -> Floats:
+    open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
+    rest = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
+    emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
+    share = float(kept[emitted].mean()) if emitted.any() else 0.0
+    return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + rest * share)
+
+
+REPEATING = {one.name for one in CATALOGUE if one.repeats}
+EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
+
+
+def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
+    """Return the fault in words: of the richest bettor that the table allows, one fault where the draft's law backs it, else its family."""
+    if seen.whole if seen is not None else _never_rejected(observed):
+        return "accept-all"
+    if seen is None:
+        return _called(_placed(book.winner, book, observed))
+    allowed = [bettor for bettor in book.bettors if seen.allows(bettor)] or [book.winner]
+    return _called(_placed(max(allowed, key=lambda bettor: bettor.log_wealth), book, observed))
+
+
+def _never_rejected(observed: Observed) -> bool:
+    slots = observed.places.draft_slot & ~observed.places.last
+    return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.places.ended[slots].any())
+
+
+def _placed(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
+    """Return the richest bettor on stale state where ``bettor`` bets everywhere and earned less than half its due before any rejection.
+
+    A fault that is everywhere pays there as elsewhere: then betting behind rejections only earns its share of the tokens less.
+    """
+    state = book.richest({Fault.STATE})
+    if bettor.fault not in EVERYWHERE or state is None:
+        return bettor
+    before = 1.0 - float(observed.places.rejected_before.mean())
+    return state if state.log_wealth > bettor.log_wealth * (1.0 - before / 2.0) else bettor
+
+
+def _called(bettor: Bettor) -> str:
+    """Return the bettor's name where the draft's law backs it, its family's where it is a guess or an omnibus."""
+    exact = bettor.fault in {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS} and not bettor.guessed
+    return bettor.name if exact else bettor.fault.value

@@ -1,0 +1,142 @@
+"""Promise: what a run of the sampling judge would have shown, from its own laws and token count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf, isfinite, log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats import betting
+from pytest_specdec.stats.alternatives import Fault, leak, tilt_name, tilted
+from pytest_specdec.stats.panel import catalogue_tables, draft_share
+from pytest_specdec.stats.sensitivity import Growth, growth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_specdec.stats.betting import Book
+    from pytest_specdec.stats.panel import Observed
+
+__all__ = ["CONFIDENCE", "Promise", "promise"]
+
+CONFIDENCE = 0.99
+LEAKS = (*np.arange(0.01, 0.2, 0.01).tolist(), *np.arange(0.2, 1.0001, 0.05).tolist())
+"""Leaks tried, 0..1: the share of rejected draft tokens that is emitted all the same; 1 is accept-all."""
+POWERS = (1.07, 0.93, 1.25, 0.8, 2.0, 0.5)
+"""Wrong temperatures tried, as powers of the requested law, the gentlest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What would have shown, and with what probability."""
+
+    tokens: int
+    leaks: Mapping[float, float]
+    """Probability by leak; empty without the draft's law."""
+    faults: Mapping[str, float]
+    """Probability by fault of the catalogue; empty without the draft's law."""
+    tilts: Mapping[float, float]
+    """Probability by wrong temperature, as a power of the requested law, the gentlest first."""
+    length: float
+    """Runs like this one that would show the grossest of these faults with CONFIDENCE; at most 1 where one does, inf where none can."""
+    untestable: str = ""
+    """Why ratio faults are not testable; empty when they are."""
+
+    @property
+    def smallest_leak(self) -> float | None:
+        """The smallest leak from which on every larger one would have shown with CONFIDENCE."""
+        shown = None
+        for share in sorted(self.leaks, reverse=True):
+            if self.leaks[share] < CONFIDENCE:
+                break
+            shown = share
+        return shown
+
+    @property
+    def enough(self) -> bool:
+        """Whether anything at all would have shown with CONFIDENCE."""
+        return self.length <= 1.0
+
+    @property
+    def tokens_needed(self) -> int | None:
+        """Sampled tokens like these that would settle it; None when no number would."""
+        return ceil(self.tokens * self.length) if isfinite(self.length) else None
+
+    def __str__(self) -> str:
+        over = f"over {self.tokens:,} sampled tokens"
+        if not self.leaks:
+            return f"{over} {self._temperature()}; ratio faults not testable without the draft's law ({self.untestable})"
+        smallest = self.smallest_leak
+        if smallest is None:
+            return f"{over} {self._temperature()}; an acceptance leak of 100% only with probability {_said(self.leaks[max(self.leaks)])}"
+        named = max(0.2, smallest)
+        text = (
+            f"{over} an acceptance leak of {named:.0%} would have shown with probability {_said(self.leaks[_nearest(self.leaks, named)])}"
+        )
+        return text if smallest == _nearest(self.leaks, named) else f"{text}, one of {smallest:.0%} with {_said(self.leaks[smallest])}"
+
+    def _temperature(self) -> str:
+        likely = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
+        power = likely[0] if likely else max(self.tilts, key=lambda one: self.tilts[one])
+        return f"a temperature {1 / power:.3g} times the asked would have shown with probability {_said(self.tilts[power])}"
+
+
+def _said(chance: float) -> str:
+    return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty
+
+
+def _nearest(leaks: Iterable[float], share: float) -> float:
+    return min(leaks, key=lambda one: abs(one - share))
+
+
+def promise(observed: Observed, book: Book, log_barrier: float, untestable: str) -> Promise:
+    """Return what this run would have shown.
+
+    Each fault is followed by the one bettor that would see it best, its share of the starting wealth charged (stats/sensitivity.py has the
+    approximation). The laws are those at the prefixes that the run went through: what the fault would have changed of them is left out.
+    """
+    barriers = {bettor.name: log_barrier - log(bettor.weight / sum(one.weight for one in book.bettors)) for bettor in book.bettors}
+    leaking = dict(_leaking(observed, barriers))
+    failing = dict(_failing(observed, barriers))
+    tilting = dict(_tilting(observed, barriers))
+    return Promise(
+        tokens=observed.tokens,
+        leaks={share: _chance(growths, barriers) for share, growths in leaking.items()},
+        faults={words: _chance(growths, barriers) for words, growths in failing.items()},
+        tilts={power: _chance(growths, barriers) for power, growths in tilting.items()},
+        length=min(_length(growths, barriers) for growths in (*leaking.values(), *tilting.values())),
+        untestable=untestable,
+    )
+
+
+def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, Growth]]]:
+    for one, truth, table in catalogue_tables(observed):
+        yield one.name, {one.name: growth(table, truth, barriers[one.name])}
+
+
+def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:
+    if observed.q is None:
+        return
+    bets = [(one.name, table) for one, _, table in catalogue_tables(observed) if one.fault is Fault.LENIENT]
+    share = draft_share(observed, observed.q, observed.drafted)[:, None]
+    p = observed.law.p
+    for size in LEAKS:
+        truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
+        yield round(size, 2), {words: growth(table, truth, barriers[words]) for words, table in bets}
+
+
+def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:
+    for power in POWERS:
+        m = tilted(power)(observed.law.p, observed.law.p)
+        words = tilt_name(power)
+        yield power, {words: growth(betting.table(observed.law, m), m, barriers[words])}
+
+
+def _chance(growths: Mapping[str, Growth], barriers: Mapping[str, float]) -> float:
+    return max(one.shown(barriers[words]) for words, one in growths.items())
+
+
+def _length(growths: Mapping[str, Growth], barriers: Mapping[str, float]) -> float:
+    return min((one.length_for(barriers[words], CONFIDENCE) for words, one in growths.items() if one.drift > 0), default=inf)

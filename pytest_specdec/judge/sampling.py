@@ -1,0 +1,193 @@
+"""Sampling: whether the emitted tokens follow the law that the baseline gives them, as the request asked for it.
+
+An anytime-valid betting test on teacher-forced conditionals (stats/betting.py): the baseline's law at every emitted token is known, a
+panel of bettors stakes on the laws that known faults would make of it, and the mixture of their wealths reaches ``1/alpha`` under a
+correct server with probability alpha at most, however often one looks. It tests the law and never the rule: any exact way of
+speculating passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.conditionals import gather
+from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.naming import acceptance, name
+from pytest_specdec.judge.promise import CONFIDENCE, promise
+from pytest_specdec.judge.refusal import refusal
+from pytest_specdec.judge.saying import say
+from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.panel import bettors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.judge.conditionals import Gathered
+    from pytest_specdec.judge.naming import Acceptance
+    from pytest_specdec.judge.promise import Promise
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.betting import Book
+    from pytest_specdec.stats.panel import Observed
+
+__all__ = ["judge"]
+
+LN_10 = log(10.0)
+MOST_BETTORS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Hearing:
+    """Everything a verdict is made of."""
+
+    gathered: Gathered
+    observed: Observed
+    book: Book
+    alarm: int | None
+    """Tokens, in the order of the requests, after which the evidence first sufficed."""
+    seen: Acceptance | None
+
+    @property
+    def evidence(self) -> str:
+        """The highest wealth after any token, as odds against a correct sampler."""
+        return _odds(self.book.peak)
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether the judged arm's tokens follow the baseline's law.
+
+    FAIL at evidence of ``1 : 1/captured.alpha`` or more. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the
+    number of tokens that would settle it. INVALID where token ids or the baseline's scores of answered tokens are missing.
+    """
+    return casualty(captured) or refusal(captured) or _tried(captured, gather(captured))
+
+
+def _tried(captured: Captured, gathered: Gathered) -> Verdict:
+    if gathered.broken:
+        return say(captured, Outcome.INVALID, gathered.broken, evidence=gathered.skipped)
+    if gathered.observed is None:
+        headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
+    book = settled(bettors(gathered.observed))
+    hearing = _Hearing(
+        gathered=gathered,
+        observed=gathered.observed,
+        book=book,
+        alarm=book.tokens_to(-log(captured.alpha)),
+        seen=acceptance(gathered.observed),
+    )
+    if hearing.alarm is not None:
+        return _failed(captured, hearing)
+    return speculating(captured) or _cleared(captured, hearing)
+
+
+def _failed(captured: Captured, hearing: _Hearing) -> Verdict:
+    book, alarm = hearing.book, hearing.alarm
+    assert alarm is not None
+    named = name(book, hearing.observed, hearing.seen)
+    winner = book.winner
+    lines = [
+        f"evidence     {hearing.evidence} over {hearing.observed.tokens:,} tokens, enough after {alarm:,}",
+        f"best bettor  {winner.name}: {_odds(winner.log_wealth)}",
+    ]
+    if hearing.seen is not None:
+        lines.append(f"drafts       {hearing.seen}")
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"the sampled tokens do not follow the baseline's law: evidence {hearing.evidence} for {named!r}, enough after {alarm:,} tokens",
+        short=lines,
+        evidence=_evidence(hearing),
+        cell=_cell(book),
+        names=named,
+        figures=_figures(hearing),
+    )
+
+
+def _cleared(captured: Captured, hearing: _Hearing) -> Verdict:
+    made = promise(hearing.observed, hearing.book, -log(captured.alpha), hearing.gathered.draft_law)
+    figures = {**_figures(hearing), **_promised(made)}
+    evidence = (*_evidence(hearing), *_would_have_shown(made))
+    if made.enough:
+        return say(
+            captured,
+            Outcome.PASS,
+            str(made),
+            evidence=evidence,
+            rules_out=str(made),
+            cell=_cell(hearing.book),
+            figures=figures,
+        )
+    needed = made.tokens_needed
+    informative = f"{hearing.observed.law.information:,.0f} informative tokens of {hearing.observed.tokens:,}"
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"too little to tell: {informative}, in which not even a gross fault would have shown",
+        short=(f"sensitivity  {made}",),
+        evidence=evidence,
+        settle="these answers have no choice in them: ask for open text"
+        if needed is None
+        else f"about {needed:,} sampled tokens like these",
+        cell=_cell(hearing.book),
+        figures=figures,
+    )
+
+
+def _evidence(hearing: _Hearing) -> tuple[str, ...]:
+    gathered, observed = hearing.gathered, hearing.observed
+    unknown = f"draft law unknown: {gathered.draft_law}" if observed.q is None else "draft law known"
+    windows = "windows known" if observed.places.known.any() else "windows unknown"
+    richest = sorted(hearing.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
+    return (
+        f"{observed.tokens:,} tokens of {gathered.answers:,} answers, {observed.law.information:,.0f} informative (sum of Var log p)",
+        f"{unknown}; {windows}",
+        *gathered.skipped,
+        *((str(hearing.seen),) if hearing.seen is not None else ()),
+        f"evidence against a correct sampler: {hearing.evidence} at its highest, {_odds(float(hearing.book.log_wealth[-1]))} at the end",
+        *(f"{_odds(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in richest),
+    )
+
+
+def _would_have_shown(made: Promise) -> tuple[str, ...]:
+    faults = {**made.faults, **{f"temperature {1 / power:.3g} times the asked": chance for power, chance in made.tilts.items()}}
+    return tuple(f"would have shown with probability {chance:.3f}: {words}" for words, chance in faults.items())
+
+
+def _figures(hearing: _Hearing) -> Mapping[str, float]:
+    figures = {
+        "tokens": hearing.observed.tokens,
+        "informative_tokens": hearing.observed.law.information,
+        "log10_wealth": hearing.book.peak / LN_10,
+        "log10_wealth_at_end": float(hearing.book.log_wealth[-1]) / LN_10,
+    }
+    if hearing.alarm is not None:
+        figures["tokens_to_alarm"] = hearing.alarm
+    if hearing.seen is not None:
+        figures |= {
+            "verified_draft_tokens": hearing.seen.slots,
+            "acceptance_observed": hearing.seen.observed,
+            "acceptance_expected": hearing.seen.expected,
+        }
+    return figures
+
+
+def _promised(made: Promise) -> Mapping[str, float]:
+    smallest = made.smallest_leak
+    return {
+        "promised_probability": CONFIDENCE,
+        **({} if smallest is None else {"smallest_leak_ruled_out": smallest}),
+        **({"leak_20_percent_shown": made.leaks[0.2]} if made.leaks else {}),
+    }
+
+
+def _odds(log_wealth: float) -> str:
+    return f"1 : 10^{log_wealth / LN_10:.1f}"
+
+
+def _cell(book: Book) -> str:
+    return f"1:10^{book.peak / LN_10:.1f}"

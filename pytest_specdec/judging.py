@@ -1,0 +1,111 @@
+"""What a test of ours is given, and what becomes of the verdict that it hands back."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec import bench, judge, mark, outcomes, place
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import captured as stored
+from pytest_specdec.files import codec
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.report import failure, junit
+from pytest_specdec.report.run import Result
+from pytest_specdec.summary import CELL, ERROR, VERDICT
+
+if TYPE_CHECKING:
+    from pytest_specdec.bench import Bench
+    from pytest_specdec.mark import Mark
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.plan import Cell
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["captured", "check"]
+
+
+def captured(item: pytest.Item, pair: Pair) -> Captured:
+    """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
+    found, wanted = bench.get(item.config), mark.read(item)
+    _note(item, CELL, {"pair": pair.name, "workload": wanted.workload.name, "family": wanted.family.value})
+    cell = found.cell(pair.name, wanted.workload.name, wanted.family)
+    if cell is None:
+        return _unplanned(item, found, wanted)
+    kept = _read(item, found, cell)
+    _ask_control(item, found, kept)
+    return kept
+
+
+def _unplanned(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
+    if found.settings.replay is None:
+        pytest.skip(f"{wanted.workload.name} depends on the survey and is left out at {found.plan.depth} depth")
+    run = place.shown(found.root, item.config)
+    return _refuse(item, found, "not captured", f"the run {run} holds no {wanted.family} judgement of {wanted.workload.name}")
+
+
+def _read(item: pytest.Item, found: Bench, cell: Cell) -> Captured:
+    try:
+        return stored.read(found.directory, found.plan, cell, found.gates)
+    except RunError as error:
+        missing = error
+    return _refuse(item, found, "not captured", str(missing), cause=missing.found or str(missing))
+
+
+def _ask_control(item: pytest.Item, found: Bench, kept: Captured) -> None:
+    """Judge the judge: on the control, where nothing speculates, it has to be content."""
+    if kept.control is None or not kept.workload.scored:
+        return
+    outcome, text = _of_control(found, kept)
+    if outcome is Outcome.FAIL:
+        why = f"the control fails {kept.family} on {kept.workload.name}: the baseline does not agree with itself, so no variant is judged"
+        _refuse(item, found, "invalid", f"{why}\n{text}")
+
+
+def _of_control(found: Bench, kept: Captured) -> tuple[Outcome, str]:
+    """Return what the family's judge says of the control; it is the same for every pair. A family judged by its own tests has no judge."""
+    key = (kept.workload.name, kept.family)
+    if key not in found.controls:
+        try:
+            verdict = judge.of(kept.family)(kept.as_control())
+        except LookupError:
+            return Outcome.PASS, ""
+        found.controls[key] = (verdict.outcome, failure.evidence(verdict))
+    return found.controls[key]
+
+
+def _refuse(item: pytest.Item, found: Bench, kind: str, text: str, *, cause: str = "") -> Captured:
+    """End the setup with an error: in full the first time that its cause shows, by reference from then on."""
+    _note(item, ERROR, {"text": f"{kind}: {text}"})
+    teller = found.told.setdefault(cause or text, item.nodeid)
+    return pytest.fail(f"{kind}: {text}" if teller == item.nodeid else f"{kind}: see {teller}", pytrace=False)
+
+
+def check(item: pytest.Item, verdict: Verdict) -> None:
+    """Make a verdict this test's outcome."""
+    __tracebackhide__ = True
+    if not isinstance(verdict, Verdict):
+        msg = f"specdec_check: expected a Verdict, as judge.greedy.judge(captured) returns; found {verdict!r}"
+        raise TypeError(msg)
+    found = bench.get(item.config)
+    result = outcomes.result(verdict, mark.read(item).workload, found.plan.depth, found.config)
+    _note(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
+    item.user_properties.extend(junit.properties(verdict))
+    item.add_report_section("call", "specdec", failure.section(verdict))
+    if result is Result.SKIPPED:
+        pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
+    if result is Result.FAILED:
+        pytest.fail(failure.short(verdict, _replay(item, found)), pytrace=False)
+
+
+def _replay(item: pytest.Item, found: Bench) -> str:
+    path, colons, rest = item.nodeid.partition("::")
+    node = place.shown(item.config.rootpath / path, item.config) + colons + rest
+    return f"pytest {shlex.quote(node)} --specdec-replay {shlex.quote(place.shown(found.root, item.config))}"
+
+
+def _note(item: pytest.Item, name: str, value: JSON) -> None:
+    item.user_properties.append((name, json.dumps(value)))

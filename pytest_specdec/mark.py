@@ -1,0 +1,84 @@
+"""The mark of a test: which workload is sent and as which family its answers are judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.model.workload import Family, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Mark", "is_ours", "pair_name", "read"]
+
+FORM = '@pytest.mark.specdec(WORKLOAD, family="greedy")'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What ``@pytest.mark.specdec`` says."""
+
+    workload: Workload
+    family: Family
+
+
+def is_ours(item: pytest.Item) -> bool:
+    """Whether a test carries the mark or asks for a pair."""
+    return item.get_closest_marker("specdec") is not None or "specdec_pair" in _fixtures(item)
+
+
+def read(item: pytest.Item) -> Mark:
+    """Return the mark of a test of ours; raises pytest.UsageError naming the test when it is wrong or missing."""
+    mark = item.get_closest_marker("specdec")
+    if mark is None:
+        raise _wrong(item, "found no mark", "a test that asks for a pair says what is captured for it")
+    if "specdec_captured" not in _fixtures(item):
+        raise _wrong(
+            item,
+            "found a mark but not the fixture specdec_captured",
+            "a test with the mark asks for specdec_captured, or captured in suites/",
+        )
+    _check_arguments(item, mark)
+    return Mark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
+
+
+def pair_name(item: pytest.Item) -> str:
+    """Return the pair a test of ours runs for."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params["specdec_pair"]) if callspec else ""
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
+
+
+def _check_arguments(item: pytest.Item, mark: pytest.Mark) -> None:
+    unknown = sorted(set(mark.kwargs) - {"family"})
+    if unknown or len(mark.args) > 1:
+        found = f"{unknown[0]}=" if unknown else f"{len(mark.args)} positional arguments"
+        raise _wrong(item, f"found {found}", "one workload, and family= by name")
+
+
+def _workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
+    if not args:
+        raise _wrong(item, "found no workload", "a workload, such as prompts.CHAT.greedy()")
+    if not isinstance(args[0], Workload):
+        raise _wrong(item, f"found {args[0]!r} ({type(args[0]).__name__})", "a Workload, such as prompts.CHAT.greedy()")
+    return args[0]
+
+
+def _family(item: pytest.Item, name: object) -> Family:
+    if name in [family.value for family in Family]:
+        return Family(str(name))
+    near = get_close_matches(str(name), [family.value for family in Family], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise _wrong(item, f"found family={name!r}{hint}", f"one of {', '.join(Family)}")
+
+
+def _wrong(item: pytest.Item, found: str, expected: str) -> pytest.UsageError:
+    where = f"{item.location[0]}:{(item.location[1] or 0) + 1}"
+    return pytest.UsageError(f"{where} {item.name}: {found}\n  expected: {expected}\n  remedy:   {FORM}")

@@ -1,0 +1,160 @@
+"""The options and ini keys, and the frozen settings that they resolve to; nothing else reads an option."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+__all__ = ["DEPTHS", "REPORTS", "SETTINGS", "Settings", "add", "resolve"]
+
+DEPTHS = ("smoke", "standard", "deep")
+REPORTS = ("md",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options as one session uses them."""
+
+    config: str | None
+    """A path or a bare name; None when neither option nor ini key names one."""
+    config_given: bool
+    """Whether the command line names it."""
+    run_dir: Path | None
+    replay: Path | None
+    depth: str
+    depth_given: bool
+    """Whether the command line names it."""
+    baselines: Path
+    update_baselines: bool
+    reports: tuple[str, ...]
+    deadline_s: float | None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the command line shows that this session is about us."""
+        return self.config_given or self.depth_given or self.replay is not None or self.run_dir is not None
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+
+def add(parser: pytest.Parser) -> None:
+    """Register the options and ini keys."""
+    parser.addini("specdec_config", "default of --specdec-config", default="")
+    parser.addini("specdec_depth", "default of --specdec-depth", default="")
+    group = parser.getgroup("specdec", "speculative decoding (pytest-specdec)")
+    option = group.addoption
+    option(
+        "--specdec-config",
+        metavar="CONFIG",
+        help="Engine, model and variants to judge: a YAML file, or the bare name of one in suites/configs.",
+    )
+    option("--specdec-depth", metavar="DEPTH", help=f"How much is asked of every arm: {', '.join(DEPTHS)} (default: standard).")
+    option("--specdec-run-dir", metavar="DIR", help="Where the run is kept; empty or new (default: .specdec/<config>-<UTC time>).")
+    option(
+        "--specdec-replay",
+        metavar="RUN",
+        help="Judge the stored run again, booting nothing, under its own config, depth and false-alarm shares; a --specdec-config on the "
+        "command line brings other gates and policies. The stored run is not changed: reports are written only with --specdec-run-dir.",
+    )
+    option(
+        "--specdec-deadline",
+        metavar="SECONDS",
+        type=_positive,
+        help="End the capture after so many seconds and keep what it has (default: none).",
+    )
+    option(
+        "--specdec-report",
+        metavar="FORMATS",
+        default="md",
+        help=f"Reports beside run.json, comma-separated: {', '.join(REPORTS)} (default: md).",
+    )
+    option(
+        "--specdec-baselines",
+        metavar="DIR",
+        help="Folder of baseline files, <config>/<machine>.yaml (default: baselines/ in the root directory).",
+    )
+    option(
+        "--specdec-update-baselines",
+        action="count",
+        default=0,
+        help="Write this run's speed into the baseline file of this machine; never loosens a gate. Under CI it has to be given twice.",
+    )
+
+
+def _positive(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(text)
+    return seconds
+
+
+def resolve(config: pytest.Config) -> Settings:
+    """Return the settings of a session: command line over ini key over default.
+
+    Raises pytest.UsageError for a value that no session could use.
+    """
+    named, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
+    run_dir, replay = _path(config, "--specdec-run-dir"), _path(config, "--specdec-replay")
+    _check_run_dir(config, run_dir)
+    _check_replay(replay)
+    return Settings(
+        config=named or config.getini("specdec_config") or None,
+        config_given=named is not None,
+        run_dir=run_dir,
+        replay=replay,
+        depth=_one_of(
+            DEPTHS, depth or config.getini("specdec_depth") or "standard", "--specdec-depth" if depth else "ini key specdec_depth"
+        ),
+        depth_given=depth is not None,
+        baselines=_path(config, "--specdec-baselines") or config.rootpath / "baselines",
+        update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
+        reports=tuple(_one_of(REPORTS, name, "--specdec-report") for name in config.getoption("--specdec-report").split(",") if name),
+        deadline_s=config.getoption("--specdec-deadline"),
+    )
+
+
+def _path(config: pytest.Config, option: str) -> Path | None:
+    value = config.getoption(option)
+    return None if value is None else config.invocation_params.dir / Path(value).expanduser()
+
+
+def _one_of(choices: tuple[str, ...], value: str, where: str) -> str:
+    if value in choices:
+        return value
+    from difflib import get_close_matches  # noqa: PLC0415 - only a wrong value pays for it
+
+    near = get_close_matches(value, choices, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    msg = f"{where}: expected one of {', '.join(choices)}, found {value!r}{hint}"
+    raise pytest.UsageError(msg)
+
+
+def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
+    """Workers find the directory in use by the time they look; the controller has looked."""
+    if run_dir is None or hasattr(config, "workerinput"):
+        return
+    if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
+        msg = (
+            f"--specdec-run-dir: found {run_dir} in use; expected a new or empty directory; to judge it again, give it to --specdec-replay"
+        )
+        raise pytest.UsageError(msg)
+
+
+def _check_replay(replay: Path | None) -> None:
+    if replay is not None and not (replay / "plan.json").is_file():
+        msg = f"--specdec-replay: found no plan.json in {replay}; expected a directory that a capture wrote, such as one under .specdec/"
+        raise pytest.UsageError(msg)
+
+
+def _update(times: int, replay: Path | None) -> bool:
+    if times and replay:
+        msg = "--specdec-update-baselines: found --specdec-replay; expected a new run, whose boots are not counted yet"
+        raise pytest.UsageError(msg)
+    if times == 1 and os.environ.get("CI"):
+        msg = "--specdec-update-baselines: found CI in the environment; expected a person; give it twice to write the file all the same"
+        raise pytest.UsageError(msg)
+    return times > 0

@@ -1,0 +1,71 @@
+"""The line that shows how far a capture is: rewritten in place on a terminal, now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report import progress
+from pytest_specdec.report.progress import clock
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_specdec.model.status import Progress, Status
+
+__all__ = ["Ticker", "ended"]
+
+EVERY_S = 30.0
+"""Seconds of a capture between two plain lines of one step."""
+
+
+NAMED = 4
+"""Missing things named in the last line."""
+
+
+class Ticker:
+    """Writes progress to the terminal reporter; silent without one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        reporter = config.pluginmanager.getplugin("terminalreporter")
+        self._reporter = reporter if reporter is not None and config.get_verbosity() >= 0 else None
+        self._in_place = reporter is not None and bool(reporter.isatty()) and "CI" not in os.environ
+        self._began: Progress | None = None
+        self._written: Progress | None = None
+
+    def __call__(self, now: Progress) -> None:
+        """Show ``now``, at once in place, else when a boot begins or enough time has passed."""
+        if self._began is None or not progress.same_step(now, self._began):
+            self._began = now
+        if self._reporter is None:
+            return
+        line = progress.line(now, self._began)
+        if self._in_place:
+            self._reporter.rewrite(line[: get_terminal_size().columns - 1], erase=True)
+            self._written = now
+        elif self._is_due(now):
+            self._reporter.write_line(line)
+            self._written = now
+
+    def _is_due(self, now: Progress) -> bool:
+        last = self._written
+        return last is None or now.boot != last.boot or now.at_s - last.at_s >= EVERY_S
+
+    def say(self, line: str) -> None:
+        """Write a line of its own, in place of a rewritten one."""
+        if self._reporter is None:
+            return
+        if self._in_place and self._written is not None:
+            self._reporter.rewrite("", erase=True)
+            self._reporter.write("\r")
+            self._written = None
+        self._reporter.write_line(line)
+
+
+def ended(status: Status) -> str:
+    """Return the last word on a capture."""
+    restarts = f", {status.restarts} restarts" if status.restarts else ""
+    names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)
+    missing = f"; missing: {', '.join([*names][:NAMED])}{', …' * (len(names) > NAMED)}" if names else ""
+    return f"specdec: capture {status.state.value} after {clock(status.wall_s)}, {status.boots} boots{restarts}{missing}"

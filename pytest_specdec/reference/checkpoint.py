@@ -1,0 +1,134 @@
+"""A checkpoint: a folder in Hugging Face layout, found by name or path and read into float32 arrays."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["ARCHITECTURE", "Checkpoint", "Shape", "locate", "read"]
+
+ARCHITECTURE: Final = "Qwen3ForCausalLM"
+PACKAGED: Final = Path(__file__).parent / "checkpoints"
+_FILES: Final = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The sizes of a Qwen3 decoder, as its config.json states them."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    positions: int
+    """``max_position_embeddings``: the longest sequence it was made for, in tokens."""
+    rope_theta: float
+    norm_epsilon: float
+    eos_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a folder holds."""
+
+    folder: Path
+    shape: Shape
+    tensors: Mapping[str, NDArray[np.float32]]
+    """By Hugging Face name, matrices as (out, in)."""
+
+
+def locate(model: str) -> Path:
+    """Return the folder of a packaged checkpoint's name, or of a path. Raises EngineError when there is none."""
+    packaged = sorted(p.name for p in PACKAGED.iterdir() if p.is_dir())
+    if model in packaged:
+        return PACKAGED / model
+    folder = Path(model).expanduser()
+    missing = [name for name in _FILES if not (folder / name).is_file()]
+    if not missing:
+        return folder
+    near = difflib.get_close_matches(model, packaged, n=1)
+    raise EngineError(
+        what=f"no checkpoint {model!r}",
+        where=str(folder.absolute()),
+        found="no such folder" if not folder.is_dir() else f"a folder without {', '.join(missing)}",
+        expected=f"a packaged checkpoint ({', '.join(packaged)}) or a folder with {', '.join(_FILES)}",
+        remedy=f"did you mean {near[0]!r}?" if near else "name a packaged checkpoint or give the path of a Hugging Face folder",
+    )
+
+
+def read(model: str) -> Checkpoint:
+    """Return the checkpoint of that name or path. Raises EngineError when it is missing, of another architecture, or of another type."""
+    folder = locate(model)
+    shape = _shape(folder / "config.json")
+    return Checkpoint(folder=folder, shape=shape, tensors=_tensors(folder / "model.safetensors"))
+
+
+def _shape(path: Path) -> Shape:
+    config = json.loads(path.read_text("utf-8"))
+    _refuse_other(path, config)
+    eos = config["eos_token_id"]
+    rope = config.get("rope_parameters") or config
+    return Shape(
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+        vocabulary=config["vocab_size"],
+        positions=config["max_position_embeddings"],
+        rope_theta=float(rope.get("rope_theta", 10_000.0)),
+        norm_epsilon=config["rms_norm_eps"],
+        eos_ids=tuple(eos) if isinstance(eos, list) else (eos,),
+    )
+
+
+def _refuse_other(path: Path, config: Mapping[str, object]) -> None:
+    wanted: Mapping[str, tuple[object, ...]] = {
+        "architectures": ([ARCHITECTURE],),
+        "attention_bias": (None, False),
+        "hidden_act": ("silu",),
+        "rope_scaling": (None,),
+        "use_sliding_window": (None, False),
+    }
+    for key, values in wanted.items():
+        if config.get(key) not in values:
+            raise EngineError(
+                what="the reference engine cannot run this checkpoint",
+                where=f"{path}: {key}",
+                found=json.dumps(config.get(key)),
+                expected=json.dumps(values[-1]),
+                remedy="use a Qwen3 checkpoint, or an engine that supports this one",
+            )
+
+
+def _tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    import numpy as np  # noqa: PLC0415 - after __main__ has set the BLAS threads
+    from safetensors import SafetensorError  # noqa: PLC0415 - an optional library
+    from safetensors.numpy import load_file  # noqa: PLC0415 - an optional library
+
+    try:
+        stored = load_file(path)
+    except (SafetensorError, TypeError, AttributeError) as error:
+        raise EngineError(
+            what="weights cannot be read",
+            where=str(path),
+            found=str(error),
+            expected="safetensors in float16 or float32",
+            remedy="save the checkpoint again with dtype float16",
+        ) from error
+    return {name: tensor.astype(np.float32) for name, tensor in stored.items()}

@@ -1,0 +1,68 @@
+"""Counters: what the engine has done since it booted, in vLLM's names for Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Counters"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Counted by the engine's thread, read by the server's."""
+
+    draft_tokens_a_step: int
+    """k; 0 on a baseline, which then has no speculation series."""
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    """Tokens handed out: what a limit cut off is not in it."""
+    running: int = 0
+    waiting: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def drafted(self, drafted: int, accepted: int) -> None:
+        """Count one row of one verify step, before any limit cuts its window; a row without a draft is none."""
+        if not drafted:
+            return
+        self.accepted_per_position.extend([0] * (self.draft_tokens_a_step - len(self.accepted_per_position)))
+        self.drafts += 1
+        self.draft_tokens += drafted
+        self.accepted_tokens += accepted
+        for position in range(accepted):
+            self.accepted_per_position[position] += 1
+
+    def prometheus(self, model_name: str) -> str:
+        """Return the text that /metrics serves."""
+        label = f'engine="0",model_name="{_escaped(model_name)}"'
+        lines = [
+            *_series("prompt_tokens_total", "counter", "Prefill tokens processed.", {label: self.prompt_tokens}),
+            *_series("generation_tokens_total", "counter", "Generation tokens processed.", {label: self.generation_tokens}),
+            *_series("num_requests_running", "gauge", "Sequences in the batch.", {label: self.running}),
+            *_series("num_requests_waiting", "gauge", "Sequences that wait for a slot.", {label: self.waiting}),
+        ]
+        if self.draft_tokens_a_step:
+            lines += self._speculation(label)
+        return "\n".join(lines) + "\n"
+
+    def _speculation(self, label: str) -> list[str]:
+        positions = self.accepted_per_position + [0] * (self.draft_tokens_a_step - len(self.accepted_per_position))
+        by_position = {f'{label},position="{i}"': count for i, count in enumerate(positions)}
+        return [
+            *_series("spec_decode_num_drafts_total", "counter", "Verify steps with a draft.", {label: self.drafts}),
+            *_series("spec_decode_num_draft_tokens_total", "counter", "Draft tokens.", {label: self.draft_tokens}),
+            *_series("spec_decode_num_accepted_tokens_total", "counter", "Accepted draft tokens.", {label: self.accepted_tokens}),
+            *_series("spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted draft tokens by position.", by_position),
+        ]
+
+
+def _series(name: str, kind: str, text: str, values: dict[str, int]) -> list[str]:
+    family = f"vllm:{name}"
+    samples = [f"{family}{{{labels}}} {float(value)}" for labels, value in values.items()]
+    return [f"# HELP {family} {text}", f"# TYPE {family} {kind}", *samples]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,164 @@
+"""Drafters: where draft tokens come from."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pytest_specdec.reference.sampler import laws, pick
+from pytest_specdec.reference.verify import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from pytest_specdec.reference.model import Model
+    from pytest_specdec.reference.sampler import Sampling
+    from pytest_specdec.reference.sequence import Sequence
+
+__all__ = ["Drafter", "ModelDrafter", "NgramDrafter", "NoDrafter", "lookup"]
+
+
+class Drafter(Protocol):
+    """What proposes tokens; row i of a batch sits in slot i."""
+
+    tokens: int
+    """Draft tokens a step at most: k."""
+
+    def enter(self, slot: int, tokens: Rows[int]) -> None:
+        """Take in the prompt of the sequence that got ``slot``."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Follow a sequence of ``length`` tokens to another slot."""
+
+    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
+        """Return a draft for every row; ``uniforms`` is (n, k)."""
+
+
+class NoDrafter:
+    """The baseline's drafter: it never proposes anything."""
+
+    tokens = 0
+
+    def enter(self, slot: int, tokens: Rows[int]) -> None:
+        """Need no prompt."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Hold nothing to move."""
+
+    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
+        """Return an empty draft."""
+        return Draft(tokens=np.zeros((len(rows), 0), np.intp), counts=np.zeros(len(rows), np.intp))
+
+
+def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]:
+    """Return the continuation, at most ``k`` tokens, of an earlier occurrence of the n-gram that ``tokens`` end in; () without one.
+
+    ``tokens`` are the prompt and everything emitted so far. n runs from ``n_max`` down to ``n_min``; the first n for which
+    ``tokens[i:i+n] == tokens[len(tokens)-n:]`` for some ``i < len(tokens) - n`` decides, with the smallest such ``i``: the earliest
+    occurrence of the longest matching n-gram, as in vLLM. Occurrences may overlap the suffix. The draft is ``tokens[i+n:i+n+k]``,
+    which ends with the tokens, so it may be shorter than ``k`` but never empty.
+    """
+    words = array("I", tokens)
+    data, width, total = words.tobytes(), words.itemsize, len(words)
+    for n in range(min(n_max, total - 1), n_min - 1, -1):
+        suffix = data[-n * width :]
+        at = data.find(suffix, 0, (total - 1) * width)
+        while at % width and at != -1:
+            at = data.find(suffix, at + 1, (total - 1) * width)
+        if at != -1:
+            start = at // width + n
+            return tuple(words[start : start + k])
+    return ()
+
+
+class NgramDrafter:
+    """Prompt lookup: no model, the sequence's own past proposes; see :func:`lookup`."""
+
+    def __init__(self, *, tokens: int, n_min: int, n_max: int) -> None:
+        self.tokens = tokens
+        self.n_min = n_min
+        self.n_max = n_max
+
+    def enter(self, slot: int, tokens: Rows[int]) -> None:
+        """Need no prompt: the sequence has it."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Hold nothing to move."""
+
+    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
+        """Return what followed; rows without an earlier occurrence propose nothing, and drafts end where a grammar would refuse them."""
+        found = [self._found(row) for row in rows]
+        counts = np.array([len(draft) for draft in found], np.intp)
+        tokens = np.zeros((len(rows), int(counts.max(initial=0))), np.intp)
+        for row, draft in enumerate(found):
+            tokens[row, : len(draft)] = draft
+        return Draft(tokens=tokens, counts=counts)
+
+    def _found(self, row: Sequence) -> tuple[int, ...]:
+        draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
+        return draft if row.grammar is None else row.grammar.allowed(draft)
+
+
+class ModelDrafter:
+    """A smaller model of the same vocabulary, with a cache of its own.
+
+    Its cache holds what it was fed: the tokens of accepted drafts are in place, and what a refused draft left is overwritten.
+    """
+
+    def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool) -> None:
+        self.tokens = tokens
+        self._model = model
+        self._cache = model.cache(slots)
+        self._probabilistic = probabilistic
+
+    def enter(self, slot: int, tokens: Rows[int]) -> None:
+        """Fill the slot's cache with the prompt."""
+        self._model.forward(np.array([tokens], np.intp), self._cache, np.zeros(1, np.intp), slot=slot)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the slot's cache."""
+        self._cache[:, target, :, :length] = self._cache[:, source, :, :length]
+
+    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
+        """Return k tokens a row, drawn from the draft's own processed law, or its best tokens when it drafts greedily."""
+        n = len(rows)
+        lengths = np.array([len(row.tokens) for row in rows], np.intp)
+        # The last two tokens are fed: when a whole draft was accepted, its last token has not been fed yet.
+        fed = np.array([row.tokens[-2:] for row in rows], np.intp)
+        drafted = np.zeros((n, self.tokens), np.intp)
+        q = np.zeros((n, self.tokens, self._model.shape.vocabulary), np.float32) if self._probabilistic else None
+        for step in range(self.tokens):
+            hidden = self._model.forward(fed, self._cache, lengths - fed.shape[1] + step)
+            logits = self._model.logits(hidden.reshape(n, fed.shape[1], -1)[:, -1])
+            _mask(rows, logits)
+            if q is None:
+                drafted[:, step] = logits.argmax(axis=1)
+            else:
+                q[:, step] = laws(logits, sampling)
+                drafted[:, step] = pick(q[:, step], uniforms[:, step])
+            fed = drafted[:, step : step + 1]
+            _advance(rows, fed[:, 0])
+        _retreat(rows, self.tokens)
+        return Draft(tokens=drafted, counts=np.full(n, self.tokens, np.intp), q=q)
+
+
+def _mask(rows: Rows[Sequence], logits: NDArray[np.float32]) -> None:
+    for row, law in zip(rows, logits, strict=True):
+        if row.grammar is not None:
+            law[~row.grammar.mask()] = -np.inf
+
+
+def _advance(rows: Rows[Sequence], tokens: NDArray[np.intp]) -> None:
+    for row, token in zip(rows, tokens.tolist(), strict=True):
+        if row.grammar is not None:
+            row.grammar.advance(token)
+
+
+def _retreat(rows: Rows[Sequence], count: int) -> None:
+    for row in rows:
+        if row.grammar is not None:
+            row.grammar.retreat(count)

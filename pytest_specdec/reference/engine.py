@@ -1,0 +1,160 @@
+"""The engine: a batch in a thread of its own, and what crosses between it and the server."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.errors import EngineError
+from pytest_specdec.reference import checkpoint, faults, model
+from pytest_specdec.reference.batch import Batch
+from pytest_specdec.reference.counters import Counters
+from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
+from pytest_specdec.reference.grammar import Grammars
+from pytest_specdec.reference.padding import padded
+from pytest_specdec.reference.sequence import Delta, Sequence, randomness
+from pytest_specdec.reference.text import Text
+from pytest_specdec.reference.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.drafters import Drafter
+    from pytest_specdec.reference.request import Request
+    from pytest_specdec.reference.settings import Settings, Speculation
+
+__all__ = ["Engine"]
+
+_JOIN_S: Final = 5.0
+
+
+class Engine:
+    """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step."""
+
+    def __init__(self, settings: Settings) -> None:
+        target = checkpoint.read(settings.model)
+        _refuse_length(settings, target.shape.positions)
+        speculation = settings.speculation
+        window = 1 + (speculation.tokens if speculation else 0)
+        positions = settings.max_model_len + window
+        self.settings = settings
+        self.shape = target.shape
+        self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
+        self.counters = Counters(draft_tokens_a_step=window - 1)
+        self.rules = faults.rules(settings.fault, speculating=speculation is not None, ceiling=positions - window)
+        drafter = _drafter(speculation, target.shape.vocabulary, positions, settings.max_num_seqs)
+        decoder = padded(model.load(target, positions), settings.padded_layers)
+        self._batch = Batch(decoder, drafter, slots=settings.max_num_seqs, counters=self.counters, rules=self.rules)
+        self._inbox: SimpleQueue[tuple[Sequence, ...]] = SimpleQueue()
+        self._dropped: SimpleQueue[Sequence] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._tell: Callable[[list[Delta]], None] = lambda _: None
+        self._stopping = False
+        self._arrived = count()
+        self._grammars: Grammars | None = None
+        self.dead = False
+        """Whether a step raised: then nothing is answered any more."""
+
+    @property
+    def grammars(self) -> Grammars:
+        """The grammars over the target's vocabulary."""
+        if self._grammars is None:
+            self._grammars = Grammars(self.tokenizer.file, self.shape.eos_ids)
+        return self._grammars
+
+    def compiled(self, schema: Mapping[str, JSON] | None) -> str:
+        """Return the grammar of a schema, of any JSON object for None. Raises ValueError where it cannot be compiled."""
+        return self.grammars.of_schema(schema)
+
+    def start(self, tell: Callable[[list[Delta]], None]) -> None:
+        """Start the thread; in it, ``tell`` gets what each step added."""
+        self._tell = tell
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the step it is in; sequences in flight fail."""
+        self._stopping = True
+        self._inbox.put(())
+        self._thread.join(_JOIN_S)
+
+    def sequences(self, request: Request, tell: Callable[[Delta], None]) -> tuple[Sequence, ...]:
+        """Return the n sequences of a request, not queued yet."""
+        seed = hash((self.settings.seed, next(self._arrived))) if request.seed is None else request.seed
+        return tuple(
+            Sequence(
+                request,
+                index=index,
+                random=randomness(seed, index),
+                text=Text(self.tokenizer.pieces, request.stop),
+                eos_ids=self.shape.eos_ids,
+                grammar=None if request.grammar is None else self.grammars.start(request.grammar),
+                tell=tell,
+            )
+            for index in range(request.n)
+        )
+
+    def submit(self, sequences: tuple[Sequence, ...]) -> None:
+        """Queue sequences."""
+        self._inbox.put(sequences)
+
+    def drop(self, sequences: Iterable[Sequence]) -> None:
+        """Stop working on sequences that nobody waits for."""
+        for sequence in sequences:
+            self._dropped.put(sequence)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._receive()
+                if self._batch.busy:
+                    self._tell(self._batch.step())
+        except Exception:  # noqa: BLE001 - whatever broke the step, clients must not wait for ever
+            traceback.print_exc()
+            self.dead = True
+        self._tell([sequence.give_up() for sequence in self._batch.clear()])
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                arrived = self._inbox.get(block=not self._batch.busy and not self._stopping)
+            except Empty:
+                break
+            for sequence in arrived:
+                self._batch.add(sequence)
+        dropped = set()
+        while not self._dropped.empty():
+            dropped.add(self._dropped.get())
+        if dropped:
+            self._batch.drop(dropped)
+
+
+def _drafter(speculation: Speculation | None, vocabulary: int, positions: int, slots: int) -> Drafter:
+    if speculation is None:
+        return NoDrafter()
+    if speculation.method == "ngram":
+        return NgramDrafter(tokens=speculation.tokens, n_min=speculation.n_min, n_max=speculation.n_max)
+    draft = checkpoint.read(speculation.model)
+    if draft.shape.vocabulary != vocabulary:
+        raise EngineError(
+            what="the draft has another vocabulary than the target",
+            where="--speculative-config: model",
+            found=f"{draft.shape.vocabulary} tokens in {speculation.model}",
+            expected=f"{vocabulary} tokens",
+            remedy="use a draft of the target's family",
+        )
+    loaded = model.load(draft, positions)
+    return ModelDrafter(loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic)
+
+
+def _refuse_length(settings: Settings, positions: int) -> None:
+    if settings.max_model_len > positions:
+        raise EngineError(
+            what="the model is not made for sequences that long",
+            where="--max-model-len",
+            found=str(settings.max_model_len),
+            expected=f"at most {positions}, the checkpoint's max_position_embeddings",
+        )

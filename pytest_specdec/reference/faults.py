@@ -1,0 +1,96 @@
+"""Faults: named, deliberate bugs, each a set of rules with one decision replaced. No other module knows that they exist."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.errors import EngineError
+from pytest_specdec.reference.verify import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from pytest_specdec.reference.request import Request
+
+__all__ = ["FAULTS", "rules"]
+
+
+def rules(name: str, *, speculating: bool, ceiling: int) -> Rules:
+    """Return the rules of a server: the right ones for no name, else those with that fault.
+
+    ``ceiling`` is the longest cache length from which a whole window still fits. Raises EngineError for an unknown name, and for a
+    fault without speculation.
+    """
+    if not name:
+        return Rules()
+    if name not in FAULTS:
+        near = difflib.get_close_matches(name, FAULTS, n=1)
+        raise EngineError(
+            what="no such fault",
+            where="--fault",
+            found=name,
+            expected=", ".join(FAULTS),
+            remedy=f"did you mean {near[0]!r}?" if near else "name one of these",
+        )
+    if not speculating:
+        raise EngineError(
+            what="a fault of speculation on a server that does not speculate",
+            where="--fault",
+            found=f"{name} without --speculative-config",
+            expected="--speculative-config beside it",
+            remedy="plant the fault in the variant: the baseline is the judge",
+        )
+    return FAULTS[name](ceiling)
+
+
+def _accept_all(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Keep every draft token, whatever the target says: m = q at draft positions, p at the bonus."""
+
+    def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG001 - a rule's signature
+        return np.ones(p.shape, np.bool_)
+
+    return Rules(accept=accept)
+
+
+def _resample_from_p(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Draw the recovered token from p: m = min(p, q) + (1 - sum min(p, q)) p."""
+
+    def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+        return p
+
+    return Rules(residual=residual)
+
+
+def _kv_off_by_one(ceiling: int) -> Rules:
+    """Keep one entry too many in the target's cache after a refusal: the refused draft stays in the past, and positions shift by one."""
+
+    def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:
+        kept: NDArray[np.intp] = np.minimum(lengths + 1 + accepted + (accepted < drafted), ceiling)
+        return kept
+
+    return Rules(keep=keep)
+
+
+def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Kill the process when a request brings a grammar."""
+
+    def admit(request: Request) -> None:
+        if request.grammar is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Rules(admit=admit)
+
+
+FAULTS: Mapping[str, Callable[[int], Rules]] = {
+    "accept-all": _accept_all,
+    "resample-from-p": _resample_from_p,
+    "kv-off-by-one": _kv_off_by_one,
+    "die-on-json": _die_on_json,
+}

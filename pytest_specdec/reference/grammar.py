@@ -1,0 +1,93 @@
+"""A grammar: which tokens may come next, for every position of a draft too, through llguidance."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from llguidance import LLMatcher
+    from llguidance._lib import JsonCompileOptions
+    from numpy.typing import NDArray
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Grammar", "Grammars"]
+
+_ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
+_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As ``json.dumps`` writes: a small model that may put white space anywhere puts nothing else for long stretches."""
+
+
+class Grammars:
+    """The grammars over one vocabulary. llguidance is imported with the first one: most servers are never asked for any."""
+
+    def __init__(self, tokenizer_file: Path, eos_ids: tuple[int, ...]) -> None:
+        from llguidance import LLTokenizer  # noqa: PLC0415 - 60 ms of boot that most servers do not need
+
+        self._tokenizer = LLTokenizer(tokenizer_file.read_text("utf-8"), eos_token=list(eos_ids))
+
+    def of_schema(self, schema: Mapping[str, JSON] | None) -> str:
+        """Return the grammar of a JSON Schema, of any JSON object for None. Raises ValueError where llguidance cannot compile it."""
+        from llguidance import LLMatcher  # noqa: PLC0415 - as above
+
+        wanted = json.dumps(_ANY_OBJECT if schema is None else schema)
+        grammar: str = LLMatcher.grammar_from_json_schema(wanted, overrides=_LAYOUT)
+        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+        if failed:
+            raise ValueError("; ".join(messages))
+        return grammar
+
+    def start(self, grammar: str) -> Grammar:
+        """Return a grammar at its beginning."""
+        from llguidance import LLMatcher  # noqa: PLC0415 - as above
+
+        return Grammar(LLMatcher(self._tokenizer, grammar), self._tokenizer.vocab_size)
+
+
+class Grammar:
+    """Where one sequence stands in its grammar; steps ahead are taken back with :meth:`retreat`."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._beyond = 0
+        """Tokens taken after the end: llguidance refuses them, and what is drafted there is cut anyway."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return which tokens may come next, (vocabulary,); behind the end only the end-of-sequence token."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        return np.unpackbits(bits, bitorder="little", count=self._vocabulary).view(np.bool_)
+
+    def advance(self, token: int) -> None:
+        """Take one token that :meth:`mask` allows. Raises ValueError for any other."""
+        if self._beyond or self._matcher.is_stopped():
+            self._beyond += 1
+        elif not self._matcher.consume_token(token):
+            raise ValueError(self._matcher.get_error())
+
+    def retreat(self, count: int) -> None:
+        """Take back the last ``count`` tokens."""
+        unseen = min(count, self._beyond)
+        self._beyond -= unseen
+        if count > unseen:
+            self._matcher.rollback(count - unseen)
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the part of ``tokens`` before the first that may not come."""
+        return () if self._beyond else tokens[: self._matcher.validate_tokens(list(tokens))]
+
+    def walk(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        """Return the masks at each of ``tokens`` and behind the last, (len(tokens) + 1, vocabulary); stays where it is."""
+        masks = []
+        for token in tokens:
+            masks.append(self.mask())
+            self.advance(token)
+        masks.append(self.mask())
+        self.retreat(len(tokens))
+        return np.array(masks)

@@ -1,0 +1,235 @@
+"""The protocol: a body of OpenAI's completions or chat route, in vLLM's dialect, to a request; whatever is not honoured is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Route
+from pytest_specdec.reference.fields import Fields, Refusal
+from pytest_specdec.reference.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.tokenizer import Tokenizer
+
+__all__ = ["Limits", "parse"]
+
+_BOTH: Final = frozenset({
+    "ignore_eos", "logprobs", "max_tokens", "model", "n", "prompt_logprobs", "response_format", "return_token_ids",
+    "return_tokens_as_token_ids", "seed", "stop", "stream", "stream_options", "temperature", "top_k", "top_p", "user",
+})  # fmt: skip
+_KNOWN: Final = {
+    Route.COMPLETIONS: _BOTH | {"prompt"},
+    Route.CHAT: _BOTH | {"messages", "max_completion_tokens", "top_logprobs"},
+}
+_NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True, False),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "parallel_tool_calls": (True, False),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+_MOST_CHOICES: Final = 256
+_MOST_STOPS: Final = 16
+_GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
+_DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a server allows."""
+
+    model: str
+    max_model_len: int
+    max_logprobs: int
+    grammar: Callable[[Mapping[str, JSON] | None], str]
+    """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
+
+
+def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Request:
+    """Return the request that a body asks for. Raises Refusal."""
+    if not isinstance(body, dict):
+        raise Refusal(message="the body must be a JSON object")
+    fields = Fields(body)
+    model = fields.text("model")
+    if model is not None and model != limits.model:
+        raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
+    fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
+    prompt = _prompt(fields, tokenizer) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
+    temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
+    top_k = fields.integer("top_k", low=-1) or 0
+    request = Request(
+        prompt=prompt,
+        max_tokens=_max_tokens(route, fields, len(prompt), limits),
+        temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+        top_k=max(top_k, 0),
+        top_p=_top_p(fields),
+        seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
+        n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
+        stop=fields.strings("stop", most=_MOST_STOPS),
+        ignore_eos=fields.flag("ignore_eos"),
+        logprobs=_logprobs(route, fields, limits),
+        prompt_logprobs=_reported(fields, "prompt_logprobs", limits),
+        grammar=_grammar(fields, limits),
+        stream=fields.flag("stream"),
+        include_usage=_include_usage(fields),
+        return_token_ids=fields.flag("return_token_ids"),
+        tokens_as_ids=fields.flag("return_tokens_as_token_ids"),
+    )
+    _refuse_together(request)
+    return request
+
+
+def _refuse_together(request: Request) -> None:
+    if request.n > 1 and request.temperature == 0:
+        raise Refusal(message="n must be 1 when using greedy sampling", param="n")
+    if request.stream and request.prompt_logprobs is not None:
+        raise Refusal(message="prompt_logprobs are not available when stream is true", param="prompt_logprobs")
+    if request.include_usage and not request.stream:
+        raise Refusal(message="stream_options are for stream: true", param="stream_options")
+
+
+def _prompt(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+    prompt = fields.value("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return _some(tokenizer.encode(prompt), "prompt")
+    if not isinstance(prompt, list):
+        raise Refusal(message="prompt must be a string or a list of token ids", param="prompt")
+    ids = tuple(i for i in prompt if isinstance(i, int) and not isinstance(i, bool))
+    if len(ids) != len(prompt):
+        raise Refusal(
+            message="prompt must be one string or one list of token ids; several prompts in one request are not supported", param="prompt"
+        )
+    strange = [i for i in ids if not 0 <= i < tokenizer.vocabulary]
+    if strange:
+        raise Refusal(message=f"Token id {strange[0]} is out of vocabulary (0 to {tokenizer.vocabulary - 1})", param="prompt")
+    return _some(ids, "prompt")
+
+
+def _conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+    messages = fields.value("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refusal(message="messages must be a list that is not empty", param="messages")
+    try:
+        text = tokenizer.converse([_message(message) for message in messages])
+    except ValueError as error:
+        raise Refusal(message=str(error), param="messages") from error
+    return _some(tokenizer.encode(text), "messages")
+
+
+def _message(message: JSON) -> dict[str, str]:
+    if not isinstance(message, dict) or not set(message) <= {"role", "content", "name"}:
+        raise Refusal(message="a message must be an object with role and content only", param="messages")
+    role, content = message.get("role"), message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part) for part in content)
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise Refusal(message="a message must have a role and a text", param="messages")
+    return {"role": role, "content": content}
+
+
+def _part(part: JSON) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
+        return text
+    raise Refusal(message="only text parts are supported in a message", param="messages")
+
+
+def _some(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
+    if not ids:
+        raise Refusal(message="the prompt has no tokens", param=param)
+    return ids
+
+
+def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: Limits) -> int:
+    room = limits.max_model_len - prompt_tokens
+    asked = fields.integer("max_tokens", low=1)
+    if route is Route.CHAT:
+        asked = fields.integer("max_completion_tokens", low=1) or asked or room
+    asked = _DEFAULT_MAX_TOKENS if asked is None else asked
+    if asked > room or room < 1:
+        raise Refusal(
+            message=f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
+            f"{max(asked, 1)} output tokens "
+            f"and your prompt contains {prompt_tokens} input tokens. Please reduce the length of the input prompt or the number of "
+            "requested output tokens.",
+            param="max_tokens",
+        )
+    return asked
+
+
+def _top_p(fields: Fields) -> float:
+    top_p = fields.number("top_p", 1.0, low=0.0, high=1.0)
+    if top_p == 0:
+        raise Refusal(message="top_p must be above 0", param="top_p")
+    return top_p
+
+
+def _logprobs(route: Route, fields: Fields, limits: Limits) -> int | None:
+    if route is Route.COMPLETIONS:
+        return _reported(fields, "logprobs", limits)
+    top = _reported(fields, "top_logprobs", limits)
+    if not fields.flag("logprobs"):
+        if top:
+            raise Refusal(message="top_logprobs needs logprobs: true", param="top_logprobs")
+        return None
+    return top or 0
+
+
+def _reported(fields: Fields, name: str, limits: Limits) -> int | None:
+    return fields.integer(name, low=0, high=limits.max_logprobs)
+
+
+def _include_usage(fields: Fields) -> bool:
+    options = fields.object("stream_options")
+    if options is None:
+        return False
+    inner = Fields(options)
+    try:
+        inner.refuse_unknown({"include_usage"}, {"continuous_usage_stats": (False,)})
+        return inner.flag("include_usage")
+    except Refusal as refusal:
+        raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
+
+
+def _grammar(fields: Fields, limits: Limits) -> str | None:
+    wanted = fields.object("response_format")
+    kind = None if wanted is None else wanted.get("type")
+    if wanted is None or kind == "text":
+        return None
+    schema = None
+    if kind == "json_schema":
+        described = wanted.get("json_schema")
+        schema = described.get("schema") if isinstance(described, dict) else None
+        if not isinstance(schema, dict):
+            raise Refusal(message="response_format.json_schema.schema must be an object", param="response_format")
+    elif kind != "json_object":
+        raise Refusal(message="response_format.type must be text, json_object or json_schema", param="response_format")
+    try:
+        return limits.grammar(schema)
+    except ValueError as error:
+        raise Refusal(message=f"the schema cannot be compiled: {error}", param="response_format") from error

@@ -1,0 +1,119 @@
+"""A sequence: one choice of one request on its way through the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Several
+
+    from pytest_specdec.reference.grammar import Grammar
+    from pytest_specdec.reference.logprobs import Entry
+    from pytest_specdec.reference.request import Request
+    from pytest_specdec.reference.text import Text
+
+__all__ = ["Delta", "Sequence", "randomness"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one step added to a sequence."""
+
+    sequence: Sequence
+    tokens: tuple[int, ...]
+    text: str
+    entries: tuple[Entry, ...] = ()
+    """One per token where log-probabilities were asked for, else empty."""
+    first: bool = False
+    """Whether nothing came before it."""
+    finish_reason: str | None = None
+    """Why it is the last one; the sequence itself may be steps ahead by the time this is read. ``abort`` when it was given up."""
+    stop_reason: str | None = None
+
+
+def randomness(seed: int, index: int) -> np.random.Generator:
+    """Return the generator of choice ``index`` under ``seed``: randomness belongs to a sequence, never to a batch."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed & (2**64 - 1), index])))
+
+
+class Sequence:
+    """One choice: its tokens, where it stands in text and grammar, and what it was dealt."""
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        index: int,
+        random: np.random.Generator,
+        text: Text,
+        eos_ids: tuple[int, ...],
+        grammar: Grammar | None = None,
+        tell: Callable[[Delta], None] = lambda _: None,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.random = random
+        self.text = text
+        self.grammar = grammar
+        self.tell = tell
+        self.tokens = list(request.prompt)
+        """The prompt and everything emitted."""
+        self.entries: list[Entry] = []
+        self.prompt_entries: list[Entry] = []
+        self.drafted: list[int] = []
+        """Draft tokens by verify step."""
+        self.accepted: list[int] = []
+        """Accepted draft tokens by verify step, before a limit cuts the window."""
+        self.finish_reason: str | None = None
+        self.stop_reason: str | None = None
+        self._end_ids = () if request.ignore_eos else eos_ids
+
+    @property
+    def emitted(self) -> list[int]:
+        """The emitted tokens, an end-of-sequence token included."""
+        return self.tokens[len(self.request.prompt) :]
+
+    def give_up(self) -> Delta:
+        """Return the delta that says no more will come."""
+        return Delta(sequence=self, tokens=(), text="", finish_reason="abort")
+
+    def take(self, window: Several[int], entries: Several[Entry] = ()) -> Delta:
+        """Append a window, up to whatever ends the sequence."""
+        taken = 0
+        first = len(self.tokens) == len(self.request.prompt)
+        for token in window:
+            taken += 1
+            self._append(token)
+            if self.finish_reason is not None:
+                break
+        kept = tuple(entries[:taken])
+        self.entries.extend(kept)
+        text = self.text.release(ended=self.finish_reason is not None)
+        return Delta(
+            sequence=self,
+            tokens=tuple(window[:taken]),
+            text=text,
+            entries=kept,
+            first=first,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.grammar is not None:
+            self.grammar.advance(token)
+        self.stop_reason = self.text.take(token)
+        if self.stop_reason is not None:
+            self.finish_reason = "stop"
+            return
+        if token in self._end_ids:
+            self.finish_reason = "stop"
+        elif len(self.tokens) - len(self.request.prompt) >= self.request.max_tokens:
+            self.finish_reason = "length"
+        if self.finish_reason is not None:
+            self.text.end()

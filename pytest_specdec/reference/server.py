@@ -1,0 +1,136 @@
+"""The server: OpenAI's routes over an engine, in vLLM's dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route as Path
+
+import pytest_specdec
+from pytest_specdec.model.workload import Route
+from pytest_specdec.reference import protocol
+from pytest_specdec.reference.answering import Stream, whole
+from pytest_specdec.reference.fields import Refusal
+from pytest_specdec.reference.replies import Reply, error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request as Incoming
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.engine import Engine
+    from pytest_specdec.reference.sequence import Delta
+
+__all__ = ["application"]
+
+
+def application(engine: Engine) -> Starlette:
+    """Return the ASGI application; its lifespan starts and stops the engine."""
+    served = _Served(engine)
+    return Starlette(
+        routes=[
+            Path("/health", served.health),
+            Path("/version", served.version),
+            Path("/v1/models", served.models),
+            Path("/metrics", served.metrics),
+            Path("/v1/completions", served.completions, methods=["POST"]),
+            Path("/v1/chat/completions", served.chat, methods=["POST"]),
+        ],
+        lifespan=served.lifespan,
+    )
+
+
+class _Served:
+    """The routes of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        settings = engine.settings
+        self._limits = protocol.Limits(
+            model=settings.name,
+            max_model_len=settings.max_model_len,
+            max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
+            grammar=engine.compiled,
+        )
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        """Run the engine; what it says each step crosses over in one call."""
+        loop = asyncio.get_running_loop()
+        self._engine.start(lambda deltas: _across(loop, deltas))
+        yield
+        await asyncio.to_thread(self._engine.stop)
+
+    async def health(self, _request: Incoming) -> Response:
+        """Say whether requests will be answered."""
+        return Response(status_code=503 if self._engine.dead else 200)
+
+    async def version(self, _request: Incoming) -> Response:
+        """Say which version this is."""
+        return JSONResponse({"version": pytest_specdec.__version__})
+
+    async def models(self, _request: Incoming) -> Response:
+        """List the one model."""
+        card = {"id": self._limits.model, "object": "model", "owned_by": "pytest-specdec", "root": self._engine.settings.model}
+        return JSONResponse({"object": "list", "data": [card | {"max_model_len": self._limits.max_model_len}]})
+
+    async def metrics(self, _request: Incoming) -> Response:
+        """Return the counters."""
+        text = self._engine.counters.prometheus(self._limits.model)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def completions(self, incoming: Incoming) -> Response:
+        """Continue a prompt."""
+        return await self._answer(Route.COMPLETIONS, incoming)
+
+    async def chat(self, incoming: Incoming) -> Response:
+        """Answer a conversation."""
+        return await self._answer(Route.CHAT, incoming)
+
+    async def _answer(self, route: Route, incoming: Incoming) -> Response:
+        engine = self._engine
+        try:
+            request = protocol.parse(route, _body(await incoming.body()), engine.tokenizer, self._limits)
+        except Refusal as refusal:
+            return _failed(refusal.status, refusal.message, refusal.param)
+        if engine.dead:
+            return _failed(500, "the engine is dead")
+        engine.rules.admit(request)
+        reply = Reply(
+            route=route,
+            model=self._limits.model,
+            request=request,
+            tokenizer=engine.tokenizer,
+            metrics=engine.settings.spec_decode_metrics,
+            draft_tokens=engine.counters.draft_tokens_a_step,
+        )
+        return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
+
+
+def _body(raw: bytes) -> JSON:
+    try:
+        parsed: JSON = json.loads(raw)
+    except ValueError as problem:
+        raise Refusal(message=f"the body is no JSON: {problem}") from problem
+    return parsed
+
+
+def _failed(status: int, message: str, param: str | None = None) -> Response:
+    return JSONResponse(error(status, message, param), status_code=status)
+
+
+def _across(loop: asyncio.AbstractEventLoop, deltas: list[Delta]) -> None:
+    # The loop is closed when a last step ends after the server did.
+    if deltas and not loop.is_closed():
+        loop.call_soon_threadsafe(_deliver, deltas)
+
+
+def _deliver(deltas: list[Delta]) -> None:
+    for delta in deltas:
+        delta.sequence.tell(delta)

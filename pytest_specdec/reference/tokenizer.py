@@ -1,0 +1,91 @@
+"""The tokenizer: text to ids, ids to bytes, and conversations to prompts."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer as Encoder
+
+from pytest_specdec.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from jinja2 import Template
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer as a checkpoint ships it. Special tokens have no text."""
+
+    def __init__(self, folder: Path, vocabulary: int) -> None:
+        self.file = folder / "tokenizer.json"
+        self.vocabulary = vocabulary
+        self._template_file = folder / "chat_template.jinja"
+        document = json.loads(self.file.read_text("utf-8"))
+        if (document.get("decoder") or {}).get("type") != "ByteLevel":
+            raise EngineError(
+                what="the reference engine cannot use this tokenizer",
+                where=f"{self.file}: decoder.type",
+                found=json.dumps(document.get("decoder")),
+                expected="ByteLevel",
+                remedy="use a checkpoint with a byte-level BPE tokenizer",
+            )
+        self._encoder = Encoder.from_file(str(self.file))
+        self.pieces = _pieces(document, vocabulary)
+        """The bytes of every token id; empty for special tokens and for ids without a token."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a prompt."""
+        return tuple(self._encoder.encode(text).ids)
+
+    def word(self, token: int) -> str:
+        """Return a token alone as text, special ones by their name, half characters as U+FFFD."""
+        piece = self.pieces[token]
+        return piece.decode("utf-8", "replace") if piece else self._encoder.id_to_token(token) or ""
+
+    def converse(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return the prompt of a conversation, up to where the assistant speaks. Raises ValueError where the template refuses."""
+        from jinja2 import TemplateError  # noqa: PLC0415 - 40 ms of boot that completions do not need
+
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=True)
+        except TemplateError as error:
+            msg = f"the chat template refuses these messages: {error}"
+            raise ValueError(msg) from error
+
+    @cached_property
+    def _template(self) -> Template:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
+
+        if not self._template_file.is_file():
+            msg = f"this checkpoint has no chat template: {self._template_file.name} is missing"
+            raise ValueError(msg)
+        # Autoescaping is for HTML; a prompt is none.
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+        return environment.from_string(self._template_file.read_text("utf-8"))
+
+
+def _pieces(document: Mapping[str, object], vocabulary: int) -> tuple[bytes, ...]:
+    model, added = document["model"], document.get("added_tokens") or []
+    assert isinstance(model, dict)
+    assert isinstance(added, list)
+    letters = _letters()
+    pieces = [b""] * vocabulary
+    for word, token in model["vocab"].items():
+        if token < vocabulary:
+            pieces[token] = bytes(letters[letter] for letter in word if letter in letters)
+    for token in added:
+        pieces[token["id"]] = b"" if token["special"] else token["content"].encode()
+    return tuple(pieces)
+
+
+def _letters() -> dict[str, int]:
+    """Return GPT-2's alphabet, in which every byte is a printable letter."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(plain)]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -1,0 +1,118 @@
+"""Verification: exact rejection sampling of a batch of drafts, as pure functions.
+
+Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023).
+A draft token x ~ q is kept with probability min(1, p(x)/q(x)); after the first one refused, one token is drawn from max(p - q, 0)
+normalised, after none, one from p at the next position. Every emitted token then follows p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.reference.sampler import pick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from pytest_specdec.reference.request import Request
+
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "residual", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a drafter proposes for n rows, at most k tokens each."""
+
+    tokens: NDArray[np.intp]
+    """(n, k); entries behind a row's count are there for the shape only."""
+    counts: NDArray[np.intp]
+    """(n,): how many of them the row proposes."""
+    q: NDArray[np.float32] | None = None
+    """(n, k, vocabulary): the law each was drawn from; None where they are certain, a one-hot law."""
+
+    @property
+    def width(self) -> int:
+        """Return k."""
+        return int(self.tokens.shape[1])
+
+    def mass(self) -> NDArray[np.float64]:
+        """Return q of each proposed token, (n, k)."""
+        if self.q is None:
+            return np.ones(self.tokens.shape)
+        return np.take_along_axis(self.q, self.tokens[..., None], axis=2)[..., 0].astype(np.float64)
+
+    def law(self, rows: NDArray[np.intp], at: NDArray[np.intp], vocabulary: int) -> NDArray[np.float64]:
+        """Return q, (len(rows), vocabulary), of those rows at those positions."""
+        if self.q is not None:
+            return self.q[rows, at].astype(np.float64)
+        certain = np.zeros((len(rows), vocabulary))
+        certain[np.arange(len(rows)), self.tokens[rows, at]] = 1.0
+        return certain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """What n rows emit in one step: the accepted part of the draft, then one token."""
+
+    accepted: NDArray[np.intp]
+    """(n,): draft tokens kept."""
+    last: NDArray[np.intp]
+    """(n,): the recovered token after a refusal, the bonus token after none."""
+
+
+def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say which draft tokens are kept, each with probability min(1, p/q)."""
+    kept: NDArray[np.bool_] = uniforms * q < p
+    return kept
+
+
+def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the unnormalised law of a recovered token, max(p - q, 0), rows by vocabulary."""
+    rest = np.maximum(p - q, 0.0)
+    # p = q up to float32 rounding leaves nothing; then p is the law in the limit.
+    nothing = ~rest.any(axis=1)
+    rest[nothing] = p[nothing]
+    return rest
+
+
+def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
+    """Return the cache lengths after a step: the token fed plus the accepted drafts are kept, refused ones are cut off."""
+    return lengths + 1 + accepted
+
+
+def admit(request: Request) -> None:
+    """Look at a request before it is queued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The decisions of a speculating engine."""
+
+    accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
+    residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
+    keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
+    admit: Callable[[Request], None] = admit
+
+
+def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], rules: Rules) -> Windows:
+    """Return the windows of n rows.
+
+    ``p`` is (n, k + 1, vocabulary), the target's law at every position; ``uniforms`` is (n, k + 1): k to accept by, one to draw by.
+    """
+    n, k = draft.tokens.shape
+    rows = np.arange(n)
+    accepted = np.zeros(n, np.intp)
+    if k:
+        wanted = np.take_along_axis(p[:, :k], draft.tokens[..., None], axis=2)[..., 0].astype(np.float64)
+        kept = rules.accept(wanted, draft.mass(), uniforms[:, :k]) & (np.arange(k) < draft.counts[:, None])
+        accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
+    law = p[rows, accepted].astype(np.float64)
+    refused = np.flatnonzero(accepted < draft.counts)
+    if len(refused):
+        law[refused] = rules.residual(law[refused], draft.law(refused, accepted[refused], p.shape[2]))
+    return Windows(accepted=accepted, last=pick(law, uniforms[:, k]))

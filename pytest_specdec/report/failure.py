@@ -1,0 +1,49 @@
+"""A verdict in the words of a failed test: six lines for the summary, the evidence for who reads on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report.printable import printable
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["LINES", "SECTION_LINES", "evidence", "headline", "section", "short"]
+
+LINES = 6
+"""The most lines that a failed test says in its own name."""
+
+SECTION_LINES = 40
+"""The most lines under it."""
+
+
+def headline(verdict: Verdict) -> str:
+    """Return who was judged on what, with which outcome, and the sentence."""
+    outcome = "" if verdict.outcome is Outcome.FAIL else f" {verdict.outcome.value}"
+    return printable(f"{verdict.pair} {verdict.family.value}{outcome}: {verdict.headline}")
+
+
+def short(verdict: Verdict, replay: str) -> str:
+    """Return at most six lines, the last of them the command that judges the same answers again."""
+    settle = [f"to settle it: {verdict.settle}"] if verdict.settle else []
+    room = LINES - 2 - len(settle)
+    lines = [*verdict.short[:room], *settle]
+    return "\n".join([headline(verdict), *(f"  {printable(line)}" for line in lines), f"replay: {replay}"])
+
+
+def section(verdict: Verdict) -> str:
+    """Return the evidence as far as a screen takes it."""
+    lines = evidence(verdict).split("\n")
+    left_out = [f"… and {len(lines) - SECTION_LINES} lines more in run.json"] if len(lines) > SECTION_LINES else []
+    return "\n".join([*lines[:SECTION_LINES], *left_out])
+
+
+def evidence(verdict: Verdict) -> str:
+    """Return everything the judge had to show, line by line."""
+    named = [f"named: {verdict.names}"] if verdict.names else []
+    said = [f"rules out: {verdict.rules_out}"] if verdict.rules_out else []
+    figures = [f"{name} = {value:.6g}" for name, value in sorted(verdict.figures.items())]
+    lines = [verdict.headline, *named, *verdict.short, *verdict.evidence, *said, *figures]
+    return "\n".join(printable(line) for line in lines)

@@ -1,0 +1,125 @@
+"""A run as GitHub-flavoured Markdown, small enough for a step summary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import failure, matrix, speed
+from pytest_specdec.report.matrix import Tone
+from pytest_specdec.report.printable import escaped, printable
+from pytest_specdec.report.run import Result, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.model.environment import Environment
+    from pytest_specdec.report.run import Judgement, Run
+
+__all__ = ["LIMIT_BYTES", "render"]
+
+LIMIT_BYTES = 900 * 1024
+"""GitHub drops a step summary above 1,024 KiB whole."""
+
+EVIDENCE_BYTES = 16 * 1024
+"""Per failure."""
+
+_SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAIN: ""}
+
+
+def render(run: Run) -> str:
+    """Return the report; what does not fit under ``LIMIT_BYTES`` is counted instead of shown."""
+    head = "\n".join(_head(run))
+    sections = [*map(_failure, _troubles(run)), "\n".join(_tail(run))]
+    return _fitted(head, sections)
+
+
+def _fitted(head: str, sections: Sequence[str]) -> str:
+    kept, size = [head], len(head.encode())
+    for section in sections:
+        size += len(section.encode()) + 1
+        if size > LIMIT_BYTES:
+            break
+        kept.append(section)
+    left_out = len(sections) + 1 - len(kept)
+    return "\n".join([*kept, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
+
+
+def _head(run: Run) -> Iterator[str]:
+    plan = run.plan
+    counts = ", ".join(f"{name}: {count}" for name, count in counted(run.judgements).items()) or "no verdict"
+    yield f"## {'❌' if run.red else '✅'} specdec: {escaped(plan.config)}"
+    yield ""
+    yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
+    if not run.judged:
+        yield "\n**Nothing could be judged.**"
+    yield ""
+    yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text)}" for cell in row] for row in matrix.table(run)])
+    yield from _speed(run)
+
+
+def _table(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
+    header, *body = rows
+    yield f"| {' | '.join(header)} |"
+    yield f"| {' | '.join([':--'] + [align] * (len(header) - 1))} |"
+    yield from (f"| {' | '.join(row)} |" for row in body)
+
+
+def _speed(run: Run) -> Iterator[str]:
+    for verdict in speed.verdicts(run):
+        yield f"\n**Speed of {escaped(verdict.pair)}**: {escaped(verdict.headline)}\n"
+        yield from _table([speed.HEADER, *speed.rows(verdict.figures)], align="--:")
+
+
+def _troubles(run: Run) -> tuple[Judgement, ...]:
+    return tuple(j for j in run.judgements if j.result in {Result.FAILED, Result.ERROR})
+
+
+def _failure(judgement: Judgement) -> str:
+    verdict = judgement.verdict
+    title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.workload}: {_first_line(judgement.error)}"
+    long = failure.evidence(verdict) if verdict else judgement.error
+    body = "\n".join(f"    {printable(line)}" for line in _cut(long).split("\n"))
+    return f"\n<details><summary>❌ {escaped(title)}</summary>\n\n`{_in_ticks(judgement.nodeid)}`\n\n{body}\n\n</details>"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _cut(text: str) -> str:
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= EVIDENCE_BYTES else data[:EVIDENCE_BYTES].decode("utf-8", "ignore") + "\n… cut; run.json has the whole"
+
+
+def _in_ticks(text: str) -> str:
+    return printable(text).replace("`", "'")
+
+
+def _tail(run: Run) -> Iterator[str]:
+    yield from _ruled_out(run)
+    capabilities = matrix.capability_rows(run)
+    if capabilities:
+        yield "\n### Capabilities\n"
+        yield from _table([[escaped(cell.text) for cell in row] for row in capabilities])
+    if run.notes:
+        yield "\n### Notes\n"
+        yield from (f"- {escaped(note)}" for note in run.notes)
+    if run.environment:
+        yield "\n### Environment\n"
+        yield from _environment(run.environment)
+    yield f"\nRun directory: `{_in_ticks(run.directory)}`"
+
+
+def _ruled_out(run: Run) -> Iterator[str]:
+    passes = [v for j in run.judgements if (v := j.verdict) and v.outcome is Outcome.PASS and v.rules_out]
+    if passes:
+        yield "\n### What the passes rule out\n"
+        yield from (f"- {escaped(v.pair)}, {escaped(v.workload)}: {escaped(v.rules_out)}" for v in passes)
+
+
+def _environment(environment: Environment) -> Iterator[str]:
+    devices = ", ".join(environment.devices) or "no accelerator"
+    yield f"- {escaped(environment.engine)} {escaped(environment.engine_version)}, {escaped(environment.model)}"
+    yield f"- {escaped(environment.processor)}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {escaped(devices)}"
+    yield f"- {escaped(environment.system)}, Python {escaped(environment.python)}"

@@ -1,0 +1,87 @@
+"""The table of a run: a row per pair, a column per family, a few words and a tone in each cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report.printable import printable
+from pytest_specdec.report.run import Result
+
+if TYPE_CHECKING:
+    from pytest_specdec.report.run import Judgement, Run
+
+__all__ = ["Shown", "Tone", "capability_rows", "cell", "table"]
+
+
+class Tone(StrEnum):
+    """How a cell is to be taken."""
+
+    GOOD = "good"
+    UNSURE = "unsure"
+    BAD = "bad"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Text and how it is to be taken."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+_BADNESS = (Result.PASSED, Result.SKIPPED, Result.FAILED, Result.ERROR)
+_TONES = {Result.PASSED: Tone.GOOD, Result.SKIPPED: Tone.UNSURE, Result.FAILED: Tone.BAD, Result.ERROR: Tone.BAD}
+
+
+def table(run: Run) -> tuple[tuple[Shown, ...], ...]:
+    """Return the header row and one row per pair."""
+    header = tuple(Shown(text=name) for name in ("pair", *(family.value for family in run.families)))
+    return (header, *((Shown(text=printable(pair)), *(cell(run.of(pair, family)) for family in run.families)) for pair in run.pairs))
+
+
+def cell(judgements: tuple[Judgement, ...]) -> Shown:
+    """Return the worst of a family's judgements in few words, and how many of them passed where there are several."""
+    if not judgements:
+        return Shown(text="-")
+    worst = max(judgements, key=lambda j: _BADNESS.index(j.result))
+    passed = sum(j.result is Result.PASSED for j in judgements)
+    of = f" ({passed} of {len(judgements)})" if len(judgements) > 1 else ""
+    return Shown(text=printable(_words(worst) + of), tone=_TONES[worst.result])
+
+
+def _words(judgement: Judgement) -> str:
+    verdict = judgement.verdict
+    if verdict is None:
+        return _bare(judgement)
+    told = {Outcome.FAIL: "FAIL", Outcome.NOT_SPECULATING: "NOT SPECULATING", Outcome.INVALID: "INVALID"}.get(verdict.outcome, "")
+    quiet = {Outcome.INCONCLUSIVE: "inconclusive", Outcome.REFUSED: "refused", Outcome.NOT_DECIDED: "not decided"}.get(verdict.outcome, "")
+    shout = quiet.upper() if judgement.result is Result.FAILED else quiet
+    failed_otherwise = "FAILED" if judgement.result is Result.FAILED and verdict.outcome is Outcome.PASS else ""
+    word = told or shout or failed_otherwise
+    return word if verdict.cell.lower() == word.lower() and word else f"{verdict.cell} {word}".strip() or "ok"
+
+
+def _bare(judgement: Judgement) -> str:
+    if judgement.result is Result.ERROR:
+        return "INVALID" if judgement.error.startswith("invalid") else "NOT CAPTURED"
+    return "FAILED" if judgement.result is Result.FAILED else judgement.result.value
+
+
+def capability_rows(run: Run) -> tuple[tuple[Shown, ...], ...]:
+    """Return the capability matrix, a row per feature and a column per arm; empty when no survey ran."""
+    arms = sorted(run.capabilities)
+    features = sorted({feature for arm in arms for feature in run.capabilities[arm].support})
+    if not features:
+        return ()
+    header = tuple(Shown(text=printable(name)) for name in ("feature", *arms))
+    return (header, *(_capability_row(run, feature, arms) for feature in features))
+
+
+def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[Shown, ...]:
+    found = [run.capabilities[arm].support.get(feature) for arm in arms]
+    words = [str(support.value) if support else "-" for support in found]
+    return tuple(Shown(text=printable(word)) for word in (feature, *words))

@@ -1,0 +1,52 @@
+"""The plan in three lines, printed before anything boots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.plan import Role
+from pytest_specdec.report.printable import printable
+from pytest_specdec.report.progress import clock
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.plan import Boot, Plan
+
+__all__ = ["lines"]
+
+
+def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
+    """Return what is judged, what it costs, and how the false-alarm budget is shared.
+
+    ``origin`` is the run directory as a person would type it.
+    """
+    cost = () if replayed else (f"  {_cost(plan)}",)
+    way = f"replay of {origin}" if replayed else f"capture into {origin}"
+    first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
+    return tuple(printable(line) for line in (first, f"  {_work(plan)}", *cost, f"  {_shares(plan)}"))
+
+
+def _work(plan: Plan) -> str:
+    names = ", ".join(pair.name for pair in plan.pairs)
+    return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(plan.workloads), 'workload')} = {_n(len(plan.cells), 'judgement')}"
+
+
+def _cost(plan: Plan) -> str:
+    arms = ", ".join(map(_arm, plan.boots))
+    return f"{_n(len(plan.boots), 'boot')} ({arms}), at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
+
+
+def _arm(boot: Boot) -> str:
+    if boot.also_baseline:
+        return "baseline and control"
+    return f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
+
+
+def _shares(plan: Plan) -> str:
+    shares = {cell.family.value: cell.alpha for cell in plan.cells if cell.alpha}
+    return "false-alarm share of each: " + (
+        ", ".join(f"{name} {alpha:.2g}" for name, alpha in shares.items()) or "none, all judges are exact"
+    )
+
+
+def _n(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"

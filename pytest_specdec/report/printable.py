@@ -1,0 +1,29 @@
+"""Model output is hostile text: what is shown of it moves no cursor, breaks no line and turns no direction."""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["escaped", "printable"]
+
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def printable(text: str) -> str:
+    """Return ``text`` in one line with every control, format and surrogate character replaced by a visible stand-in."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
+
+
+def escaped(text: str) -> str:
+    """Return :func:`printable` text that GitHub-flavoured Markdown shows as it stands, also in a table cell."""
+    return printable(text).translate(_SPECIAL_IN_MARKDOWN)
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:  # noqa: PLR2004 - the control pictures block mirrors C0
+        return chr(0x2400 + code)
+    if unicodedata.category(character) in _UNPRINTABLE:
+        return f"\\u{code:04x}"
+    return character

@@ -1,0 +1,50 @@
+"""One line on how far a capture is: a count, a rate, an expected end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.printable import printable
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.status import Progress
+
+__all__ = ["clock", "line", "same_step"]
+
+
+def clock(seconds: float) -> str:
+    """Return ``1:05`` or ``1:02:05``."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def same_step(now: Progress, then: Progress | None) -> bool:
+    """Whether both belong to one step: the same boot doing the same thing for the same workload."""
+    return then is not None and (now.boot, now.arm, now.doing, now.workload) == (then.boot, then.arm, then.doing, then.workload)
+
+
+def line(now: Progress, began: Progress) -> str:
+    """Return the line for ``now``, whose step began at ``began``."""
+    parts = [
+        f"boot {now.boot + 1}/{now.boots} {now.arm}",
+        f"{now.doing} {now.workload}".strip() + _count(now),
+        _rate(now, began),
+        _end(now),
+    ]
+    return printable("specdec: " + " · ".join(part for part in parts if part))
+
+
+def _count(now: Progress) -> str:
+    return f" {now.done}/{now.of}" if now.of else ""
+
+
+def _rate(now: Progress, began: Progress) -> str:
+    seconds = now.at_s - began.at_s
+    tokens = now.tokens - began.tokens
+    return f"{tokens / seconds:,.0f} tokens/s" if tokens > 0 and seconds > 0 else ""
+
+
+def _end(now: Progress) -> str:
+    ends = f", {clock(now.remaining_s)} left" if now.remaining_s is not None else ""
+    return f"{clock(now.at_s)} so far{ends}"

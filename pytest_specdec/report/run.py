@@ -1,0 +1,138 @@
+"""A run: what a session captured or replayed, what was judged, and its one machine-readable document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec import __version__
+from pytest_specdec.files import codec
+from pytest_specdec.model.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.model.captured import Capabilities
+    from pytest_specdec.model.environment import Environment
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.status import Status
+    from pytest_specdec.model.workload import JSON, Family
+
+__all__ = ["SCHEMA", "Judgement", "Result", "Run", "counted", "document"]
+
+SCHEMA = "pytest-specdec/run/1"
+
+
+class Result(StrEnum):
+    """What pytest made of a test."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One test's word on one pair and workload: a verdict, or the error that stood in its way."""
+
+    nodeid: str
+    pair: str
+    workload: str
+    family: Family
+    result: Result
+    verdict: Verdict | None = None
+    error: str = ""
+    """Why there is no verdict; empty when there is one, or when the test ended without handing one over."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether it knows something about the engine; a test without a judge knows it from its own asserts."""
+        if self.verdict is None:
+            return self.result in {Result.PASSED, Result.FAILED}
+        return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.REFUSED, Outcome.INVALID}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything that the reports show."""
+
+    directory: str
+    """As a person would type it."""
+    replayed: bool
+    plan: Plan
+    environment: Environment | None
+    status: Status | None
+    judgements: tuple[Judgement, ...]
+    capabilities: dict[str, Capabilities]
+    """By arm."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the whole run: figures of other machines, a missing baseline file, warnings of the pair lint."""
+    made_at: str = ""
+    """UTC, ISO 8601."""
+
+    @property
+    def red(self) -> bool:
+        """Whether a test failed, an error stood in the way of one, or nothing could be judged."""
+        return not self.judged or any(j.result in {Result.FAILED, Result.ERROR} for j in self.judgements)
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything could be judged at all."""
+        return any(j.judged for j in self.judgements)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families judged, in the order of the tests."""
+        return tuple(dict.fromkeys(j.family for j in self.judgements))
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The pairs judged, in the order of the plan."""
+        seen = {j.pair for j in self.judgements}
+        return tuple(pair.name for pair in self.plan.pairs if pair.name in seen)
+
+    def of(self, pair: str, family: Family) -> tuple[Judgement, ...]:
+        """Return what was judged of one pair in one family."""
+        return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
+
+
+def counted(judgements: Iterable[Judgement]) -> dict[str, int]:
+    """Return how often each outcome came, by its name; ``no verdict`` counts the tests without one."""
+    names = [j.verdict.outcome.value if j.verdict else "no verdict" for j in judgements]
+    return {name: names.count(name) for name in (*(outcome.value for outcome in Outcome), "no verdict") if name in names}
+
+
+def document(run: Run) -> JSON:
+    """Return the run as JSON, as ``files/schemas/run.schema.json`` describes it."""
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "made_at": run.made_at,
+        "directory": run.directory,
+        "replayed": run.replayed,
+        "red": run.red,
+        "judged": run.judged,
+        "counts": counted(run.judgements),
+        "plan": _plan_summary(run.plan),
+        "environment": codec.encode(run.environment),
+        "status": codec.encode(run.status),
+        "capabilities": codec.encode(run.capabilities),
+        "notes": list(run.notes),
+        "judgements": [codec.encode(judgement) for judgement in run.judgements],
+    }
+
+
+def _plan_summary(plan: Plan) -> JSON:
+    return {
+        "config": plan.config,
+        "engine": plan.engine,
+        "model": plan.model,
+        "depth": plan.depth.value,
+        "pairs": [codec.encode(pair.variant) for pair in plan.pairs],
+        "workloads": [{"name": w.name, "version": w.version, "digest": w.digest, "requests": len(w.requests)} for w in plan.workloads],
+        "cells": [codec.encode(cell) for cell in plan.cells],
+        "boots": len(plan.boots),
+        "estimate_s": plan.estimate_s,
+    }

@@ -1,0 +1,41 @@
+"""The speed of a pair in the three rows that people publish: Normal, Speculative, Speedup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.run import Run
+
+__all__ = ["HEADER", "rows", "verdicts"]
+
+HEADER = ("Metric", "Normal", "Speculative", "Speedup")
+
+_ROWS = (
+    ("Response Tok/s", "response_tokens_per_s", "speedup", "{:,.2f}"),
+    ("Time To First Token (s)", "ttft_s", "ttft_speedup", "{:.3f}"),
+    ("Prompt Tok/s", "prompt_tokens_per_s", "prompt_speedup", "{:,.2f}"),
+)
+
+
+def verdicts(run: Run) -> tuple[Verdict, ...]:
+    """Return the speed verdicts that carry figures."""
+    found = (j.verdict for j in run.judgements if j.family is Family.SPEED)
+    return tuple(verdict for verdict in found if verdict is not None and rows(verdict.figures))
+
+
+def rows(figures: Mapping[str, float]) -> tuple[tuple[str, str, str, str], ...]:
+    """Return the rows whose both sides are known."""
+    known = (row for row in _ROWS if f"baseline_{row[1]}" in figures and f"speculative_{row[1]}" in figures)
+    return tuple(_row(figures, *row) for row in known)
+
+
+def _row(figures: Mapping[str, float], title: str, name: str, ratio: str, form: str) -> tuple[str, str, str, str]:
+    normal, speculative = figures[f"baseline_{name}"], figures[f"speculative_{name}"]
+    speedup = f"{figures[ratio]:.2f}x" if ratio in figures else "-"
+    return (title, form.format(normal), form.format(speculative), speedup)

@@ -1,0 +1,101 @@
+"""What a session says at its end, in pieces with a tone; colour is the terminal's business."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import matrix, speed
+from pytest_specdec.report.matrix import Shown, Tone
+from pytest_specdec.report.printable import printable
+from pytest_specdec.report.run import Result, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.report.run import Judgement, Run
+
+__all__ = ["Line", "lines"]
+
+Line: TypeAlias = "tuple[Shown, ...]"
+
+RULED_OUT_LINES = 12
+"""Sensitivity lines shown without ``-v``."""
+
+
+def lines(run: Run, *, artifacts: Sequence[str], remedy: str, verbose: bool) -> tuple[Line, ...]:
+    """Return the summary: table, counts, what the passes rule out, speed, notes, artifacts, and the remedy when red."""
+    return (
+        *([*_grid(matrix.table(run)), ()] if run.judgements else []),
+        _counts(run),
+        *_ruled_out(run, verbose=verbose),
+        *_speed(run),
+        *_capabilities(run, verbose=verbose),
+        *(_plain(f"note: {note}") for note in run.notes),
+        *(_plain(line) for line in artifacts),
+        *([(Shown(text=printable(remedy), tone=Tone.BAD),)] if run.red else []),
+    )
+
+
+def _plain(text: str) -> Line:
+    return (Shown(text=printable(text)),)
+
+
+def _grid(rows: Sequence[Sequence[Shown]], gap: int = 3) -> Iterator[Line]:
+    widths = [max(len(row[column].text) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        last = len(row) - 1
+        yield tuple(
+            Shown(text=shown.text if column == last else shown.text.ljust(widths[column] + gap), tone=shown.tone)
+            for column, shown in enumerate(row)
+        )
+
+
+def _counts(run: Run) -> Line:
+    counts = ", ".join(f"{name}: {count}" for name, count in counted(run.judgements).items()) or "no verdict"
+    nothing = "" if run.judged else " - nothing could be judged"
+    judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
+    return (
+        Shown(
+            text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}; {counts}{nothing}"),
+            tone=Tone.BAD if run.red else Tone.GOOD,
+        ),
+    )
+
+
+def _ruled_out(run: Run, *, verbose: bool) -> Iterator[Line]:
+    said = [j for j in run.judgements if _says_what_it_ruled_out(j)]
+    shown = said if verbose else said[:RULED_OUT_LINES]
+    for pair in run.pairs:
+        mine = [j for j in shown if j.pair == pair]
+        if mine:
+            yield _plain(f"ruled out for {pair}:")
+            yield from (_plain(f"  {j.workload}: {j.verdict.rules_out}") for j in mine if j.verdict)
+    if len(shown) < len(said):
+        yield _plain(f"  … and {len(said) - len(shown)} more with -v")
+
+
+def _says_what_it_ruled_out(judgement: Judgement) -> bool:
+    verdict = judgement.verdict
+    return judgement.result is Result.PASSED and verdict is not None and verdict.outcome is Outcome.PASS and bool(verdict.rules_out)
+
+
+def _speed(run: Run) -> Iterator[Line]:
+    for verdict in speed.verdicts(run):
+        rows = [(f"speed of {verdict.pair}", *speed.HEADER[1:]), *((f"  {row[0]}", *row[1:]) for row in speed.rows(verdict.figures))]
+        yield from _right_aligned(rows)
+
+
+def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for first, *rest in rows:
+        numbers = (text.rjust(width) for text, width in zip(rest, widths[1:], strict=True))
+        yield _plain("   ".join([first.ljust(widths[0]), *numbers]))
+
+
+def _capabilities(run: Run, *, verbose: bool) -> Iterator[Line]:
+    refused = any(j.verdict and j.verdict.outcome is Outcome.REFUSED for j in run.judgements)
+    rows = matrix.capability_rows(run)
+    if rows and (refused or verbose):
+        yield _plain("capabilities:")
+        yield from ((Shown(text="  "), *line) for line in _grid(rows))

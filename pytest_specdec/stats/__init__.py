@@ -1,0 +1,1 @@
+"""The arithmetic behind the judges: arrays in, arrays out, nothing read, nothing drawn."""

@@ -1,0 +1,268 @@
+"""Alternatives: the law of an emitted token under each named fault, as a function of the requested law p and the draft's law q.
+
+A verified position under any accept-or-replace rule has the law ``m(x) = q(x) a(x) + (1 - sum_y q(y) a(y)) rho(x)`` with acceptance
+probability a and replacement law rho; the correct rule is ``a = min(1, p/q)``, ``rho = max(p - q, 0) / sum`` and gives m = p (Leviathan
+et al. 2023, arXiv 2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Laws are arrays [N, K+1], the tail atom last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+
+from pytest_specdec.stats.drafts import favourite, one_hot
+from pytest_specdec.stats.laws import SLACK, Floats, Ints
+
+__all__ = [
+    "BONUS",
+    "CATALOGUE",
+    "GENERIC",
+    "Alternative",
+    "Fault",
+    "Shape",
+    "id_order",
+    "leak",
+    "lenient",
+    "tilt_name",
+    "tilted",
+]
+
+Shape: TypeAlias = Callable[[Floats, Floats], Floats]
+"""(p, q) to m, all [N, K+1]."""
+
+
+class Fault(StrEnum):
+    """The family of faults that an alternative stands for, in words."""
+
+    LENIENT = "acceptance too lenient"
+    RULE = "acceptance rule"
+    RESIDUAL = "recovered token"
+    BONUS = "bonus token"
+    TEMPERATURE = "temperature or truncation"
+    TAIL = "improbable tokens"
+    ORDER = "order of token ids (inverse CDF, reused random numbers)"
+    STATE = "state after a rejected draft (KV cache not rolled back)"
+
+
+def ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Return ``min(1, numerator / denominator)``, of p and q the correct acceptance probability; 1 where the denominator is 0."""
+    return np.where(denominator > numerator, numerator / np.where(denominator > 0, denominator, 1.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One fault: its name in words, its family, and the law that it makes of p and q."""
+
+    name: str
+    fault: Fault
+    law: Shape
+    accept: Shape = ratio
+    """Probability with which it accepts each draft token."""
+    repeats: bool = False
+    """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
+
+
+def verified(q: Floats, accept: Floats, replacement: Floats) -> Floats:
+    """Return m for acceptance probabilities ``accept`` and the law ``replacement``, all [N, K+1]."""
+    accepted = q * accept
+    return np.asarray(accepted + (1.0 - accepted.sum(axis=1, keepdims=True)) * replacement)
+
+
+def residual(p: Floats, q: Floats) -> Floats:
+    """Return ``max(p - q, 0)`` normalised; p where p equals q."""
+    excess = np.maximum(p - q, 0.0)
+    total = excess.sum(axis=1, keepdims=True)
+    return np.where(total > 0, excess / np.where(total > 0, total, 1.0), p)
+
+
+def accept_all(_: Floats, q: Floats) -> Floats:
+    """Emit every draft token: ``a = 1``."""
+    return q
+
+
+def leak(share: float) -> Shape:
+    """Emit a rejected draft token with probability ``share``: exactly ``(1 - share) p + share q``."""
+
+    def law(p: Floats, q: Floats) -> Floats:
+        return (1.0 - share) * p + share * q
+
+    return law
+
+
+def leaky(share: float) -> Shape:
+    """Accept a rejected draft token with probability ``share`` all the same."""
+
+    def accept(p: Floats, q: Floats) -> Floats:
+        return (1.0 - share) * ratio(p, q) + share
+
+    return accept
+
+
+def lenient(factor: float) -> Shape:
+    """Accept with probability ``min(1, p / (factor q))`` (facts/betting-on-vllm.md: 1.5 p/q is factor .67)."""
+
+    def accept(p: Floats, q: Floats) -> Floats:
+        return ratio(p, factor * q)
+
+    return accept
+
+
+def inverted(p: Floats, q: Floats) -> Floats:
+    """Turn the ratio upside down: ``a = min(1, q/p)``."""
+    return ratio(q, p)
+
+
+def typical(p: Floats, _: Floats) -> Floats:
+    """Accept where ``p(x) > min(.09, .3 exp(-H(p)))`` (Medusa, arXiv 2401.10774; the defaults are vLLM's)."""
+    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1, keepdims=True)
+    return np.asarray(p > np.minimum(0.09, 0.3 * np.exp(-entropy)), dtype=np.float64)
+
+
+def best_only(p: Floats, _: Floats) -> Floats:
+    """Accept the target's best token only: the greedy rule under temperature."""
+    return favourite(p)
+
+
+def ruled(accept: Shape, replacement: Shape) -> Shape:
+    """Return the law of a rule: accept, else replace."""
+
+    def law(p: Floats, q: Floats) -> Floats:
+        return verified(q, accept(p, q), replacement(p, q))
+
+    return law
+
+
+def the_target(p: Floats, _: Floats) -> Floats:
+    """Return p."""
+    return p
+
+
+def residual_best(p: Floats, q: Floats) -> Floats:
+    """Return the law that is certain of ``argmax(p - q)``."""
+    return one_hot((p - q).argmax(axis=1).astype(np.int64), p.shape[1])
+
+
+def unnormalised(p: Floats, q: Floats) -> Floats:
+    """Let the residual's missing mass fall off an inverse CDF, into the tail: ``min + (1-beta) (max(p-q, 0) + beta 1[tail])``."""
+    kept = np.minimum(p, q)
+    beta = kept.sum(axis=1, keepdims=True)
+    law: Floats = kept + (1.0 - beta) * np.maximum(p - q, 0.0)
+    law[:, -1] += (1.0 - law.sum(axis=1)).clip(0.0)
+    return law
+
+
+def greedy(share: float) -> Shape:
+    """Take the most probable token instead of a draw, with probability ``share``."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        return (1.0 - share) * p + share * favourite(p)
+
+    return law
+
+
+def without_best(share: float) -> Shape:
+    """Take anything but the most probable token, with probability ``share``."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        others = np.where(favourite(p) > 0, 0.0, p)
+        total = others.sum(axis=1, keepdims=True)
+        others = np.where(total > 0, others / np.where(total > 0, total, 1.0), p)
+        return (1.0 - share) * p + share * others
+
+    return law
+
+
+def tilted(power: float) -> Shape:
+    """Draw at a wrong temperature: ``p^power`` normalised; the tail as many tokens, each half as probable as the last atom."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        atoms = p[:, :-1]
+        last = np.where(atoms > 0, atoms, 1.0).min(axis=1) / 2.0
+        # A tail that is nothing but slack has no tokens that a temperature could raise.
+        rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
+        weight = np.concatenate([atoms**power, rest[:, None]], axis=1)
+        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+    return law
+
+
+def tilt_name(power: float) -> str:
+    """Return what the bettor on ``tilted(power)`` is called."""
+    return f"temperature {1 / power:.3g} times the asked"
+
+
+def beyond_nucleus(factor: float) -> Shape:
+    """Multiply the mass outside the 0.9 nucleus by ``factor``: truncated, or not truncated where it should be."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus of statistics.md section 2
+        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+    return law
+
+
+def tail(share: float) -> Shape:
+    """Take a token of rank K or beyond, with probability ``share``."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        law = (1.0 - share) * p
+        law[:, -1] += share
+        return law
+
+    return law
+
+
+def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
+    """Return ``p (1 + theta (2 U - 1))`` with U the middle of the outcome's interval of the CDF in token-id order, given an atom.
+
+    The randomised probability integral transform averaged over its uniform, so nothing is drawn; the tail has no place in the order and is
+    left as it is.
+    """
+    atoms = p[:, :-1]
+    order = np.argsort(ids, axis=1, kind="stable")
+    ordered = np.take_along_axis(atoms, order, axis=1)
+    total = np.where(atoms.sum(axis=1, keepdims=True) > 0, atoms.sum(axis=1, keepdims=True), 1.0)
+    middle = np.empty_like(atoms)
+    np.put_along_axis(middle, order, (ordered.cumsum(axis=1) - ordered / 2.0) / total, axis=1)
+    return np.concatenate([atoms * (1.0 + theta * (2.0 * middle - 1.0)), p[:, -1:]], axis=1)
+
+
+def _lenient(name: str, accept: Shape) -> Alternative:
+    return Alternative(name=name, fault=Fault.LENIENT, law=ruled(accept, residual), accept=accept)
+
+
+def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False) -> Alternative:
+    return Alternative(name=name, fault=Fault.RULE, law=ruled(accept, replacement), accept=accept, repeats=repeats)
+
+
+CATALOGUE = (
+    _lenient("accept-all", leaky(1.0)),
+    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share)) for share in (0.05, 0.2)),
+    *(_lenient(f"lenient acceptance {1 / factor:.3g} p/q", lenient(factor)) for factor in (0.5, 0.67, 0.8, 0.95)),
+    _rule("inverted ratio", inverted, residual),
+    _rule("typical acceptance", typical, lambda p, _: favourite(p)),
+    _rule("greedy acceptance", best_only, the_target, repeats=True),
+    Alternative(name="resample from p", fault=Fault.RESIDUAL, law=ruled(ratio, the_target), repeats=True),
+    Alternative(name="residual argmax", fault=Fault.RESIDUAL, law=ruled(ratio, residual_best)),
+    Alternative(name="residual not normalised", fault=Fault.RESIDUAL, law=unnormalised),
+)
+"""What goes wrong at a draft slot, given the draft's law (facts/statistics.md section 2)."""
+
+BONUS = (
+    Alternative(name="bonus from q", fault=Fault.BONUS, law=accept_all),
+    Alternative(name="greedy bonus", fault=Fault.BONUS, law=greedy(1.0)),
+)
+"""What goes wrong at a bonus slot."""
+
+GENERIC = (
+    *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, law=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
+    *(Alternative(name=f"mass beyond the 0.9 nucleus times {c:g}", fault=Fault.TEMPERATURE, law=beyond_nucleus(c)) for c in (0.5, 1.5)),
+    *(Alternative(name=f"{share:.0%} greedy", fault=Fault.TEMPERATURE, law=greedy(share)) for share in (0.02, 0.2, 0.9)),
+    *(Alternative(name=f"{share:.0%} anything but the best", fault=Fault.TAIL, law=without_best(share)) for share in (0.02, 0.15)),
+    Alternative(name="2% beyond the atoms", fault=Fault.TAIL, law=tail(0.02)),
+)
+"""What needs no draft law: wrong temperature, greedy leaks, improbable tokens."""

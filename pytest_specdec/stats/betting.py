@@ -1,0 +1,137 @@
+"""Betting: an anytime-valid test of emitted tokens against the law they were asked to have.
+
+Every bettor starts with 1 and multiplies its wealth by ``e(x) = m(x) / p(x)`` at every token, m being a law fixed before x is seen. Under a
+correct server the wealth is a non-negative supermartingale, and so is any fixed mixture of wealths; Ville's inequality bounds the chance
+that it ever reaches ``1/alpha`` by alpha, whenever one looks and however one stops (Ville 1939; Waudby-Smith and Ramdas, arXiv 2010.09686).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import logsumexp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.stats.alternatives import Fault
+    from pytest_specdec.stats.laws import Bools, Floats, Law
+
+__all__ = ["NOISE", "Bettor", "Book", "at_outcome", "mixture", "pointwise", "settled", "table", "violations"]
+
+NOISE = 0.05
+"""Standard deviation of scoring noise, in nats of log-ratio, that the null is widened for."""
+RESERVE = 0.05
+"""Share of p in every bet: one surprising token cannot bankrupt a bettor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bettor:
+    """One bettor: what it bets on, its share of the starting wealth, and what each token paid it."""
+
+    name: str
+    fault: Fault
+    weight: float
+    log_payoffs: Floats
+    """[N], natural logs; 0 where it did not bet."""
+    guessed: bool = False
+    """Whether its view rests on a guess at the draft."""
+
+    @property
+    def log_wealth(self) -> float:
+        """Natural log of its wealth at the end, from a start of 1."""
+        return float(self.log_payoffs.sum())
+
+    def __repr__(self) -> str:
+        return f"<Bettor {self.name!r}: 10^{self.log_wealth / np.log(10):.1f}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Book:
+    """The accounts of a panel: ``E_t = sum_d w_d prod_{s<=t} e_d(x_s)``."""
+
+    bettors: tuple[Bettor, ...]
+    log_wealth: Floats = field(repr=False)
+    """[N], natural log of the mixture after every token."""
+
+    @property
+    def peak(self) -> float:
+        """Highest natural-log wealth after any token, 0 before the first."""
+        return max(0.0, float(self.log_wealth.max(initial=0.0)))
+
+    def tokens_to(self, log_barrier: float) -> int | None:
+        """Return after how many tokens the mixture first reached ``log_barrier``; None if it never did."""
+        reached = np.flatnonzero(self.log_wealth >= log_barrier)
+        return int(reached[0]) + 1 if len(reached) else None
+
+    @property
+    def winner(self) -> Bettor:
+        """The bettor that holds most of the mixture at the end."""
+        return max(self.bettors, key=lambda bettor: np.log(bettor.weight) + bettor.log_wealth)
+
+    def richest(self, faults: set[Fault]) -> Bettor | None:
+        """Return the richest bettor on one of ``faults`` that does not guess; None when there is none."""
+        on = [bettor for bettor in self.bettors if bettor.fault in faults and not bettor.guessed]
+        return max(on, key=lambda bettor: bettor.log_wealth) if on else None
+
+
+def table(law: Law, m: Floats, noise: float = NOISE) -> Floats:
+    """Return the log payoffs [N, K+1] of a bettor with view ``m`` [N, K+1] for every outcome.
+
+    Inside the core both laws are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean is one
+    whatever the true mass of the core is. Independent noise of standard deviation s in the log-probabilities makes the average law
+    ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``
+    (facts/statistics.md section 2). The tail atom counts as many small tokens there.
+    """
+    p, m = _conditioned(law.p, law.core), _conditioned(m, law.core)
+    m = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * p + (1.0 - RESERVE) * m, p)
+    concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
+    flattening = np.concatenate([concentration - p[:, :-1], concentration], axis=1)
+    widening = 1.0 + noise**2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True))
+    bets = law.core & (p > 0)
+    return np.where(bets, np.log(np.where(bets, m, 1.0)) - np.log(np.where(bets, p, 1.0)) - np.log(widening), 0.0)
+
+
+def _conditioned(law: Floats, core: Bools) -> Floats:
+    inside = np.where(core, law, 0.0)
+    mass = inside.sum(axis=1, keepdims=True)
+    return np.asarray(inside / np.where(mass > 0, mass, 1.0))
+
+
+def at_outcome(log_payoffs: Floats, law: Law) -> Floats:
+    """Return what the emitted tokens paid, [N], from the payoffs [N, K+1] of all outcomes."""
+    return np.asarray(np.take_along_axis(log_payoffs, law.outcome[:, None], axis=1)[:, 0])
+
+
+def pointwise(law: Law, share: float, vocabulary: int, noise: float = NOISE) -> Floats:
+    """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``, which needs the emitted token's own probability only.
+
+    Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) serves where p(x) is bounded only; where
+    truncation leaves no bound nothing is bet.
+    """
+    known = np.isfinite(law.chosen_bound) & (law.chosen_bound > 0)
+    payoff = 1.0 - share + share / (vocabulary * np.where(known, law.chosen_bound, 1.0))
+    concentration = (law.p[:, :-1] ** 2).sum(axis=1)
+    widening = 1.0 + noise**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
+    return np.where(known, np.log(payoff) - np.log(widening), 0.0)
+
+
+def violations(law: Law, share: float) -> Floats:
+    """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``: nothing is bet where no outcome is a violation."""
+    hit = np.take_along_axis(law.violation, law.outcome[:, None], axis=1)[:, 0]
+    payoff = 1.0 - share + share * hit / law.violation_bound
+    return np.where(law.violation.any(axis=1), np.log(payoff), 0.0)
+
+
+def settled(bettors: Sequence[Bettor]) -> Book:
+    """Return the accounts of ``bettors``, whose weights are scaled to add up to one."""
+    return Book(bettors=tuple(bettors), log_wealth=mixture(bettors)[0])
+
+
+def mixture(bettors: Sequence[Bettor], runs: int = 1) -> Floats:
+    """Return the log wealth of the mixture after every token, [runs, N / runs], for tokens of so many runs one behind the other."""
+    total = sum(bettor.weight for bettor in bettors)
+    paths = [bettor.log_payoffs.reshape(runs, -1).cumsum(axis=1) + np.log(bettor.weight / total) for bettor in bettors]
+    return np.asarray(logsumexp(np.array(paths), axis=0))

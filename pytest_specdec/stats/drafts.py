@@ -1,0 +1,72 @@
+"""Draft laws q on the baseline's atoms: what the drafter would have proposed, token by token.
+
+Any normalised array is a valid bettor's view, so an approximation here costs power and never validity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
+
+__all__ = ["favourite", "hidden_bonus", "index_of", "listed", "mapped", "one_hot", "overlap"]
+
+
+def mapped(draft: Law, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
+    """Return the draft's law on the baseline's outcomes, [N, K+1].
+
+    ``draft`` is over its own atoms ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. An atom that the draft lists
+    has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft lists and the
+    baseline does not belongs to the tail atom.
+    """
+    same = _same(ids, draft_ids)
+    listed = same.any(axis=2)
+    known = np.where(listed, (same * draft.p[:, None, :-1]).sum(axis=2), 0.0)
+    unlisted = np.concatenate([np.where(listed, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
+    weight = unlisted.sum(axis=1, keepdims=True)
+    share = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft.p[:, -1:]
+    q = share + np.concatenate([known, np.zeros((len(p), 1))], axis=1)
+    q[:, -1] += np.maximum(1.0 - q.sum(axis=1), 0.0)
+    return np.asarray(q / q.sum(axis=1, keepdims=True))
+
+
+def listed(draft_ids: Ints, ids: Ints) -> Bools:
+    """Return which of the baseline's outcomes the draft lists too, [N, K+1]; never the tail."""
+    return np.concatenate([_same(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
+
+
+def _same(ids: Ints, draft_ids: Ints) -> Bools:
+    return np.asarray((ids[:, :, None] == draft_ids[:, None, :]) & (ids >= 0)[:, :, None])
+
+
+def index_of(token_ids: Ints, ids: Ints) -> Ints:
+    """Return the outcome indices [N] of ``token_ids`` [N] among the atoms ``ids`` [N, K]; K, the tail, for all others."""
+    hits = (ids == token_ids[:, None]) & (ids >= 0)
+    return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), ids.shape[1]), dtype=np.int64)
+
+
+def one_hot(index: Ints, outcomes: int) -> Floats:
+    """Return laws [N, outcomes] that are certain of ``index`` [N]."""
+    return np.asarray(np.arange(outcomes)[None, :] == index[:, None], dtype=np.float64)
+
+
+def favourite(p: Floats) -> Floats:
+    """Return the surrogate law [N, K+1]: one-hot at the most probable atom, never at the tail."""
+    return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
+
+
+def overlap(p: Floats, q: Floats) -> Floats:
+    """Return beta = sum min(p, q), [N]: the chance that a correct server accepts the draft token."""
+    return np.asarray(np.minimum(p, q).sum(axis=1))
+
+
+def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:
+    """Return the chance [N] that a token of an unseen window is no draft slot: ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft.
+
+    From the overlap at the token itself, not from a mean over the run, which would look ahead.
+    """
+    powers = beta[:, None] ** np.arange(k + 1)[None, :]
+    return np.where(drafts, powers[:, -1] / powers.sum(axis=1), 1.0)

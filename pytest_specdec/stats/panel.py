@@ -1,0 +1,174 @@
+"""The panel: which bettors sit at the table, on which tokens each bets, and how the starting wealth is shared out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats import alternatives, betting
+from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
+from pytest_specdec.stats.betting import Bettor
+from pytest_specdec.stats.drafts import favourite, hidden_bonus, overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
+    from pytest_specdec.stats.places import Places
+
+__all__ = ["Observed", "bettors", "catalogue_tables", "draft_share"]
+
+WIDEST_VOCABULARY = 2**18
+"""Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
+SURROGATE = " of the baseline's favourite"
+STATEWISE: tuple[tuple[str, Callable[[Places], Bools]], ...] = (
+    (" right after a rejection", lambda places: places.after_rejection),
+    (" once a draft was rejected", lambda places: places.rejected_before),
+)
+
+WITH_DRAFT_LAW = {"catalogue": 0.35, "surrogate": 0.05, "generic": 0.20, "order": 0.15, "bonus": 0.15, "state": 0.10}
+WITHOUT_DRAFT_LAW = {"surrogate": 0.30, "generic": 0.20, "order": 0.20, "bonus": 0.15, "state": 0.15}
+"""Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group.
+
+Who sits at the table is settled by the set-up (a draft law, windows), never by what was emitted: a panel chosen afterwards would be no bet.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """N emitted tokens with everything that was known before each of them."""
+
+    law: Law
+    ids: Ints
+    """[N, K], the atoms' token ids."""
+    q: Floats | None
+    """[N, K+1], the draft's law on the same outcomes; None where it is not known at all."""
+    drafted: Bools
+    """[N], where ``q`` is known and there was a draft, or would be if a window began here."""
+    places: Places
+    k: int
+    """Draft tokens per verify step."""
+    kept: Floats | None = None
+    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
+    listed: Bools | None = None
+    """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
+    vocabulary: int = 0
+    """0 where unknown."""
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return len(self.law.outcome)
+
+    @property
+    def size(self) -> int:
+        """The vocabulary's size, or what is taken for it."""
+        return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)
+
+
+def draft_share(observed: Observed, q: Floats, drafted: Bools) -> Floats:
+    """Return the chance [N] that a token was drawn at a draft slot: 0 or 1 where windows are known, by the overlap where they are not."""
+    hidden = 1.0 - hidden_bonus(overlap(observed.law.p, q), observed.k, drafted)
+    return np.where(observed.places.known, observed.places.draft_slot & drafted, hidden)
+
+
+def bettors(observed: Observed) -> tuple[Bettor, ...]:
+    """Return everybody who bets on ``observed``, weights not yet scaled."""
+    shares = WITHOUT_DRAFT_LAW if observed.q is None else WITH_DRAFT_LAW
+    generic = tuple(_generic(observed))
+    groups = {
+        "catalogue": tuple(_catalogue(observed)),
+        "surrogate": tuple(_surrogate(observed)),
+        "generic": generic,
+        "order": tuple(_order(observed)),
+        "bonus": tuple(_bonus(observed, generic)),
+        "state": tuple(_state(observed, generic)),
+    }
+    return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
+
+
+def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, Floats]]:
+    """Yield every fault of the catalogue with its law and its bettor's log payoffs, both [N, K+1]; none without a draft law."""
+    if observed.q is None:
+        return
+    share = draft_share(observed, observed.q, observed.drafted)
+    for one in CATALOGUE:
+        m = _mixed(one, observed.law.p, observed.q, share)
+        yield one, m, betting.table(observed.law, m)
+
+
+def _mixed(one: Alternative, p: Floats, q: Floats, share: Floats) -> Floats:
+    """Return ``(1 - f) m + f p``: the alternative where a draft was verified, p elsewhere."""
+    return share[:, None] * one.law(p, q) + (1.0 - share[:, None]) * p
+
+
+def _seated(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
+    return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
+
+
+def _bet(observed: Observed, m: Floats) -> Floats:
+    return betting.at_outcome(betting.table(observed.law, m), observed.law)
+
+
+def _catalogue(observed: Observed) -> Iterator[Bettor]:
+    if observed.q is None:
+        return
+    for one, _, table in catalogue_tables(observed):
+        yield _seated(one.name, one.fault, betting.at_outcome(table, observed.law))
+    share = draft_share(observed, observed.q, observed.drafted)
+    if not observed.places.known.any():
+        for one in BONUS:
+            yield _seated(
+                one.name, one.fault, _bet(observed, _mixed(one, observed.law.p, observed.q, np.where(observed.drafted, 1.0 - share, 0.0)))
+            )
+
+
+def _surrogate(observed: Observed) -> Iterator[Bettor]:
+    """Bet as if the drafter always proposed the baseline's best token: the best single guess at a greedy drafter whose law is unknown."""
+    p = observed.law.p
+    q = favourite(p)
+    known = observed.places.known
+    share = np.where(known, observed.places.draft_slot, 1.0 - hidden_bonus(overlap(p, q), observed.k, np.ones(len(p), dtype=np.bool_)))
+    for one in CATALOGUE:
+        yield _seated(one.name + SURROGATE, one.fault, _bet(observed, _mixed(one, p, q, share)), guessed=True)
+
+
+def _generic(observed: Observed) -> Iterator[Bettor]:
+    for one in GENERIC:
+        yield _seated(one.name, one.fault, _bet(observed, one.law(observed.law.p, observed.law.p)))
+    for share in (0.005, 0.1):
+        yield _seated(f"{share:.1%} drawn evenly", Fault.TAIL, betting.pointwise(observed.law, share, observed.size))
+    for share in (0.001, 0.01, 0.1):
+        name = f"{share:.1%} outside what temperature, top-k and top-p leave"
+        yield _seated(name, Fault.TEMPERATURE, betting.violations(observed.law, share))
+
+
+def _order(observed: Observed) -> Iterator[Bettor]:
+    for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
+        words = "late" if theta > 0 else "early"
+        yield _seated(
+            f"{words} token ids by {abs(theta):g}", Fault.ORDER, _bet(observed, alternatives.id_order(observed.law.p, observed.ids, theta))
+        )
+
+
+def _bonus(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
+    if not observed.places.known.any():
+        return
+    here = observed.places.bonus_slot
+    if observed.q is not None:
+        drawn = _bet(observed, BONUS[0].law(observed.law.p, observed.q))
+        yield _seated(BONUS[0].name, Fault.BONUS, np.where(here & observed.drafted, drawn, 0.0))
+    yield _seated(BONUS[1].name, Fault.BONUS, np.where(here, _bet(observed, BONUS[1].law(observed.law.p, observed.law.p)), 0.0))
+    for one in generic:
+        yield _seated(one.name + " at the bonus", Fault.BONUS, np.where(here, one.log_payoffs, 0.0))
+
+
+def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
+    """Bet behind rejections only: a stale cache entry may be overwritten by the next step, or stay for the rest of the answer."""
+    if not observed.places.known.any():
+        return
+    for one in generic:
+        for words, here in STATEWISE:
+            yield _seated(one.name + words, Fault.STATE, np.where(here(observed.places), one.log_payoffs, 0.0))

@@ -1,0 +1,62 @@
+"""The end of a session: gather verdicts from test reports, write the run's documents, print the table, set the exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pytest_specdec.report.run import Judgement, Run
+
+__all__ = ["CELL", "ERROR", "VERDICT", "Summary"]
+
+CELL = "specdec.cell"
+ERROR = "specdec.error"
+VERDICT = "specdec.verdict"
+CARRIERS = frozenset({CELL, ERROR, VERDICT})
+"""Names of the properties that carry JSON from the test, maybe in a worker, to the summary; they reach no JUnit file."""
+
+
+class Summary:
+    """Registered where tests of ours will run: in the only process, or in the controller of several."""
+
+    def __init__(self, config: pytest.Config, root: Path, *, warnings: Sequence[str] = ()) -> None:
+        self._config = config
+        self._root = root
+        self._warnings = tuple(warnings)
+        self._judgements: list[Judgement] = []
+        self._run: Run | None = None
+        self._artifacts: tuple[str, ...] = ()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take what a test of ours says, before other plugins see the report."""
+        ours = [(name, value) for name, value in report.user_properties if name in CARRIERS]
+        if ours:
+            from pytest_specdec import gathering  # noqa: PLC0415 - only tests of ours pay for it
+
+            report.user_properties = [pair for pair in report.user_properties if pair[0] not in CARRIERS]
+            self._judgements += gathering.judgements(report, ours)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the documents; a run in which nothing could be judged is no success."""
+        if not (self._root / "plan.json").is_file():
+            return
+        from pytest_specdec import documents  # noqa: PLC0415 - only tests of ours pay for it
+
+        self._run = documents.gathered(self._config, self._root, self._judgements, self._warnings)
+        self._artifacts = documents.write(self._config, self._root, self._run)
+        if exitstatus == pytest.ExitCode.OK and not self._run.judged:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table and what goes with it."""
+        if self._run is not None:
+            from pytest_specdec import documents  # noqa: PLC0415 - only tests of ours pay for it
+
+            documents.show(self._config, terminalreporter, self._run, self._artifacts)

@@ -1,0 +1,27 @@
+"""Temperature above 0: no two answers are the same, but their law is the baseline's.
+
+A pass means that no bettor who knows the usual bugs (drafts accepted too easily, recovered tokens from the wrong law, a position
+off by one) could make money against the baseline's own probabilities of the tokens that the speculative server drew.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec import judge
+from pytest_specdec.model.workload import Depth
+from pytest_specdec.prompts import ALL
+
+TAKE = {Depth.SMOKE: 20, Depth.STANDARD: 96}
+OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=256, take=TAKE)
+TRUNCATED = ALL.sampled(temperature=0.7, top_p=0.9, max_tokens=64, requests=256, take=TAKE)
+
+
+@pytest.mark.specdec(OPEN, family="sampling")
+def test_tokens_are_drawn_from_the_baselines_law(captured, check):
+    check(judge.sampling.judge(captured))
+
+
+@pytest.mark.specdec(TRUNCATED, family="sampling")
+def test_a_truncated_law_is_the_baselines_too(captured, check):
+    check(judge.sampling.judge(captured))

@@ -1,0 +1,95 @@
+"""Small builders of captured values: what a judge sees, written in one line per thing that matters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
+from pytest_specdec.model.score import Position, Score
+from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.workload import Family, Request, Route, Workload
+
+SPECULATING = SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=150)
+VARIANT = "draft-k3"
+
+
+def a_pair(kind=DraftKind.MODEL, k=3):
+    draft = Draft(kind=kind, tokens=k, model="draft", ngram_min=2, ngram_max=4)
+    return Pair(config="tiny", engine="reference", model="target", variant=Variant(name=VARIANT, draft=draft))
+
+
+def requests(count, **body):
+    return tuple(Request(id=f"chat-{i:02}", route=Route.CHAT, body={"max_tokens": 64, "temperature": 0, **body}) for i in range(count))
+
+
+def a_workload(asked, **fields):
+    return Workload(name="chat", version=1, requests=tuple(asked), **fields)
+
+
+def answer(
+    request_id="chat-00", tokens=(), *, text="", finish="stop", status=200, error=None, pass_index=0, timing=None, usage=None, **choice
+):
+    choices = (Choice(text=text, token_ids=tuple(tokens), finish_reason=finish, **choice),) if status == 200 else ()
+    return Answer(
+        request_id=request_id,
+        pass_index=pass_index,
+        status=status,
+        error=error,
+        prompt_token_ids=(1, 2, 3),
+        choices=choices,
+        timing=timing,
+        usage=usage,
+    )
+
+
+def timed(request_id="chat-00", *, per_s, tokens=101, ttft_s=0.1, pass_index=0, prompt_tokens=20, **choice):
+    """An answer of which all tokens but the first came at ``per_s``."""
+    timing = Timing(sent_s=5.0, first_s=5.0 + ttft_s, done_s=5.0 + ttft_s + (tokens - 1) / per_s)
+    usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=tokens)
+    return answer(request_id, range(tokens), timing=timing, usage=usage, pass_index=pass_index, **choice)
+
+
+def transcript(arm, answers, **fields):
+    return Transcript(arm=arm, boot=0, workload="chat", digest="0" * 16, answers=tuple(answers), **fields)
+
+
+def captured(family, speculative, baseline, control=None, *, workload=None, pair=None, counters=SPECULATING, casualties=(), **fields):
+    """What a judge sees; the arms are sequences of answers, or transcripts where more than answers matters."""
+    ids = dict.fromkeys(a.request_id for a in answers_of(baseline))
+    return Captured(
+        pair=pair or a_pair(),
+        workload=workload or a_workload(requests(len(ids))),
+        family=Family(family),
+        baseline=arm("baseline", baseline),
+        control=None if control is None else arm("control", control),
+        speculative=replace(arm(VARIANT, speculative), counters=counters, casualties=tuple(casualties)),
+        **fields,
+    )
+
+
+def answers_of(given):
+    return given.answers if isinstance(given, Transcript) else given
+
+
+def arm(name, given):
+    return given if isinstance(given, Transcript) else transcript(name, given)
+
+
+def position(token, gap=0.0, *, best=None, p_best=0.6, others=((900, 0.05),)):
+    """The law at one token: ``token`` lies ``gap`` nats below the best one; further atoms as (id, probability)."""
+    top = math.log(p_best)
+    atoms = [(token if gap == 0.0 and best is None else (800 if best is None else best), top), *((i, math.log(p)) for i, p in others)]
+    atoms.sort(key=lambda atom: -atom[1])
+    return Position(
+        token_id=token, logprob=top - gap, atom_ids=tuple(i for i, _ in atoms), atom_logprobs=tuple(logprob for _, logprob in atoms)
+    )
+
+
+def score(arm, given, gaps=(), *, under="baseline", **law):
+    """The score of one answer: ``gaps`` by token index, 0 elsewhere."""
+    by_index = dict(gaps)
+    positions = tuple(position(token, by_index.get(i, 0.0), **law) for i, token in enumerate(given.choice.token_ids))
+    return Score(request_id=given.request_id, pass_index=given.pass_index, arm=arm, under=under, positions=positions)

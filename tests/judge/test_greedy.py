@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import toy_server
+from captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score, transcript
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.culprit import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, culprit
+from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.score import Score
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.verdict import Outcome
+
+TOKENS = tuple(range(100, 160))
+
+
+def ten(**changes):
+    """Ten answers of sixty tokens; ``changes`` replaces some by index, as ``at_3=(…)``."""
+    return [answer(f"chat-{i:02}", changes.get(f"at_{i}", TOKENS), text="one two three") for i in range(10)]
+
+
+def scored(arm, answers, gaps=None):
+    """``gaps``: by answer index, then by token index."""
+    return tuple(score(arm, each, (gaps or {}).get(i, {}).items()) for i, each in enumerate(answers))
+
+
+def seen(gaps=None, *, control=None, baseline=None, mine=None, alpha=1e-3, **fields):
+    """A whole capture: the variant's gaps, the control's, the first baseline's."""
+    mine = ten() if mine is None else mine
+    scores = {
+        VARIANT: scored(VARIANT, mine, gaps),
+        "control": scored("control", ten(), control),
+        "baseline": scored("baseline", ten(), baseline),
+    }
+    return captured("greedy", mine, ten(), ten(), scores=scores, alpha=alpha, **fields)
+
+
+def of(fault, *, with_draft=True, with_windows=True, agreement=0.7):
+    """What the toy server's answers look like to the judge."""
+    mine, theirs = toy_server.serve(fault, agreement=agreement), toy_server.serve()
+    if not with_windows:
+        mine = [replace(a, choices=(replace(a.choice, windows=None),)) for a in mine]
+    mine = [replace(a, prompt_token_ids=tuple(toy_server.prompt(i))) for i, a in enumerate(mine)]
+    drafts = {VARIANT: toy_server.opinions(mine, under="draft", agreement=agreement)} if with_draft else {}
+    rejected = 0 if fault == "accept-all" else 100
+    counters = SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=300 - rejected)
+    return captured("greedy", mine, theirs, theirs, scores={VARIANT: toy_server.opinions(mine)}, draft_scores=drafts, counters=counters)
+
+
+def test_a_faithful_server_passes_and_says_which_rate_it_rules_out():
+    verdict = greedy.judge(seen())
+    assert verdict.outcome is Outcome.PASS
+    assert "all 600 tokens" in verdict.headline
+    rate = 1 - 0.01 ** (1 / 600)
+    assert f"{rate:.3%}" in verdict.rules_out
+    assert verdict.figures["wrong_rate_ruled_out"] == pytest.approx(rate)
+    assert verdict.figures["tolerance_nats"] == 0.25
+
+
+def test_one_token_above_the_tolerance_fails():
+    verdict = greedy.judge(seen({4: {17: 0.26}}))
+    assert verdict.outcome is Outcome.FAIL
+    assert "1 of 600 tokens" in verdict.headline
+    assert "request chat-04, token 18 of 60" in verdict.headline
+    assert "real: gap 0.26 > tolerance 0.25 nats (the stated floor)" in verdict.short[2]
+    assert verdict.names == ""
+
+
+def test_one_token_at_the_tolerance_does_not_fail():
+    assert greedy.judge(seen({4: {17: 0.2499}})).outcome is Outcome.PASS
+
+
+def test_the_shortest_divergence_is_shown_and_not_the_first_request():
+    verdict = greedy.judge(seen({2: {40: 3.0}, 7: {5: 2.0}}))
+    assert "request chat-07, token 6 of 60" in verdict.headline
+    assert verdict.short[0].endswith("100 101 102 103 104")
+    assert "id 800 p=0.6" in verdict.short[1]
+    assert "id 105 p=0.0812" in verdict.short[2]
+    assert len(verdict.short) <= 4
+
+
+def test_the_texts_are_shown_where_they_part_with_the_tokens():
+    mine = ten()
+    mine[3] = answer("chat-03", (*TOKENS[:10], 7, *TOKENS[11:]), text="The capital of France is Lyon\x1b[31m, of course")
+    base = ten()
+    base[3] = answer("chat-03", TOKENS, text="The capital of France is Paris, of course")
+    given = seen({3: {10: 1.0}}, mine=mine)
+    verdict = greedy.judge(replace(given, baseline=transcript("baseline", base)))
+    assert '"The capital of France is"' in verdict.short[0]
+    assert '" Paris' in verdict.short[1]
+    assert r'" Lyon\x1b' in verdict.short[2]
+
+
+def test_texts_that_do_not_part_with_the_tokens_are_not_shown():
+    mine = ten(at_3=(*TOKENS[:10], 7, *TOKENS[11:]))
+    verdict = greedy.judge(seen({3: {10: 1.0}}, mine=mine))
+    assert verdict.short[0].startswith("shared       its own tokens ids …")
+
+
+def test_texts_that_parted_at_an_earlier_tie_are_not_shown():
+    mine = ten(at_3=(*TOKENS[:4], 7, *TOKENS[5:]))
+    assert greedy.judge(seen({3: {10: 1.0}}, mine=mine)).short[0].startswith("shared       its own tokens ids … 102 103 7 105")
+
+
+def test_strings_that_differ_at_ties_are_reported_and_pass():
+    other = (*TOKENS[:30], 7, *TOKENS[31:])
+    mine = ten(at_1=other, at_2=other[:40], at_5=TOKENS[:50])
+    verdict = greedy.judge(seen({2: {30: 0.1}}, mine=mine))
+    assert verdict.outcome is Outcome.PASS
+    assert "3 of 10 answers differ as strings (1 tie, 1 near-tie, 1 length)" in verdict.headline
+    assert "differs: chat-02, pass 0, from token 31: near-tie" in verdict.evidence
+
+
+def test_the_controls_largest_gap_raises_the_tolerance():
+    verdict = greedy.judge(seen({4: {17: 0.5}}, control={1: {3: 0.6}}))
+    assert verdict.outcome is Outcome.PASS
+    assert any("0.6 nats, the largest gap of the baseline's other boots" in line for line in verdict.evidence)
+
+
+def test_the_logit_noise_raises_the_tolerance():
+    control = [answer(a.request_id, TOKENS, logprobs=tuple(math.log(0.6) + (-1) ** i * 0.03 for i in range(60))) for a in ten()]
+    given = seen({4: {17: 0.5}})
+    noisy = replace(given, control=transcript("control", control))
+    verdict = greedy.judge(noisy)
+    assert verdict.outcome is Outcome.PASS
+    assert any("8 sqrt2 x logit noise" in line for line in verdict.evidence)
+    processed = replace(noisy, capabilities={"baseline": Capabilities(raw_logprobs=False)})
+    assert greedy.judge(processed).outcome is Outcome.FAIL
+
+
+def test_a_baseline_that_does_not_repeat_itself_cannot_judge():
+    assert greedy.judge(seen(control={1: {3: 2.0}})).outcome is Outcome.INVALID
+    far_off = [answer(a.request_id, TOKENS, logprobs=(math.log(0.6) - 0.5,) * 60) for a in ten()]
+    assert greedy.judge(replace(seen(), control=transcript("control", far_off))).outcome is Outcome.INVALID
+
+
+def test_the_control_is_held_to_the_largest_normal_noise():
+    assert greedy.judge(seen(control={1: {3: 1.1}}).as_control()).outcome is Outcome.PASS
+    assert greedy.judge(seen(control={1: {3: 1.2}}).as_control()).outcome is Outcome.FAIL
+
+
+def test_the_control_is_not_asked_to_speculate():
+    assert greedy.judge(replace(seen(), speculative=replace(seen().control, counters=None), is_control=True)).outcome is Outcome.PASS
+
+
+def near_ties(count):
+    return {i: dict.fromkeys(range(count), 0.1) for i in range(10)}
+
+
+@pytest.mark.parametrize(
+    "mine, control, outcome",
+    [(2, 0, Outcome.FAIL), (2, 2, Outcome.PASS), (12, 2, Outcome.FAIL), (0, 5, Outcome.PASS)],
+)
+def test_near_ties_fail_only_when_more_than_the_control_and_more_than_the_noise(mine, control, outcome):
+    verdict = greedy.judge(seen(near_ties(mine), control=near_ties(control), baseline=near_ties(control)))
+    assert verdict.outcome is outcome
+    if outcome is Outcome.FAIL:
+        assert "near-ties too often" in verdict.headline
+
+
+def test_near_ties_that_the_tolerated_noise_explains_pass_even_where_the_control_has_none():
+    mine = ten()
+    close = [Score(request_id=a.request_id, arm=VARIANT, under="baseline", positions=tuple(split(i) for i in range(60))) for a in mine]
+    verdict = greedy.judge(replace(seen(), scores={VARIANT: tuple(close), "control": scored("control", ten())}))
+    assert verdict.figures["near_ties"] == 20
+    assert verdict.outcome is Outcome.PASS
+
+
+def split(i):
+    """A token whose runner-up is 0.01 nats away; two in sixty fell on that side."""
+    lost = 0.01 if i < 2 else 0.0
+    return position(TOKENS[i], lost, p_best=0.4, others=((901, 0.4 * math.exp(-0.01)),))
+
+
+def test_without_a_control_the_noise_alone_tells():
+    given = seen(near_ties(2))
+    alone = replace(given, control=None, scores={VARIANT: given.scores[VARIANT]})
+    assert greedy.judge(alone).outcome is Outcome.FAIL
+    assert greedy.judge(replace(alone, alpha=0.0)).outcome is Outcome.PASS
+
+
+def test_expected_flips_follow_the_gaussian_formula():
+    each = answer("chat-00", (5, 6))
+    law = [position(5, p_best=0.5, others=((900, 0.5 * math.exp(-0.1)),)), position(6, p_best=0.9, others=((900, 1e-9),))]
+    one = forced(transcript(VARIANT, [each]), [Score(request_id="chat-00", arm=VARIANT, under="baseline", positions=tuple(law))])
+    phi = 0.5 * math.erfc(0.1 / (2 * 0.05) / math.sqrt(2))
+    assert expected_flips(one, 0.05) == pytest.approx(phi)
+    assert expected_flips(one, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "theirs, index, kind",
+    [((1, 2, 3), None, None), ((1, 9, 3), 1, Kind.NEAR_TIE), ((9, 2, 3), 0, Kind.TIE), ((1, 2, 9), 2, Kind.REAL), ((1, 2), 2, Kind.LENGTH)],
+)
+def test_the_first_difference_is_classed_by_its_gap(theirs, index, kind):
+    each = answer("chat-00", (1, 2, 3))
+    (mine,) = forced(transcript(VARIANT, [each]), [score(VARIANT, each, {1: 0.2, 2: 0.4}.items())])
+    found = difference(mine, answer("chat-00", theirs), 0.25)
+    assert (found and (found.index, found.kind)) == (kind and (index, kind))
+
+
+FAULTS = [
+    ("accept-all", ACCEPTED_UNVERIFIED),
+    ("kv-off-by-one", NOT_ROLLED_BACK),
+    ("recovered", RECOVERED),
+    ("bonus", BONUS),
+    ("anywhere", ""),
+]
+
+
+@pytest.mark.parametrize("with_draft", [True, False])
+@pytest.mark.parametrize("agreement", [0.4, 0.7, 0.9])
+@pytest.mark.parametrize("fault, name", FAULTS)
+def test_a_fault_is_named_from_where_its_wrong_tokens_stand(fault, name, agreement, with_draft):
+    verdict = greedy.judge(of(fault, with_draft=with_draft, agreement=agreement))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.names == name
+    assert verdict.headline.startswith(name or "emits tokens that the baseline does not choose")
+
+
+def test_a_toy_server_without_a_fault_passes():
+    assert greedy.judge(of("")).outcome is Outcome.PASS
+
+
+def test_without_windows_the_draft_law_still_names_unverified_drafts_and_nothing_else():
+    assert greedy.judge(of("accept-all", with_windows=False)).names == ACCEPTED_UNVERIFIED
+    assert greedy.judge(of("accept-all", with_windows=False, with_draft=False)).names == ""
+    assert greedy.judge(of("bonus", with_windows=False)).names == ""
+    assert greedy.judge(of("kv-off-by-one", with_windows=False)).names == ""
+
+
+def test_prompt_lookup_names_unverified_drafts_from_the_tokens_alone():
+    """The draft repeats what followed (7, 8) in the prompt; the target would have ended it."""
+    prompt, tokens = (7, 8, 30, 31, 32, 7), (8, 30, 31, 32, 50)
+    mine = [replace(answer(f"chat-{i:02}", tokens, windows=(1, 4)), prompt_token_ids=prompt) for i in range(10)]
+    given = captured(
+        "greedy",
+        mine,
+        mine,
+        scores={VARIANT: scored(VARIANT, mine, {i: {1: 3.0, 3: 2.0} for i in range(10)})},
+        pair=a_pair(DraftKind.NGRAM),
+    )
+    verdict = greedy.judge(given)
+    assert verdict.names == ACCEPTED_UNVERIFIED
+    unknown = replace(given, speculative=transcript(VARIANT, [replace(a, prompt_token_ids=()) for a in mine]))
+    assert greedy.judge(unknown).names == ACCEPTED_UNVERIFIED
+    few = replace(given, scores={VARIANT: scored(VARIANT, mine, {0: {4: 3.0}})})
+    assert greedy.judge(few).names == ""
+
+
+def test_naming_needs_more_than_an_accident():
+    """One wrong token after a rejection may be anything."""
+    given = of("")
+    mine = given.speculative.answers
+    late = next(i for i, w in enumerate(mine[0].choice.windows[1:-2], 1) if w < 4)
+    place = sum(mine[0].choice.windows[: late + 1])
+    scores = (score(VARIANT, mine[0], {place: 3.0}.items()), *given.scores[VARIANT][1:])
+    one = forced(given.speculative, scores)
+    assert culprit(given, one, 0.25).startswith("emits tokens")
+
+
+def test_a_wrong_token_in_place_of_a_rejected_one_is_no_lasting_state():
+    """Recovered tokens come after a rejection more often than others do, so they are held against each other only."""
+    mine = [answer(f"chat-{i:02}", range(20), windows=(1, 4, 4, 4, 4, 1, 1, 1)) for i in range(3)]
+    scores = {VARIANT: scored(VARIANT, mine, {i: {18: 3.0} for i in range(3)})}
+    assert greedy.judge(captured("greedy", mine, mine, scores=scores)).names == RECOVERED
+
+
+def test_too_few_tokens_are_inconclusive_and_say_how_many_settle_it():
+    mine = [answer("chat-00", TOKENS)]
+    verdict = greedy.judge(captured("greedy", mine, mine, scores={VARIANT: scored(VARIANT, mine)}))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.settle == "140 more tokens"
+
+
+def test_a_pass_needs_speculation_and_a_failure_does_not():
+    idle = SpecCounters()
+    assert greedy.judge(seen(counters=idle)).outcome is Outcome.NOT_SPECULATING
+    assert greedy.judge(seen({4: {17: 1.0}}, counters=idle)).outcome is Outcome.FAIL
+
+
+def test_unscored_tokens_are_invalid():
+    verdict = greedy.judge(captured("greedy", ten(), ten()))
+    assert verdict.outcome is Outcome.INVALID
+    assert "no token of draft-k3 was scored" in verdict.headline
+
+
+def test_scores_of_other_tokens_are_invalid():
+    wrong = scored(VARIANT, ten(at_0=(1, 2, 3)))
+    verdict = greedy.judge(captured("greedy", ten(), ten(), scores={VARIANT: wrong}))
+    assert verdict.outcome is Outcome.INVALID
+    assert "chat-00" in verdict.headline
+
+
+def test_a_refused_workload_is_refused_and_a_refused_request_is_said():
+    no = [answer(f"chat-{i:02}", status=400, error="no greedy here") for i in range(10)]
+    assert greedy.judge(captured("greedy", no, ten())).outcome is Outcome.REFUSED
+    some = [*ten()[:8], no[8], answer("chat-09", status=503)]
+    verdict = greedy.judge(captured("greedy", some, ten(), scores={VARIANT: scored(VARIANT, some[:8])}))
+    assert verdict.outcome is Outcome.PASS
+    assert "1 requests were refused with a 4xx; 1 requests were not answered" in verdict.headline
+
+
+def test_a_deadly_request_fails_before_tokens_are_looked_at():
+    dead = Casualty(request_id="chat-03", ending=Ending.DIED, recurred=True)
+    assert greedy.judge(seen(casualties=[dead])).outcome is Outcome.FAIL
+
+
+def test_many_wrong_tokens_are_counted_and_not_all_listed():
+    verdict = greedy.judge(seen({i: dict.fromkeys(range(60), 1.0) for i in range(10)}))
+    assert verdict.evidence[-1] == "and 550 more wrong tokens"
+
+
+def test_every_request_of_the_workload_may_be_answered_in_several_passes():
+    mine = [answer("chat-00", TOKENS, pass_index=i) for i in range(5)]
+    verdict = greedy.judge(
+        captured("greedy", mine, mine, scores={VARIANT: scored(VARIANT, mine)}, workload=a_workload(requests(1), passes=5))
+    )
+    assert verdict.figures["tokens"] == 300

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from captured_values import VARIANT, a_workload, answer, captured, requests, transcript
+
+from pytest_specdec.judge import liveness
+from pytest_specdec.model.answer import Timing
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route
+
+JSON_OBJECT = {"response_format": {"type": "json_object"}}
+
+
+def four(**changes):
+    return [changes.get(f"at_{i}", answer(f"chat-{i:02}", (1, 2), text="hi")) for i in range(4)]
+
+
+def dead(request_id="chat-01", *, ending=Ending.DIED, recurred=True, log=("INFO fine", "Traceback", "KeyError: 7")):
+    return Casualty(request_id=request_id, ending=ending, recurred=recurred, process="api server, exit code -9", log_tail=log)
+
+
+def of(mine=None, theirs=None, control=None, **fields):
+    return captured("liveness", mine or four(), theirs or four(), control or four(), **fields)
+
+
+def judged(*args, **fields):
+    return liveness.judge(of(*args, **fields))
+
+
+def test_a_server_that_answers_everything_passes():
+    verdict = judged()
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline == "4 of 4 requests were answered"
+    assert "68.38%" in verdict.rules_out
+
+
+@pytest.mark.parametrize("ending, verb", [(Ending.DIED, "dies on"), (Ending.HUNG, "hangs on"), (Ending.ERROR, "answers 5xx to")])
+def test_a_casualty_that_recurs_and_that_the_baseline_survives_fails_by_name(ending, verb):
+    asked = [*requests(4)]
+    asked[1] = Request(id="chat-01", route=Route.CHAT, body={**asked[1].body, **JSON_OBJECT})
+    verdict = judged(four(at_1=answer("chat-01", status=None)), casualties=[dead(ending=ending)], workload=a_workload(asked))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.headline == f"the server {verb} request chat-01, alone on a fresh server too; the baseline answers it"
+    assert verdict.names == f'the server {verb} a request with response_format={{"type":"json_object"}}'
+    assert verdict.short == (
+        'parameters   response_format={"type":"json_object"}',
+        f"ending       {ending.value}: api server, exit code -9",
+        "log          Traceback",
+        "log          KeyError: 7",
+    )
+
+
+def test_parameters_are_told_also_where_every_request_died_of_them():
+    workload = a_workload(requests(4, **JSON_OBJECT))
+    everything = [dead(f"chat-{i:02}", log=()) for i in range(4)]
+    verdict = judged([answer(f"chat-{i:02}", status=None) for i in range(4)], casualties=everything, workload=workload)
+    assert verdict.short[0] == 'parameters   response_format={"type":"json_object"}'
+    assert verdict.figures["casualties"] == 4
+    ordinary = judged(casualties=everything[:1])
+    assert ordinary.short[0] == "parameters   nothing unusual"
+    assert ordinary.names == "the server dies on a request"
+
+
+def test_long_parameters_are_cut():
+    asked = [Request(id="chat-00", route=Route.CHAT, body={"tools": "x" * 200}), *requests(4)[1:]]
+    assert len(judged(casualties=[dead("chat-00")], workload=a_workload(asked)).short[0]) < 120
+
+
+def test_a_baseline_that_refuses_the_deadly_request_has_survived_it():
+    assert judged(theirs=four(at_1=answer("chat-01", status=400)), casualties=[dead()]).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        transcript("baseline", four(), casualties=(dead(),)),
+        four(at_1=answer("chat-01", status=500)),
+        four(at_1=answer("chat-01", status=None)),
+        [a for a in four() if a.request_id != "chat-01"],
+    ],
+)
+def test_a_request_that_the_baseline_does_not_survive_either_is_invalid(theirs):
+    verdict = judged(theirs=theirs, casualties=[dead()])
+    assert verdict.outcome is Outcome.INVALID
+    assert "baseline does not survive request chat-01 either" in verdict.headline
+
+
+def test_a_casualty_that_does_not_recur_is_infrastructure_and_never_a_pass():
+    verdict = judged(casualties=[dead(recurred=False)])
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == "infrastructure: the server dies on request chat-01 once, not again alone"
+    assert "request chat-01: died: api server, exit code -9; did not recur" in verdict.evidence
+
+
+def test_a_deadly_request_outweighs_one_that_did_not_recur():
+    assert judged(casualties=[dead("chat-00", recurred=False), dead()]).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("arm", ["baseline", "control"])
+def test_a_baseline_with_a_casualty_of_its_own_cannot_judge(arm):
+    hurt = transcript(arm, four(), casualties=(dead(ending=Ending.HUNG),))
+    verdict = judged(theirs=hurt) if arm == "baseline" else judged(control=hurt)
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == f"the {arm} itself hangs on request chat-01"
+
+
+def test_the_controls_death_is_its_own_when_it_is_judged():
+    hurt = transcript("control", four(), casualties=(dead(),))
+    assert liveness.judge(of(control=hurt).as_control()).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("family", ["greedy", "speed"])
+def test_a_casualty_keeps_the_family_it_was_met_in(family):
+    given = replace(of(casualties=[dead()]), family=family)
+    assert liveness.casualty(given).family == family
+    assert liveness.casualty(replace(of(), family=family)) is None
+
+
+@pytest.mark.parametrize("silent", [answer("chat-01", status=None, error="connection lost"), answer("chat-01", status=502)])
+def test_a_missing_answer_that_no_casualty_explains_is_invalid(silent):
+    verdict = judged(four(at_1=silent))
+    assert verdict.outcome is Outcome.INVALID
+    assert "1 of 4 requests have no answer from draft-k3" in verdict.headline
+    assert judged(theirs=four(at_1=silent)).outcome is Outcome.INVALID
+    assert judged(four()[:3]).outcome is Outcome.INVALID
+
+
+def test_an_empty_answer_fails_where_the_baseline_says_something():
+    verdict = judged(four(at_2=answer("chat-02")))
+    assert verdict.outcome is Outcome.FAIL
+    assert "1 of 4 answers answered 200 with nothing in it, first chat-02" in verdict.headline
+    assert judged(four(at_2=answer("chat-02")), four(at_2=answer("chat-02"))).outcome is Outcome.PASS
+
+
+def test_an_answer_after_the_deadline_fails_where_the_baseline_was_in_time():
+    late = answer("chat-02", (1,), timing=Timing(sent_s=0.0, first_s=1.0, done_s=121.0))
+    verdict = judged(four(at_2=late))
+    assert verdict.outcome is Outcome.FAIL
+    assert "deadline of 120 s" in verdict.headline
+    assert "121.0 s" in verdict.short[0]
+    passed = judged(four(at_2=late), four(at_2=late))
+    assert passed.outcome is Outcome.PASS
+    assert "the slowest in 121.0 s" in passed.headline
+
+
+def test_a_refusal_is_a_capability_and_a_whole_refused_workload_is_refused():
+    no = answer("chat-01", status=400, error="unsupported\x1b")
+    verdict = judged(four(at_1=no))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline == "3 of 4 requests were answered; 1 were refused with a 4xx"
+    assert "refused capability: 1 requests that the baseline answers, first chat-01" in verdict.evidence
+    assert r'refused with 400 "unsupported\x1b": 1 requests, first chat-01' in verdict.evidence
+    assert "answered although the baseline refuses: 1, first chat-01" in judged(theirs=four(at_1=no)).evidence
+    everything = [answer(f"chat-{i:02}", status=422, error="never") for i in range(4)]
+    assert judged(everything).outcome is Outcome.REFUSED
+    assert judged(everything, everything).headline.endswith("the baseline refuses them too")
+    silent = [answer(f"chat-{i:02}", status=500) for i in range(4)]
+    assert judged(everything, silent).headline.endswith("the baseline does not answer them either")
+
+
+def test_a_pass_needs_speculation():
+    verdict = judged(counters=SpecCounters())
+    assert verdict.outcome is Outcome.NOT_SPECULATING
+    assert verdict.pair == VARIANT

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import toy_speculation as toy
+
+from pytest_specdec.judge import sampling
+from pytest_specdec.model.answer import Answer, Choice, Usage
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.verdict import Outcome
+
+STALE = "state after a rejected draft (KV cache not rolled back)"
+
+
+@pytest.mark.parametrize("windows", [True, False])
+@pytest.mark.parametrize("kind", ["model", "greedy", "ngram", "head"])
+def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind, windows):
+    verdict = sampling.judge(toy.captured(kind, windows=windows))
+    assert verdict.outcome is Outcome.PASS, verdict.headline
+    assert verdict.rules_out.startswith("over 3,072 sampled tokens a")
+    assert "would have shown with probability" in verdict.rules_out
+    assert ("ratio faults not testable without the draft's law" in verdict.rules_out) is (kind == "head")
+    assert verdict.figures["tokens"] == 3072
+    assert "tokens_to_alarm" not in verdict.figures
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("fault, named", [
+    ("accept-all", "accept-all"),
+    ("resample-from-p", "resample from p"),
+    ("stale", STALE),
+    ("leak", "acceptance leak of 20%"),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["model", "greedy", "ngram"])
+def test_a_fault_fails_under_its_own_name(kind, fault, named, seed):
+    verdict = sampling.judge(toy.captured(kind, fault, seed=seed, answers=64))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.names == named
+    assert verdict.figures["tokens_to_alarm"] <= 3000
+    assert verdict.figures["log10_wealth"] > 4.2
+    assert len(verdict.short) <= 4
+
+
+def test_a_fault_at_the_bonus_is_told_from_one_at_the_draft():
+    assert sampling.judge(toy.captured("model", "bonus-from-q")).names == "bonus from q"
+
+
+@pytest.mark.parametrize("kind, fault, named", [
+    ("model", "accept-all", "accept-all"),
+    ("model", "stale", "temperature or truncation"),
+    ("head", "accept-all", "temperature or truncation"),
+])  # fmt: skip
+def test_without_windows_a_family_is_named_where_the_fault_cannot_be(kind, fault, named):
+    assert sampling.judge(toy.captured(kind, fault, windows=False)).names == named
+
+
+def test_full_windows_alone_name_accept_all():
+    assert sampling.judge(toy.captured("head", "accept-all")).names == "accept-all"
+
+
+def test_a_red_verdict_carries_its_evidence():
+    verdict = sampling.judge(toy.captured("model", "accept-all"))
+    assert verdict.headline.startswith("the sampled tokens do not follow the baseline's law: evidence 1 : 10^")
+    assert verdict.headline.endswith(" tokens")
+    assert verdict.cell.startswith("1:10^")
+    assert verdict.short[1].startswith("best bettor  accept-all: 1 : 10^")
+    assert verdict.short[2].startswith("drafts       accepted 1.000 of ")
+    assert "draft law known; windows known" in verdict.evidence
+    assert verdict.figures["acceptance_observed"] == 1.0
+    assert verdict.figures["acceptance_expected"] < 0.8
+
+
+@pytest.mark.parametrize(
+    "asked", [{"temperature": 0.7}, {"temperature": 1.5}, {"top_k": 8}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.9}]
+)
+@pytest.mark.parametrize("kind", ["model", "ngram"])
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_what_a_request_asks_for_is_honoured_without_a_false_alarm(asked, kind, noise):
+    """Noise moves legitimate tokens across the nucleus's boundary: a test that took them for impossible would alarm."""
+    verdict = sampling.judge(toy.captured(kind, noise=noise, **asked))
+    assert verdict.outcome is Outcome.PASS, verdict.headline
+    assert verdict.figures["log10_wealth"] < 2.0
+
+
+@pytest.mark.parametrize(
+    "asked", [{"temperature": 0.7}, {"temperature": 1.5}, {"top_k": 8}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.9}]
+)
+def test_what_a_request_asks_for_and_does_not_get_fails(asked):
+    ignored = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    verdict = sampling.judge(toy.captured("model", server=ignored, **asked))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "temperature or truncation")
+
+
+@pytest.mark.parametrize("asked", [{"temperature": 0.7}, {"top_k": 8}, {"top_p": 0.8}])
+@pytest.mark.parametrize("fault", ["accept-all", "stale"])
+def test_faults_show_under_processing_too(asked, fault):
+    assert sampling.judge(toy.captured("model", fault, **asked)).outcome is Outcome.FAIL
+
+
+def test_mixed_requests_are_judged_by_their_own_wishes():
+    first, second = toy.captured("ngram", temperature=0.6, seed=3), toy.captured("ngram", temperature=1.5, seed=4)
+    renamed = [replace(one, request_id="k" + one.request_id) for one in second.speculative.answers]
+    scores = [replace(one, request_id="k" + one.request_id) for one in second.scores["v"]]
+    requests = [replace(one, id="k" + one.id) for one in second.workload.requests]
+    both = replace(
+        first,
+        workload=replace(first.workload, requests=(*first.workload.requests, *requests)),
+        speculative=replace(first.speculative, answers=(*first.speculative.answers, *renamed)),
+        scores={"v": (*first.scores["v"], *scores)},
+    )
+    assert sampling.judge(both).outcome is Outcome.PASS
+    cooled = tuple(replace(one, body={**one.body, "temperature": 0.6}) for one in both.workload.requests)
+    assert sampling.judge(replace(both, workload=replace(both.workload, requests=cooled))).outcome is Outcome.FAIL
+
+
+def test_the_control_goes_through_the_same_test():
+    assert sampling.judge(toy.control()).outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}
+    assert sampling.judge(toy.control(temperature=0.5)).outcome is Outcome.FAIL
+
+
+def test_too_few_tokens_are_inconclusive_and_say_how_many_settle_it():
+    verdict = sampling.judge(toy.captured("model", answers=1, tokens=24))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.headline.startswith("too little to tell: ")
+    assert "of 24" in verdict.headline
+    needed = int(verdict.settle.removeprefix("about ").split()[0].replace(",", ""))
+    assert 24 < needed < 2000
+    longer = sampling.judge(toy.captured("model", answers=1 + needed // 48, tokens=64))
+    assert longer.outcome is Outcome.PASS
+
+
+def test_answers_without_a_choice_in_them_never_settle_anything(monkeypatch):
+    peaked = 1e5 * toy.TARGET
+    monkeypatch.setattr(toy, "TARGET", peaked)
+    monkeypatch.setattr(toy, "DRAFT", peaked)
+    one = toy.captured("model", answers=4)
+    busy = SpecCounters(drafts=60, draft_tokens=180, accepted_tokens=90)
+    verdict = sampling.judge(replace(one, speculative=replace(one.speculative, counters=busy)))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.settle == "these answers have no choice in them: ask for open text"
+
+
+def test_a_server_that_does_not_speculate_is_not_passed():
+    one = toy.captured("model")
+    idle = replace(one, speculative=replace(one.speculative, counters=SpecCounters()))
+    assert sampling.judge(idle).outcome is Outcome.NOT_SPECULATING
+
+
+def test_an_alarm_wins_over_not_speculating():
+    one = toy.captured("model", "accept-all")
+    assert one.speculative.counters.rejected_tokens == 0
+    assert sampling.judge(one).outcome is Outcome.FAIL
+
+
+def test_a_casualty_is_told_first():
+    one = toy.captured("model", answers=2)
+    dead = Casualty(request_id="r000", ending=Ending.DIED, recurred=False)
+    assert sampling.judge(replace(one, speculative=replace(one.speculative, casualties=(dead,)))).outcome is Outcome.INVALID
+
+
+def with_answers(captured, *answers):
+    return replace(captured, speculative=replace(captured.speculative, answers=answers))
+
+
+def test_requests_that_were_not_answered_are_skipped_and_counted():
+    one = toy.captured("model")
+    first, *others = one.speculative.answers
+    verdict = sampling.judge(with_answers(one, Answer(request_id=first.request_id, status=500), *others))
+    assert verdict.outcome is Outcome.PASS
+    assert "1 requests not judged: not answered 200" in verdict.evidence
+
+
+def test_a_refused_workload_is_refused():
+    one = toy.captured("model", answers=1)
+    assert sampling.judge(with_answers(one, Answer(request_id="r000", status=400, error="no"))).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize("body, reason", [
+    ({"temperature": 0}, "temperature 0 leaves nothing to draw"),
+    ({"presence_penalty": 0.5}, "presence_penalty is not modelled"),
+    ({"response_format": {"type": "json_object"}}, "response_format is not modelled"),
+    ({"logit_bias": {"7": 1}}, "logit_bias is not modelled"),
+])  # fmt: skip
+def test_laws_that_cannot_be_computed_are_not_judged(body, reason):
+    one = toy.captured("model", answers=2)
+    asked = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
+    verdict = sampling.judge(replace(one, workload=replace(one.workload, requests=asked)))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.headline == f"no sampled token to judge: 2 requests not judged: {reason}"
+
+
+def test_neutral_fields_change_nothing():
+    one = toy.captured("model")
+    body = {
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "logit_bias": {},
+        "min_p": 0,
+        "response_format": {"type": "text"},
+        "tools": None,
+        "top_k": -1,
+    }
+    asked = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
+    assert sampling.judge(replace(one, workload=replace(one.workload, requests=asked))) == sampling.judge(one)
+
+
+def test_an_empty_answer_is_no_token_to_judge():
+    one = toy.captured("model", answers=1)
+    empty = Answer(request_id="r000", status=200, choices=(Choice(finish_reason="stop"),))
+    assert "no token emitted" in sampling.judge(with_answers(one, empty)).headline
+
+
+@pytest.mark.parametrize("answer", [
+    Answer(request_id="r000", status=200, choices=(Choice(text="said"),)),
+    Answer(request_id="r000", status=200, usage=Usage(prompt_tokens=1, completion_tokens=5)),
+])  # fmt: skip
+def test_answers_without_token_ids_invalidate_the_set_up(answer):
+    verdict = sampling.judge(with_answers(toy.captured("model", answers=1), answer))
+    assert (verdict.outcome, verdict.headline) == (Outcome.INVALID, "the answer to r000 came without token ids")
+
+
+def test_missing_scores_invalidate_the_set_up():
+    one = toy.captured("model", answers=2)
+    verdict = sampling.judge(replace(one, scores={"v": one.scores["v"][:1]}))
+    assert (verdict.outcome, verdict.headline) == (Outcome.INVALID, "the baseline's scores of r001 are missing")
+
+
+def test_scores_of_other_tokens_invalidate_the_set_up():
+    one = toy.captured("model", answers=1)
+    short = replace(one.scores["v"][0], positions=one.scores["v"][0].positions[:-1])
+    verdict = sampling.judge(replace(one, scores={"v": (short,)}))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == "the baseline scored 63 tokens of r000 that are not the 64 emitted"
+
+
+def test_without_the_drafts_scores_the_report_says_what_cannot_be_tested():
+    verdict = sampling.judge(replace(toy.captured("model"), draft_scores={}))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.rules_out.endswith("ratio faults not testable without the draft's law (the draft model was not served alone)")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 24])
+@pytest.mark.parametrize("kind", ["model", "greedy"])
+def test_answers_that_the_draft_did_not_score_bet_without_it(kept, kind):
+    one = toy.captured(kind)
+    scored = one.draft_scores["v"][:kept] if kept else (replace(one.draft_scores["v"][0], positions=()),)
+    verdict = sampling.judge(replace(one, draft_scores={"v": scored}))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.figures.get("verified_draft_tokens", 0) < 64 * max(kept, 1)
+
+
+def test_prompt_lookup_needs_the_prompts_tokens():
+    one = toy.captured("ngram")
+    bare = [replace(answer, prompt_token_ids=()) for answer in one.speculative.answers]
+    verdict = sampling.judge(with_answers(one, *bare))
+    assert verdict.outcome is Outcome.PASS
+    assert "the prompts' token ids are missing" in verdict.rules_out
+
+
+def test_the_emitted_token_beyond_the_atoms_does_not_become_an_atom():
+    """A server lists the chosen token too; its presence in the list would betray the outcome."""
+    one = toy.captured("head")
+    widened = tuple(
+        replace(
+            score,
+            positions=tuple(
+                position
+                if position.token_id in position.atom_ids
+                else replace(
+                    position,
+                    atom_ids=(*position.atom_ids, position.token_id),
+                    atom_logprobs=(*position.atom_logprobs, position.logprob),
+                )
+                for position in score.positions
+            ),
+        )
+        for score in one.scores["v"]
+    )
+    assert widened != one.scores["v"]
+    assert sampling.judge(replace(one, scores={"v": widened})) == sampling.judge(one)
+
+
+def test_heads_are_said_to_be_unknown():
+    assert toy.captured("head").pair.variant.draft.kind is DraftKind.HEAD
+    verdict = sampling.judge(toy.captured("head", "stale"))
+    assert verdict.names == STALE
+    assert "draft law unknown: its drafter cannot be served alone; windows known" in verdict.evidence
+
+
+def test_judging_twice_says_the_same():
+    one = toy.captured("model", "leak")
+    assert sampling.judge(one) == sampling.judge(one)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge.promise import Promise, promise
+from pytest_specdec.stats.alternatives import leak, tilted
+from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.panel import bettors, draft_share
+from pytest_specdec.stats.simulation import RIGHT, simulate, zipf
+
+BARRIER = -np.log(6.25e-5)
+RUNS = 200
+
+
+def healthy(*, certain=False, answers=16):
+    random = np.random.default_rng(6)
+    bank = zipf(random, positions=3000, vocabulary=512, atoms=20, certain=certain)
+    return simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
+
+
+def shown(observed, truth, seed=0):
+    """The share of RUNS in which tokens drawn from ``truth`` at the very positions of a run raise the alarm."""
+    random = np.random.default_rng(seed)
+    law = observed.law
+    alarms = 0
+    for _ in range(RUNS):
+        mass = truth.cumsum(axis=1)
+        outcome = (mass > random.random(len(mass))[:, None] * mass[:, -1:]).argmax(axis=1)
+        own = np.take_along_axis(law.p, outcome[:, None], axis=1)[:, 0]
+        planted = replace(observed, law=replace(law, outcome=outcome, chosen=own, chosen_bound=own))
+        alarms += bool(mixture(bettors(planted)).max() >= BARRIER)
+    return alarms / RUNS
+
+
+@pytest.mark.parametrize("certain, share, answers", [(False, 0.2, 20), (False, 0.4, 8), (True, 0.2, 4), (True, 0.05, 24)])
+def test_a_leak_shows_as_often_as_promised(certain, share, answers):
+    observed = healthy(certain=certain, answers=answers)
+    made = promise(observed, settled(bettors(observed)), BARRIER, "")
+    f = draft_share(observed, observed.q, observed.drafted)[:, None]
+    truth = f * leak(share)(observed.law.p, observed.q) + (1 - f) * observed.law.p
+    seen = shown(observed, truth)
+    promised = made.leaks[share]
+    assert 0.2 < promised < 0.995
+    assert promised - 0.08 <= seen <= promised + 0.2, (promised, seen)
+
+
+def test_a_wrong_temperature_shows_as_often_as_promised():
+    observed = healthy(answers=5)
+    made = promise(replace(observed, q=None), settled(bettors(replace(observed, q=None))), BARRIER, "no")
+    truth = tilted(1.25)(observed.law.p, observed.law.p)
+    seen = shown(replace(observed, q=None), truth)
+    assert 0.2 < made.tilts[1.25] < 0.995
+    assert made.tilts[1.25] - 0.08 <= seen <= made.tilts[1.25] + 0.2
+
+
+def made(leaks=None, tilts=None, length=0.5, tokens=4608):
+    return Promise(
+        tokens=tokens,
+        leaks={} if leaks is None else leaks,
+        faults={},
+        tilts={1.07: 0.1, 1.25: 0.995, 2.0: 1.0} if tilts is None else tilts,
+        length=length,
+        untestable="its drafter cannot be served alone",
+    )
+
+
+OVER = "over 4,608 sampled tokens"
+LEAK = f"{OVER} an acceptance leak of"
+COOLER = f"{OVER} a temperature 0.8 times the asked would have shown with probability more than 0.99"
+BLIND = "ratio faults not testable without the draft's law (its drafter cannot be served alone)"
+
+
+@pytest.mark.parametrize("one, words", [
+    (made({0.05: 0.4, 0.2: 0.99, 1.0: 1.0}), f"{LEAK} 20% would have shown with probability 0.99"),
+    (made({0.05: 0.991, 0.2: 1.0, 1.0: 1.0}), f"{LEAK} 20% would have shown with probability more than 0.99, one of 5% with 0.99"),
+    (made({0.2: 0.9, 0.5: 0.999, 1.0: 1.0}), f"{LEAK} 50% would have shown with probability more than 0.99"),
+    (made({0.2: 0.1, 1.0: 0.62}), f"{COOLER}; an acceptance leak of 100% only with probability 0.62"),
+    (made(), f"{COOLER}; {BLIND}"),
+    (made(tilts={1.07: 0.01, 2.0: 0.3}), f"{OVER} a temperature 0.5 times the asked would have shown with probability 0.30; {BLIND}"),
+])  # fmt: skip
+def test_the_sensitivity_line(one, words):
+    assert str(one) == words
+
+
+def test_the_smallest_leak_counts_from_the_largest_down():
+    assert made({0.05: 0.995, 0.1: 0.9, 0.2: 0.99, 1.0: 1.0}).smallest_leak == 0.2
+    assert made({1.0: 0.5}).smallest_leak is None
+
+
+@pytest.mark.parametrize("length, enough, needed", [(0.5, True, 50), (2.5, False, 250), (np.inf, False, None)])
+def test_how_many_tokens_would_settle_it(length, enough, needed):
+    one = made(length=length, tokens=100)
+    assert (one.enough, one.tokens_needed) == (enough, needed)

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
+
+from pytest_specdec.judge import speed
+from pytest_specdec.judge.acceptance_length import acceptance_length
+from pytest_specdec.judge.paces import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
+from pytest_specdec.model.answer import Timing
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.verdict import Outcome
+
+WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)
+KNOWN = Gate(figure="speedup", at_least=1.5, source="baselines/tiny.yaml", between_boot_sd=0.01)
+
+
+def passes(per_s, *, count=5, ids=("chat-00",), ttft=0.1, **fields):
+    return [
+        timed(id_, per_s=per_s * WOBBLE[(i + j) % 5], ttft_s=ttft, pass_index=i, **fields)
+        for i in range(count)
+        for j, id_ in enumerate(ids)
+    ]
+
+
+def seen(mine=180.0, baseline=100.0, control=100.0, *, gates=(KNOWN,), alpha=1.25e-3, concurrency=1, **fields):
+    workload = a_workload(requests(1), passes=5, stream=True, timed=True, concurrency=concurrency)
+    fields.setdefault("counters", SPECULATING)
+    arms = [given if isinstance(given, list) else passes(given) for given in (mine, baseline, control)]
+    return captured("speed", *arms, workload=workload, gates=gates, alpha=alpha, **fields)
+
+
+@pytest.mark.parametrize(
+    "mine, gate, outcome, sentence",
+    [
+        (180.0, KNOWN, Outcome.PASS, "faster"),
+        (120.0, KNOWN, Outcome.FAIL, "faster"),
+        (150.0, KNOWN, Outcome.NOT_DECIDED, "faster"),
+        (50.0, KNOWN, Outcome.FAIL, "slower"),
+        (100.0, replace(KNOWN, at_least=0.9), Outcome.PASS, "no change detected"),
+        (180.0, replace(KNOWN, between_boot_sd=None), Outcome.NOT_DECIDED, "not decided"),
+        (20.0, replace(KNOWN, between_boot_sd=None), Outcome.NOT_DECIDED, "not decided"),
+        (180.0, replace(KNOWN, between_boot_sd=0.3), Outcome.NOT_DECIDED, "no change detected"),
+        (180.0, replace(KNOWN, log_ratios=(0.6, 0.6, 0.6)), Outcome.NOT_DECIDED, "faster"),
+    ],
+)
+def test_a_gate_fails_or_is_proven_only_by_its_whole_interval(mine, gate, outcome, sentence):
+    verdict = speed.judge(seen(mine, gates=(gate,)))
+    assert verdict.outcome is outcome
+    assert f", {sentence}: " in verdict.headline
+    assert verdict.cell == verdict.headline.partition(",")[0] + "," + verdict.headline.split(",")[1]
+
+
+def test_an_interval_of_one_run_says_so_and_how_to_settle_it():
+    verdict = speed.judge(seen(gates=()))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert "of this run alone" in verdict.headline
+    assert "interval: 95 %, paired t on logs, within this run, 5 passes of 1 requests" in verdict.short
+    assert "four boots" in verdict.settle
+    assert verdict.rules_out == ""
+
+
+def test_a_decided_interval_holds_at_the_share_of_alpha_and_includes_boots():
+    verdict = speed.judge(seen())
+    assert verdict.short[-1] == "interval: 99.75 %, paired t on logs, between-boot spread 0.010 included, 5 passes of 1 requests"
+    assert verdict.figures["confidence"] == pytest.approx(1 - 2 * 1.25e-3)
+    assert verdict.figures["speedup_low"] < verdict.figures["speedup"] < verdict.figures["speedup_high"]
+    assert verdict.rules_out.startswith("the speedup is 1.80x [")
+
+
+def test_two_gated_figures_share_alpha():
+    length = Gate(figure="acceptance_length", at_least=1.2, source="tiny.yaml")
+    assert speed.judge(seen(gates=(KNOWN, length))).figures["confidence"] == pytest.approx(1 - 1.25e-3)
+
+
+def test_without_a_threshold_one_client_must_not_be_slower_and_many_may_be():
+    spread = replace(KNOWN, at_least=None)
+    assert speed.judge(seen(gates=(spread,))).outcome is Outcome.PASS
+    assert speed.judge(seen(80.0, gates=(spread,))).outcome is Outcome.FAIL
+    many = speed.judge(seen(80.0, gates=(spread,), concurrency=8))
+    assert many.outcome is Outcome.NOT_DECIDED
+    assert "no threshold is given at 8 clients" in many.headline
+
+
+def test_one_pass_has_a_ratio_and_no_interval():
+    verdict = speed.judge(seen(*[passes(each, count=1) for each in (180.0, 100.0, 100.0)]))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert verdict.cell == "1.80x"
+    assert verdict.settle == "at least two passes"
+    assert "speedup_low" not in verdict.figures
+
+
+def test_an_interval_around_its_threshold_is_settled_by_more_passes():
+    assert "more passes" in speed.judge(seen(150.0)).settle
+
+
+def test_the_table_has_the_rows_that_people_publish():
+    mine = passes(41.88, ttft=0.5)
+    verdict = speed.judge(seen(mine, passes(22.96, ttft=1.0), passes(22.96, ttft=1.0)))
+    assert verdict.evidence[:5] == (
+        "| Metric                  | Normal | Speculative | Speedup |",
+        "| :---------------------- | -----: | ----------: | ------: |",
+        "| Response tok/s          |  22.96 |       41.88 |   1.82x |",
+        "| Time to first token (s) |  1.000 |       0.500 |   2.00x |",
+        "| Prompt tok/s            |  20.00 |       40.00 |   2.00x |",
+    )
+    assert verdict.figures["baseline_response_tokens_per_s"] == pytest.approx(22.96, rel=1e-3)
+    assert verdict.figures["ttft_speedup"] == pytest.approx(2.0)
+    assert verdict.figures["prompt_speedup"] == pytest.approx(2.0)
+
+
+def test_both_boots_of_the_baseline_count_and_are_compared():
+    verdict = speed.judge(seen(180.0, 100.0, 121.0))
+    assert verdict.figures["speedup"] == pytest.approx(180 / math.sqrt(100 * 121), rel=1e-6)
+    assert "the baseline's two boots: a factor of 1.210 between them" in verdict.evidence
+
+
+def test_prompts_are_compared_with_themselves():
+    """A fast and a slow prompt: the ratio is theirs, not that of a mixture."""
+    baseline = [*passes(100.0), *passes(10.0, ids=("chat-01",))]
+    mine = [*passes(200.0), *passes(20.0, ids=("chat-01",))]
+    found = paces((transcript("baseline", baseline),), transcript(VARIANT, mine))
+    assert found.response.log_ratios == pytest.approx([math.log(2)] * 5)
+    assert found.requests == 2
+
+
+def test_requests_that_one_arm_did_not_answer_are_left_out_everywhere():
+    baseline = [*passes(100.0)[:4], answer("chat-00", status=500, pass_index=4)]
+    assert len(paces((transcript("baseline", baseline),), transcript(VARIANT, passes(200.0))).response.log_ratios) == 4
+
+
+def test_a_run_without_streamed_timing_is_invalid():
+    silent = [answer("chat-00", range(9), pass_index=i) for i in range(5)]
+    verdict = speed.judge(seen(silent))
+    assert verdict.outcome is Outcome.INVALID
+    assert "nothing is timed" in verdict.headline
+
+
+def test_speed_without_speculation_is_not_speculating():
+    assert speed.judge(seen(counters=SpecCounters())).outcome is Outcome.NOT_SPECULATING
+
+
+def test_casualties_and_refusals_come_first():
+    dead = Casualty(request_id="chat-00", ending=Ending.HUNG, recurred=True)
+    assert speed.judge(seen(casualties=[dead])).outcome is Outcome.FAIL
+    assert speed.judge(seen([answer("chat-00", status=400)])).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize("control, outcome", [(101.0, Outcome.PASS), (130.0, Outcome.FAIL), (70.0, Outcome.FAIL)])
+def test_the_control_must_be_as_fast_as_the_baseline_where_the_spread_is_known(control, outcome):
+    verdict = speed.judge(seen(control=control).as_control())
+    assert verdict.outcome is outcome
+    assert speed.judge(seen(control=control, gates=()).as_control()).outcome is Outcome.PASS
+
+
+def windowed(count, lengths):
+    return [timed(f"chat-{i:02}", per_s=180.0, windows=(1, *lengths(i), 1), pass_index=p) for i in range(count) for p in range(5)]
+
+
+@pytest.mark.parametrize("at_least, outcome", [(1.5, Outcome.PASS), (2.6, Outcome.FAIL), (2.06, Outcome.NOT_DECIDED)])
+def test_an_acceptance_length_is_gated_over_prompts(at_least, outcome):
+    mine = windowed(8, lambda i: (2,) * 20 + (3,) * (i % 3))
+    base = [timed(f"chat-{i:02}", per_s=100.0, pass_index=p) for i in range(8) for p in range(5)]
+    gates = (KNOWN, Gate(figure="acceptance_length", at_least=at_least, source="tiny.yaml"))
+    verdict = speed.judge(seen(mine, base, base, gates=gates))
+    assert verdict.outcome is outcome
+    assert f"acceptance length {at_least:g} (tiny.yaml)" in " ".join(verdict.short)
+
+
+def test_an_acceptance_length_of_one_prompt_has_no_interval():
+    gates = (KNOWN, Gate(figure="acceptance_length", at_least=1.0))
+    verdict = speed.judge(seen(gates=gates))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert verdict.figures["acceptance_length"] == 2.5
+
+
+def test_the_acceptance_length_comes_from_counters_else_from_windows():
+    mine = windowed(2, lambda i: (2, 4))
+    counted = seen(mine, mine, mine)
+    assert acceptance_length(counted, 0.95).tokens == 2.5
+    uncounted = replace(counted, speculative=replace(counted.speculative, counters=None))
+    assert acceptance_length(uncounted, 0.95).tokens == pytest.approx(3.0)
+    silent = seen(counters=None)
+    assert acceptance_length(silent, 0.95) is None
+
+
+@pytest.mark.parametrize("mine, said", [(180.0, ": plausible"), (400.0, "implausible")])
+def test_more_speed_than_saved_steps_is_doubted(mine, said):
+    verdict = speed.judge(seen(mine))
+    assert any("plain steps" in line and said in line for line in verdict.evidence)
+    assert verdict.figures["step_cost"] == pytest.approx(2.5 / (mine / 100), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given, per_s",
+    [
+        (timed(per_s=50.0), 50.0),
+        (timed(per_s=50.0, windows=(4, 4)), 50.0 * 97 / 100),
+        (timed(per_s=50.0, tokens=2), 50.0),
+        (replace(timed(per_s=50.0), usage=None), 50.0),
+        (replace(timed(per_s=50.0), status=500), None),
+        (replace(timed(per_s=50.0), timing=None), None),
+        (replace(timed(per_s=50.0), timing=Timing(sent_s=0.0, first_s=None, done_s=1.0)), None),
+        (replace(timed(per_s=50.0), timing=Timing(sent_s=0.0, first_s=1.0, done_s=1.0)), None),
+        (timed(per_s=50.0, tokens=4, windows=(4,)), None),
+    ],
+)
+def test_response_speed_counts_tokens_behind_the_first_chunk(given, per_s):
+    assert response_tokens_per_s(given) == (None if per_s is None else pytest.approx(per_s))
+
+
+def test_prompt_speed_is_prompt_tokens_over_time_to_first_token():
+    assert prompt_tokens_per_s(timed(per_s=9.0, ttft_s=0.5, prompt_tokens=20)) == pytest.approx(40.0)
+    assert prompt_tokens_per_s(replace(timed(per_s=9.0, ttft_s=0.5), usage=None)) == pytest.approx(6.0)
+    assert prompt_tokens_per_s(answer()) is None
+    assert ttft_s(replace(timed(per_s=9.0), timing=Timing(sent_s=1.0, first_s=1.0, done_s=2.0))) is None

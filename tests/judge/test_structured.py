@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript
+
+from pytest_specdec.judge import structured
+from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+OBJECT = {"type": "json_object"}
+GOOD = json.dumps({"name": "Ada", "age": 36})
+
+
+def texts(*given, finish="stop", **common):
+    return [answer(f"chat-{i:02}", (1,), text=text, finish=finish, **common) for i, text in enumerate(given)]
+
+
+def judged(mine, theirs=None, control=None, *, formats=None, alpha=1e-3, **fields):
+    """Verdict on documents; the baseline's and the control's are good unless given."""
+    theirs = texts(*[GOOD] * len(mine)) if theirs is None else theirs
+    asked = [
+        Request(id=f"chat-{i:02}", route=Route.CHAT, body={"response_format": f}) for i, f in enumerate(formats or [SCHEMA] * len(mine))
+    ]
+    workload = a_workload(asked)
+    return structured.judge(captured("structured", mine, theirs, control or theirs, workload=workload, alpha=alpha, **fields))
+
+
+def test_valid_documents_pass_and_say_which_rate_they_rule_out():
+    verdict = judged(texts(*[GOOD] * 20))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline == "of 20 documents, 20 of them to their end, all are valid"
+    assert f"{1 - 0.01 ** (1 / 20):.1%}" in verdict.rules_out
+    assert "draft-k3: json_schema person: 20 of 20 whole documents valid, 0 of 0 cut ones valid so far" in verdict.evidence
+
+
+BAD = [
+    ("{" + GOOD, "character 1:"),
+    ("Sure! " + GOOD, "character 0:"),
+    (GOOD[:-1], "in the middle of the document"),
+    (GOOD + GOOD, "where JSON wants the end"),
+    ('{"name": "A\x01da", "age": 3}', r'"\x01"'),
+    ('{"name": "Ada", "age": "36"}', "$.age"),
+    ('{"name": "Ada"}', "'age' is a required property"),
+    ("[1]", 'begins with "["'),
+    ("", "ends at character 0"),
+    ('{"name": "A", "age": ' + "1" * 5000 + ".5}", "$.age"),
+    ('{"name": "A", "age": 1, "x": ' + "[" * 500 + "]" * 500 + "}", "nested 501 containers deep"),
+]
+
+
+@pytest.mark.parametrize("text, said", BAD)
+def test_the_first_invalid_document_fails_where_the_baseline_has_none(text, said):
+    verdict = judged(texts(*[GOOD] * 19, text))
+    assert verdict.outcome is Outcome.FAIL
+    assert "1 of 20 documents are invalid; 0 of 20 of the baseline's, 0 of 20 of the control's" in verdict.headline
+    assert verdict.short[0] == "first        chat-19 (json_schema person)"
+    assert said in verdict.short[1]
+    assert verdict.names == "the grammar is not enforced on speculated tokens"
+
+
+@pytest.mark.parametrize("text", ['{"name": "Ada", "a', '{"na', "", GOOD, '{"age": 12'])
+def test_a_document_cut_by_its_limit_is_judged_as_a_prefix(text):
+    mine = [*texts(*[GOOD] * 9), answer("chat-09", (1,), text=text, finish="length")]
+    assert judged(mine).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("text", ['{{"name', "[", 'Here is {"', GOOD + "}", '{"name": 1, "age": 2}'])
+def test_a_cut_document_that_no_continuation_saves_fails(text):
+    mine = [*texts(*[GOOD] * 9), answer("chat-09", (1,), text=text, finish="length")]
+    assert judged(mine).outcome is Outcome.FAIL
+
+
+def test_documents_that_were_all_cut_are_inconclusive():
+    verdict = judged(texts(*['{"name"'] * 10, finish="length"))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.settle == "raise max_tokens"
+
+
+@pytest.mark.parametrize(
+    "mine, baseline, control, outcome",
+    [(5, 5, 5, Outcome.PASS), (40, 5, 5, Outcome.FAIL), (40, 5, 38, Outcome.PASS), (6, 2, 2, Outcome.PASS), (6, 0, 0, Outcome.FAIL)],
+)
+def test_rates_are_compared_where_the_baseline_errs_too(mine, baseline, control, outcome):
+    def of(bad):
+        return texts(*["nonsense"] * bad, *[GOOD] * (100 - bad))
+
+    assert judged(of(mine), of(baseline), of(control)).outcome is outcome
+
+
+def test_a_baseline_that_ignores_the_grammar_is_no_standard_for_the_first_invalid_document():
+    ignored = {"baseline": Capabilities(support={"json_schema": Support.IGNORED})}
+    mine = texts(*[GOOD] * 19, "no")
+    assert judged(mine, capabilities=ignored).outcome is Outcome.PASS
+    assert judged(texts(*["no"] * 20), capabilities=ignored).outcome is Outcome.FAIL
+
+
+def test_any_object_is_a_json_object_and_an_array_is_none():
+    formats = [OBJECT] * 5
+    assert judged(texts("{}", "{}", "{}", "{}", '{"a": [1]}'), texts(*["{}"] * 5), formats=formats).outcome is Outcome.PASS
+    assert judged(texts("{}", "{}", "{}", "{}", "[]"), texts(*["{}"] * 5), formats=formats).outcome is Outcome.FAIL
+
+
+def test_requests_without_a_format_are_not_judged():
+    formats = [SCHEMA, {"type": "text"}, None, OBJECT]
+    verdict = judged(texts(GOOD, "hello", "hi", "{}"), formats=formats)
+    assert verdict.figures["documents"] == 2
+    assert judged(texts("hello"), formats=[None]).outcome is Outcome.INVALID
+
+
+def test_every_choice_of_an_answer_is_a_document():
+    two = answer("chat-00", (1,), text=GOOD)
+    two = replace(two, choices=(*two.choices, replace(two.choice, index=1, text="no")))
+    assert judged([two]).headline.startswith("1 of 2 documents are invalid")
+
+
+def test_a_schema_without_a_type_may_begin_with_anything():
+    anything = {"type": "json_schema", "json_schema": {"schema": {"enum": ["red", 7]}}}
+    assert judged(texts('"red"', "7"), texts("7", "7"), formats=[anything] * 2).outcome is Outcome.PASS
+    assert "rule enum" in judged(texts("8"), texts("7"), formats=[anything]).short[1]
+    nothing = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"a": False}}}}
+    assert "allows nothing" in judged(texts('{"a": 1}'), texts("{}"), formats=[nothing]).short[1]
+
+
+@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://example.org/never-fetched.json"}])
+def test_a_schema_that_cannot_be_used_is_invalid_and_nothing_is_fetched(schema, monkeypatch):
+    fetched = []
+    monkeypatch.setattr("urllib.request.urlopen", fetched.append)
+    asked = {"type": "json_schema", "json_schema": {"schema": schema}}
+    verdict = judged(texts("{}"), formats=[asked])
+    assert verdict.outcome is Outcome.INVALID
+    assert "cannot be used" in verdict.headline
+    assert not fetched
+
+
+def test_a_server_that_refuses_every_format_is_refused():
+    no = [answer(f"chat-{i:02}", status=400, error="grammar is off") for i in range(3)]
+    verdict = judged(no)
+    assert verdict.outcome is Outcome.REFUSED
+    assert 'refused with 400: "grammar is off"; the baseline answers 3 of them' in verdict.headline
+
+
+def test_a_kind_that_is_refused_as_a_whole_is_said_and_the_rest_is_judged():
+    formats = [SCHEMA, SCHEMA, OBJECT, OBJECT]
+    mine = [*texts(GOOD, GOOD), *[answer(f"chat-{i:02}", status=400, error="no") for i in (2, 3)]]
+    verdict = judged(mine, formats=formats)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline.endswith("; json_object is refused")
+    only_text = [*mine[2:], answer("chat-04", (1,), text="hi")]
+    assert judged(only_text, texts(*[GOOD] * 5), formats=[*formats, None]).outcome is Outcome.REFUSED
+
+
+def test_a_request_refused_now_and_then_is_an_invalid_document():
+    mine = [*texts(*[GOOD] * 9), answer("chat-09", status=400, error="grammar state lost")]
+    verdict = judged(mine)
+    assert verdict.outcome is Outcome.FAIL
+    assert 'HTTP 400: "grammar state lost"' in verdict.short[1]
+
+
+def test_a_baseline_without_answers_is_no_standard():
+    no = [answer(f"chat-{i:02}", status=400, error="no") for i in range(3)]
+    verdict = judged(texts(GOOD, GOOD, GOOD), no)
+    assert verdict.outcome is Outcome.INVALID
+    assert "baseline has no answer" in verdict.headline
+
+
+def test_a_pass_needs_speculation():
+    assert judged(texts(GOOD), counters=SpecCounters()).outcome is Outcome.NOT_SPECULATING
+    assert judged(texts("no"), counters=SpecCounters()).outcome is Outcome.FAIL
+
+
+def test_the_control_is_judged_against_the_baseline_alone():
+    good = transcript("baseline", texts(GOOD))
+    given = captured(
+        "structured", texts(GOOD), good, texts("no"), workload=a_workload(requests(1, response_format=SCHEMA)), counters=SPECULATING
+    )
+    verdict = structured.judge(given.as_control())
+    assert verdict.outcome is Outcome.FAIL
+    assert "control_invalid_documents" not in verdict.figures
+    assert structured.judge(replace(given, control=None)).outcome is Outcome.PASS
+
+
+def test_a_request_that_kills_the_server_is_named():
+    dead = Casualty(request_id="chat-00", ending=Ending.DIED, recurred=True)
+    verdict = judged([answer("chat-00", status=None)], casualties=[dead])
+    assert verdict.outcome is Outcome.FAIL
+    assert 'response_format={"type":"json_schema"' in verdict.names
+    assert verdict.pair == VARIANT

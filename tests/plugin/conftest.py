@@ -1,0 +1,195 @@
+"""A project whose captures are written by a fake that counts how often it was called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec import capturing, collect, documents, gathering, judging, loop, xdist
+
+LOADED = (capturing, collect, documents, gathering, judging, loop, xdist)
+"""Once for all sessions in this process: what such a session imports first is forgotten after it."""
+
+CONFIG = """
+engine: {kind: reference, model: target}
+variants:
+  draft-k3: {args: {speculative-config: {method: draft_model, model: draft, num_speculative_tokens: 3}}}
+  ngram-k3: {args: {speculative-config: {method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4, prompt_lookup_min: 2}}}
+"""
+
+CONFTEST = """
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture import record
+from pytest_specdec.errors import BootError
+from pytest_specdec.files import records, transcripts
+from pytest_specdec.files.directory import atomic_write
+from pytest_specdec.model.answer import Answer, Choice
+from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.status import Missing, Progress, State, Status
+from pytest_specdec.model.transcript import SpecCounters, Transcript
+
+HERE = Path(__file__).parent
+REAL = record.record
+HOW = os.environ.get("FAKE_CAPTURE", "")
+
+
+def pytest_configure(config):
+    record.record = fake
+
+
+def pytest_unconfigure(config):
+    record.record = REAL
+
+
+def fake(config, plan, directory, *, deadline_s, tell):
+    said = {"pid": os.getpid(), "workloads": [w.name for w in plan.workloads], "pairs": [p.name for p in plan.pairs],
+            "depth": plan.depth, "deadline_s": deadline_s}
+    with (HERE / "captures.jsonl").open("a") as log:
+        log.write(json.dumps(said) + "\\n")
+    records.write_plan(directory, plan)
+    atomic_write(directory.config, config.text)
+    about = {"engine": "reference", "engine_version": "0", "model": "target"}
+    records.write_environment(directory, Environment(**about, processor="p", cores=2, memory_gib=8.0))
+    if HOW == "raises":
+        raise BootError("the server did not come up", found="exit code 7")
+    if HOW == "broken":
+        raise ZeroDivisionError("a bug")
+    if HOW == "slow":
+        (HERE / "capturing").write_text(str(os.getpid()))
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "1")))
+    if HOW.startswith("dies") and len((HERE / "captures.jsonl").read_text().splitlines()) == 1:
+        os._exit(9)
+    return written(plan, directory, tell)
+
+
+def written(plan, directory, tell):
+    missing = []
+    for boot in plan.boots:
+        for arm in ("baseline", "control") if boot.also_baseline else (boot.arm,):
+            if HOW == f"missing:{arm}":
+                missing.append(Missing(arm=arm, workload="", reason="the server did not come up\\n  found:    exit code 7"))
+                continue
+            for name in boot.answers:
+                where = {"boot": boot.index, "boots": len(plan.boots), "arm": arm, "workload": name}
+                progress = Progress(at_s=1.0, doing="answering", done=1, of=1, tokens=9, **where)
+                records.append_progress(directory, progress)
+                tell(progress)
+                transcripts.write(directory, transcript(arm, boot.index, plan.workload(name)))
+    status = Status(state=State.INCOMPLETE if missing else State.COMPLETE, missing=tuple(missing), boots=len(plan.boots), wall_s=2.0)
+    records.write_status(directory, status)
+    return status
+
+
+def transcript(arm, boot, workload):
+    answers = tuple(
+        Answer(request_id=request.id, status=200, choices=(Choice(text=f"{arm} says", token_ids=(1, 2, 3), finish_reason="stop"),))
+        for request in workload.requests
+    )
+    counters = SpecCounters(drafts=3, draft_tokens=9, accepted_tokens=4)
+    return Transcript(arm=arm, boot=boot, workload=workload.name, digest=workload.digest, answers=answers, counters=counters)
+"""
+
+SAMPLE = """
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+
+
+def workload(name, requests=3, body={}, **fields):
+    return Workload(name=name, version=1, requests=tuple(
+        Request(id=f"{name}-{i}", route=Route.CHAT, body={"messages": [{"role": "user", "content": str(i)}], "max_tokens": 8, **body})
+        for i in range(requests)), **{"scored": False, **fields})
+
+
+CHAT, CODE = workload("chat", take={Depth.SMOKE: 1}), workload("code")
+
+
+def say(captured, outcome=Outcome.PASS, **fields):
+    return Verdict(**{"outcome": outcome, "family": captured.family, "pair": captured.pair.name, "workload": captured.workload.name,
+        "headline": f"{len(captured.speculative.answers)} answers", "cell": "3/3", "rules_out": "anything worse", **fields})
+"""
+
+TESTS = """
+import pytest
+from sample import CHAT, CODE, say
+
+
+@pytest.mark.specdec(CHAT, family="greedy")
+def test_chat(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured))
+
+
+@pytest.mark.specdec(CODE, family="liveness")
+def test_code(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured))
+"""
+
+
+class Project:
+    """A pytester directory with a config, a fake capture and two workloads."""
+
+    def __init__(self, pytester):
+        self.pytester = pytester
+        self.path = pytester.path
+        (self.path / "suites/configs").mkdir(parents=True)
+        (self.path / "suites/configs/tiny.yaml").write_text(CONFIG)
+        pytester.makeconftest(CONFTEST)
+        pytester.makepyfile(sample=SAMPLE)
+        pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:benchmark -p no:cacheprovider -p no:hypothesispytest\n")
+
+    def tests(self, text=TESTS):
+        self.pytester.makepyfile(test_it=text)
+        return self
+
+    def outcome(self, verdict, body=""):
+        """Write one test that hands over one verdict, as a Python expression of ``say``'s arguments."""
+        return self.tests(
+            f"import pytest\nfrom sample import *\nW = workload('chat'{body})\n\n"
+            f"@pytest.mark.specdec(W, family='greedy')\ndef test_it(specdec_captured, specdec_check):\n"
+            f"    specdec_check(say(specdec_captured, {verdict}))\n"
+        )
+
+    def config(self, more):
+        (self.path / "suites/configs/tiny.yaml").write_text(CONFIG + more)
+        return self
+
+    def run(self, *args, subprocess=False, config="tiny"):
+        run = self.pytester.runpytest_subprocess if subprocess else self.pytester.runpytest_inprocess
+        return run(*([f"--specdec-config={config}"] if config else []), *args)
+
+    @property
+    def captures(self):
+        log = self.path / "captures.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    @property
+    def runs(self):
+        return sorted((self.path / ".specdec").glob("*")) if (self.path / ".specdec").exists() else []
+
+    @property
+    def document(self):
+        (run,) = self.runs
+        return json.loads((run / "run.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def _no_ci(monkeypatch):
+    for name in ("CI", "GITHUB_STEP_SUMMARY", "PYTEST_ADDOPTS", "FAKE_CAPTURE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def project(pytester):
+    return Project(pytester)
+
+
+@pytest.fixture
+def repository():
+    return Path(__file__).parent.parent.parent

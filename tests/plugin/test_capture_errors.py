@@ -1,0 +1,76 @@
+"""What goes wrong in a capture is a setup error of the tests that miss it: in full once, then by reference."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("how, line", [("raises", "the server did not come up"), ("broken", "ZeroDivisionError: a bug")])
+def test_a_capture_that_fails_is_an_error_of_every_test(project, monkeypatch, how, line, workers):
+    monkeypatch.setenv("FAKE_CAPTURE", how)
+    result = project.tests().run(*workers, subprocess=bool(workers))
+    result.assert_outcomes(errors=4)
+    assert result.ret == 1
+    assert line in result.stdout.str()
+    assert "INTERNALERROR" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["*nothing could be judged*"])
+
+
+def test_a_cause_is_told_in_full_once(project, monkeypatch):
+    monkeypatch.setenv("FAKE_CAPTURE", "missing:draft-k3")
+    result = project.tests().run()
+    result.assert_outcomes(passed=2, errors=2)
+    text = result.stdout.str()
+    assert text.count("found:    exit code 7") == 1
+    result.stdout.fnmatch_lines(["not captured: see test_it.py::test_chat?draft-k3?"])
+    result.stdout.fnmatch_lines(["draft-k3*NOT CAPTURED*NOT CAPTURED", "ngram-k3*3/3*3/3", "the capture is not complete: *servers"])
+
+
+def test_a_control_that_fails_makes_its_workload_invalid(project):
+    conftest = (project.path / "conftest.py").read_text()
+    project.pytester.makeconftest(
+        conftest
+        + "\nfrom pytest_specdec import judge\nfrom pytest_specdec.model.verdict import Outcome\n\n"
+        + "@pytest.fixture(autouse=True)\ndef judges(monkeypatch):\n    from sample import say\n"
+        + "    differs = lambda captured: say(captured, Outcome.FAIL, headline='the control differs')\n"
+        + "    monkeypatch.setattr(judge, 'of', lambda family: differs)\n"
+    )
+    project.tests(
+        "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(workload('scored', scored=True), family='greedy')\n"
+        "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n"
+    )
+    result = project.run()
+    result.assert_outcomes(errors=2)
+    text = result.stdout.str()
+    assert text.count("the control differs") == 1
+    result.stdout.fnmatch_lines(["invalid: the control fails greedy on scored*", "invalid: see test_it.py::test_it?draft-k3?", "*INVALID*"])
+
+
+def test_sigterm_ends_a_capture_cleanly(project, monkeypatch):
+    monkeypatch.setenv("FAKE_CAPTURE", "slow")
+    monkeypatch.setenv("FAKE_SECONDS", "60")
+    project.tests()
+    command = [sys.executable, "-m", "pytest", "--specdec-config=tiny"]
+    process = subprocess.Popen(command, cwd=project.path, stdout=subprocess.PIPE, text=True)
+    try:
+        while not (project.path / "capturing").exists():
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "ended by SIGTERM" in out
+    assert "INTERNALERROR" not in out
+
+
+def test_the_deadline_reaches_the_capture(project):
+    project.tests().run("--specdec-deadline=90.5")
+    assert project.captures[0]["deadline_s"] == 90.5

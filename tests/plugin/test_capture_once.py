@@ -1,0 +1,63 @@
+"""However a session is spread and ordered, servers boot once."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("-n0",),
+        ("-n2",),
+        ("-n2", "--dist=loadfile"),
+        ("-n2", "--dist=worksteal"),
+        ("-n2", "--dist=each", "--tx=2*popen"),
+        ("-p", "no:xdist"),
+        ("-p", "randomly", "-p", "no:xdist"),
+        ("-p", "randomly", "-n2"),
+    ],
+    ids=" ".join,
+)
+def test_a_session_captures_once(project, args):
+    result = project.tests().run(*args, subprocess=True)
+    result.assert_outcomes(passed=8 if "--dist=each" in args else 4)
+    assert len(project.captures) == 1
+    assert project.captures[0]["workloads"] == ["chat", "code"]
+    assert len(project.runs) == 1
+
+
+def test_only_what_selected_tests_want_is_captured(project):
+    project.tests().run("-k", "code and draft").assert_outcomes(passed=1, deselected=3)
+    (capture,) = project.captures
+    assert capture["workloads"] == ["code"]
+    assert capture["pairs"] == ["draft-k3"]
+
+
+def test_tests_are_sorted_by_pair(project):
+    result = project.tests().run("-v", "-p", "randomly", subprocess=True)
+    order = [line.split("[")[1].split("]")[0] for line in result.outlines if "::test_" in line and "PASSED" in line]
+    assert order == ["draft-k3", "draft-k3", "ngram-k3", "ngram-k3"]
+
+
+def test_a_workers_death_hands_the_capture_on(project, monkeypatch):
+    monkeypatch.setenv("FAKE_CAPTURE", "dies")
+    result = project.tests().run("-n2", subprocess=True)
+    assert result.parseoutcomes()["passed"] == 4
+    assert len(project.captures) == 2
+    assert len({capture["pid"] for capture in project.captures}) == 2
+
+
+def test_the_capture_is_no_tests_time(project, monkeypatch):
+    """A timeout shorter than the capture, or a pass under pytest-timeout would mean nothing."""
+    monkeypatch.setenv("FAKE_CAPTURE", "slow")
+    monkeypatch.setenv("FAKE_SECONDS", "2")
+    project.tests().run("--timeout=1", subprocess=True).assert_outcomes(passed=4)
+
+
+def test_a_collection_error_captures_nothing(project):
+    project.tests().pytester.makepyfile(test_broken="import nowhere_to_be_found")
+    assert project.run().ret == pytest.ExitCode.INTERRUPTED
+    assert not project.captures
+    assert not project.runs

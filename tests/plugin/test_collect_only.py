@@ -1,0 +1,31 @@
+"""Listing tests costs nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("args", [("--co",), ("--co", "-n2"), ("--co", "-q"), ("--setup-plan",)], ids=" ".join)
+def test_listing_boots_nothing_and_makes_no_folder(project, args):
+    result = project.tests().run(*args, subprocess=True)
+    assert result.ret == 0
+    assert not project.captures
+    assert not project.runs
+
+
+def test_listing_shows_the_plan(project):
+    result = project.tests().run("--co")
+    result.stdout.fnmatch_lines(
+        [
+            "specdec: tiny*",
+            "*2 pairs (draft-k3, ngram-k3) x 2 workloads = 4 judgements",
+            "*4 boots (baseline, draft-k3, ngram-k3, control)*",
+        ]
+    )
+    assert "--- specdec ---" not in result.stdout.str()
+
+
+def test_listing_the_suites_imports_no_numpy(repository, pytester):
+    code = "import sys, pytest; pytest.main(['--co', '-q', 'suites']); sys.exit('numpy' in sys.modules)"
+    result = pytester.run("python", "-c", f"import os; os.chdir({str(repository)!r}); {code}")
+    assert result.ret == 0

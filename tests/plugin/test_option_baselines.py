@@ -1,0 +1,93 @@
+"""Speed of this machine gates what comes after it, and gets into its file only by the flag."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_specdec import baselines
+from pytest_specdec.files import gates
+from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Family
+
+HERE = Environment(engine="reference", engine_version="0", model="target", processor="p", cores=2, memory_gib=8.0)
+
+TEST = (
+    "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='speed')\ndef test_it(specdec_captured, specdec_check):\n"
+    "    print('GATES', [(g.figure, g.at_least, g.source) for g in specdec_captured.gates])\n"
+    "    specdec_check(say(specdec_captured, Outcome.NOT_DECIDED, figures={'speedup': 2.0}))\n"
+)
+
+
+def speed(ratio, outcome=Outcome.PASS):
+    about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "chat", "headline": ""}
+    return Verdict(outcome=outcome, figures={"speedup": ratio}, **about)
+
+
+def test_without_a_file_a_candidate_is_shown(project):
+    result = project.tests(TEST).run()
+    (run,) = project.runs
+    assert "at_least: 1.8" in (run / "baseline-candidate.yaml").read_text()
+    result.stdout.fnmatch_lines(
+        ["baseline candidate: *baseline-candidate.yaml, for baselines/tiny/p-*.yaml (or --specdec-update-baselines)"]
+    )
+    assert not (project.path / "baselines").exists()
+
+
+def test_the_flag_writes_the_file_and_the_file_gates(project):
+    result = project.tests(TEST).run("--specdec-update-baselines")
+    result.stdout.fnmatch_lines(["baseline updated: baselines/tiny/p-*.yaml"])
+    (path,) = (project.path / "baselines/tiny").iterdir()
+    assert [gate.pair for gate in gates.read(path)] == ["draft-k3", "ngram-k3"]
+    result = project.run("-s")
+    result.stdout.fnmatch_lines(["*GATES*('speedup', 1.0, 'tiny.yaml: gates.speedup (default)'), ('speedup', 1.8, 'tiny/p-*"])
+    before = path.read_text()
+    project.run("--specdec-baselines", str(path.parent.parent))
+    assert path.read_text() == before
+
+
+def test_other_machines_are_not_comparable(project):
+    other = Environment(engine="reference", engine_version="0", model="target", processor="q", cores=2, memory_gib=8.0)
+    gates.write(baselines.path(project.path / "elsewhere", "tiny", other), other, [Gate(figure="speedup", at_least=9.0)])
+    result = project.tests(TEST).run("--specdec-baselines=elsewhere", "-s")
+    result.stdout.fnmatch_lines([f"note: not comparable: this machine is {HERE.machine}, the baselines of tiny are of {other.machine}"])
+    assert "9.0" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("times, code", [(1, pytest.ExitCode.USAGE_ERROR), (2, pytest.ExitCode.OK)])
+def test_under_ci_the_flag_is_meant_only_twice(project, monkeypatch, times, code):
+    monkeypatch.setenv("CI", "true")
+    assert project.tests(TEST).run(*["--specdec-update-baselines"] * times).ret == code
+
+
+def test_a_stored_run_updates_nothing(project):
+    project.tests(TEST).run()
+    result = project.run("--specdec-update-baselines", f"--specdec-replay={project.runs[0]}", config=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*found --specdec-replay; expected a new run*"])
+
+
+def test_boots_add_up_to_a_spread(tmp_path):
+    path = None
+    for ratio in (2.0, 2.2, 1.9, 2.1):
+        path = baselines.update(tmp_path, "tiny", HERE, [speed(ratio)])
+    (gate,) = gates.read(path)
+    assert gate.log_ratios == pytest.approx([math.log(ratio) for ratio in (2.0, 2.2, 1.9, 2.1)], abs=1e-5)
+    assert gate.between_boot_sd == pytest.approx(0.0628, abs=1e-3)
+
+
+def test_a_floor_never_comes_down_by_itself(tmp_path):
+    baselines.update(tmp_path, "tiny", HERE, [speed(2.0)])
+    path = baselines.update(tmp_path, "tiny", HERE, [speed(1.0)])
+    assert gates.read(path)[0].at_least == 1.8
+    assert gates.read(path)[0].between_boot_sd is None
+
+
+@pytest.mark.parametrize("verdicts", [[], [speed(0.5, Outcome.FAIL)]])
+def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
+    assert baselines.update(tmp_path, "tiny", HERE, verdicts) is None
+    assert baselines.candidate(tmp_path, HERE, verdicts) is None
+    assert not list(tmp_path.iterdir())

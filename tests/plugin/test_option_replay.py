@@ -1,0 +1,68 @@
+"""A stored run is judged again: nothing boots, nothing in it changes."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def stored(project):
+    project.tests().run()
+    (run,) = project.runs
+    return run
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_a_replay_captures_nothing_and_leaves_the_run_alone(project, stored, workers):
+    before = contents(stored)
+    result = project.run(f"--specdec-replay={stored}", *workers, config=None, subprocess=bool(workers))
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*--- specdec ---*", "draft-k3*3/3*3/3"])
+    assert len(project.captures) == 1
+    assert contents(stored) == before
+    assert project.runs == [stored]
+
+
+def test_a_replay_that_fails_exits_like_any_other(project, stored):
+    project.outcome("Outcome.FAIL")
+    result = project.run(f"--specdec-replay={stored}", config=None)
+    result.assert_outcomes(failed=2)
+    assert result.ret == 1
+
+
+def test_a_replay_reports_where_it_is_told(project, stored):
+    project.run(f"--specdec-replay={stored}", "--specdec-run-dir=again", config=None)
+    assert {path.name for path in (project.path / "again").iterdir()} == {"run.json", "report.md"}
+
+
+def test_a_replay_keeps_depth_and_shares_of_the_run(project, stored):
+    project.run(f"--specdec-replay={stored}", "--specdec-run-dir=again", "--specdec-depth=deep", "-k", "chat and draft", config=None)
+    import json
+
+    plan = json.loads((project.path / "again/run.json").read_text())["plan"]
+    assert plan["depth"] == "standard"
+    assert plan["cells"] == json.loads((stored / "run.json").read_text())["plan"]["cells"]
+
+
+def test_a_config_on_the_command_line_brings_other_policies(project, stored):
+    project.outcome("Outcome.INCONCLUSIVE")
+    project.run(f"--specdec-replay={stored}", config=None).assert_outcomes(failed=2)
+    project.config("allow_inconclusive: [greedy]\n").run(f"--specdec-replay={stored}").assert_outcomes(skipped=2)
+
+
+def test_what_the_run_does_not_hold_is_an_error_told_once(project, stored):
+    project.tests(
+        "import pytest\nfrom sample import *\n\n"
+        "@pytest.mark.specdec(workload('other'), family='greedy')\ndef test_it(specdec_captured): pass\n"
+    )
+    result = project.run(f"--specdec-replay={stored}", config=None)
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["not captured: the run * holds no greedy judgement of other"])
+
+
+def test_a_relative_path_is_understood_from_where_one_stands(project, stored):
+    project.run("--specdec-replay", str(stored.relative_to(project.path)), config=None).assert_outcomes(passed=4)

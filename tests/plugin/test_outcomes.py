@@ -1,0 +1,94 @@
+"""From verdict to pytest outcome, each way once through a real session."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec import outcomes
+from pytest_specdec.model.verdict import Outcome
+
+CASES = [
+    ("Outcome.PASS", "", (), {"passed": 2}, 0),
+    ("Outcome.FAIL", "", (), {"failed": 2}, 1),
+    ("Outcome.FAIL", "lossy: true\n", (), {"skipped": 2}, 0),
+    ("Outcome.NOT_SPECULATING", "", (), {"failed": 2}, 1),
+    ("Outcome.INCONCLUSIVE, settle='9 tokens'", "", (), {"failed": 2}, 1),
+    ("Outcome.INCONCLUSIVE", "", ("--specdec-depth=deep",), {"failed": 2}, 1),
+    ("Outcome.INCONCLUSIVE", "", ("--specdec-depth=smoke",), {"skipped": 2}, 1),
+    ("Outcome.INCONCLUSIVE", "allow_inconclusive: [greedy]\n", (), {"skipped": 2}, 1),
+    ("Outcome.NOT_DECIDED", "", (), {"passed": 2}, 0),
+    ("Outcome.REFUSED", "", (), {"skipped": 2}, 1),
+    ("Outcome.REFUSED", "require: [json_schema]\n", (), {"failed": 2}, 1),
+    ("Outcome.REFUSED", "require: [top_k]\n", (), {"skipped": 2}, 1),
+    ("Outcome.INVALID", "", (), {"failed": 2}, 1),
+]
+
+
+@pytest.mark.parametrize("verdict, config, args, expected, code", CASES, ids=[" ".join([c[0], c[1].strip(), *c[2]]) for c in CASES])
+def test_a_verdict_becomes_an_outcome(project, verdict, config, args, expected, code):  # noqa: PLR0917 - a table of cases
+    body = ", body={'response_format': {'type': 'json_schema'}}"
+    result = project.config(config).outcome(verdict, body).run(*args)
+    result.assert_outcomes(**expected)
+    assert result.ret == code
+
+
+def test_every_outcome_is_in_the_table():
+    tried = {Outcome[case[0].split(",")[0].removeprefix("Outcome.")] for case in CASES}
+    assert tried == set(Outcome)
+    assert set(outcomes._FIXED) == set(Outcome) - {Outcome.INCONCLUSIVE, Outcome.REFUSED}
+
+
+def test_a_failure_is_short_and_ends_with_the_replay(project):
+    result = project.outcome("Outcome.FAIL, short=('shared  x', 'y'), evidence=('deep down',)").run()
+    text = result.stdout.str()
+    block = text[text.index("draft-k3 greedy: 3 answers") :].splitlines()[:4]
+    assert block[1:3] == ["  shared  x", "  y"]
+    assert block[3].startswith("replay: pytest 'test_it.py::test_it[draft-k3]' --specdec-replay .specdec/tiny-")
+    result.stdout.fnmatch_lines(
+        ["*Captured specdec call*", "deep down", "FAILED test_it.py::test_it?draft-k3? - *draft-k3 greedy: 3 answers"]
+    )
+    assert "conftest.py" not in text
+    assert "judging.py" not in text
+
+
+def test_an_inconclusive_failure_says_what_would_settle_it(project):
+    result = project.outcome("Outcome.INCONCLUSIVE, settle='9,000 tokens'").run()
+    result.stdout.fnmatch_lines(["*draft-k3 greedy inconclusive: 3 answers", "  to settle it: 9,000 tokens", "replay: *"])
+
+
+def test_what_is_no_verdict_is_refused(project):
+    project.tests(
+        "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\n"
+        "def test_it(specdec_captured, specdec_check): specdec_check(True)\n"
+    )
+    result = project.run()
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*expected a Verdict, as judge.greedy.judge(captured) returns; found True*"])
+
+
+def test_an_expected_failure_is_no_red_run(project):
+    project.outcome("Outcome.FAIL")
+    path = project.path / "test_it.py"
+    path.write_text(path.read_text().replace("@pytest.mark.specdec", "@pytest.mark.xfail(reason='known')\n@pytest.mark.specdec"))
+    result = project.run()
+    result.assert_outcomes(xfailed=2)
+    assert result.ret == 0
+    assert not project.document["red"]
+
+
+def test_an_assert_behind_a_passing_verdict_is_charged_to_it(project):
+    project.outcome("Outcome.PASS")
+    path = project.path / "test_it.py"
+    path.write_text(path.read_text() + "\n    assert False\n")
+    project.run().assert_outcomes(failed=2)
+    assert [j["result"] for j in project.document["judgements"]] == ["failed", "failed"]
+
+
+def test_all_tests_skipping_themselves_is_no_success(project):
+    project.outcome("Outcome.PASS")
+    path = project.path / "test_it.py"
+    path.write_text(path.read_text().replace("@pytest.mark.specdec", "@pytest.mark.skip\n@pytest.mark.specdec"))
+    result = project.run()
+    result.assert_outcomes(skipped=2)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*nothing could be judged*"])

@@ -1,0 +1,84 @@
+"""What a session leaves: run.json, report.md, a step summary, JUnit properties, the table."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import jsonschema
+import pytest
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_run_json_is_what_its_schema_says(project, repository, workers):
+    project.tests().run(*workers, subprocess=bool(workers))
+    schema = json.loads((repository / "pytest_specdec/files/schemas/run.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(project.document)
+    assert project.document["counts"] == {"pass": 4}
+    assert project.document["status"]["state"] == "complete"
+    assert not project.document["red"]
+
+
+def test_the_step_summary_is_appended_to(project, monkeypatch):
+    summary = project.path / "summary.md"
+    summary.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    project.tests().run()
+    assert summary.read_text().startswith("before\n## ✅ specdec: tiny\n")
+    (run,) = project.runs
+    assert (run / "report.md").read_text() in summary.read_text()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_junit_carries_scalars_only(project, workers):
+    project.outcome("Outcome.FAIL").run("--junit-xml=out.xml", *workers, subprocess=bool(workers))
+    cases = ET.parse(project.path / "out.xml").findall(".//testcase")
+    case = next(case for case in cases if case.get("name") == "test_it[draft-k3]")
+    properties = {p.get("name"): p.get("value") for p in case.find("properties")}
+    assert properties == {
+        "specdec.outcome": "fail",
+        "specdec.family": "greedy",
+        "specdec.pair": "draft-k3",
+        "specdec.workload": "chat",
+        "specdec.headline": "3 answers",
+    }
+
+
+def test_the_summary_tells_pairs_counts_and_places(project):
+    result = project.tests().run("--specdec-run-dir=kept")
+    result.stdout.fnmatch_lines(
+        [
+            "specdec: tiny, standard",
+            "specdec: tiny · reference target · standard · capture into kept",
+            "specdec: boot 1/4 baseline · answering chat 1/1 *",
+            "specdec: capture complete after 0:02, 4 boots",
+            "*--- specdec ---*",
+            "pair       greedy   liveness",
+            "draft-k3   3/3      3/3",
+            "ngram-k3   3/3      3/3",
+            "tiny, standard: 4 judgements; pass: 4",
+            "ruled out for draft-k3:",
+            "  chat: anything worse",
+            "run: kept/run.json",
+            "report: kept/report.md",
+        ]
+    )
+
+
+def test_xdist_shows_plan_and_progress_too(project, monkeypatch):
+    monkeypatch.setenv("FAKE_CAPTURE", "slow")
+    result = project.tests().run("-n2", subprocess=True)
+    result.stdout.fnmatch_lines(
+        ["specdec: tiny · reference target · standard · capture into *", "*4 boots*", "specdec: capture complete *"]
+    )
+    result.stdout.fnmatch_lines(["*--- specdec ---*", "draft-k3   3/3      3/3"])
+
+
+def test_a_quiet_session_prints_no_progress(project):
+    assert "boot 1/4" not in project.tests().run("-q").stdout.str()
+
+
+def test_hostile_headlines_do_not_reach_the_terminal(project):
+    result = project.outcome("Outcome.FAIL, headline='a\\x1b[2Jb\\r\\nc', cell='\\x1b[31m'").run()
+    assert "\x1b[2J" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["*draft-k3 greedy: a␛?2Jb␍␊c"])

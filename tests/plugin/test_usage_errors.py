@@ -1,0 +1,86 @@
+"""Wrong usage ends the session with exit code 4 and a sentence, never with a traceback, and before anything boots."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.options import DEPTHS, REPORTS
+
+OPTIONS = [
+    (("--specdec-depth=depe",), "*--specdec-depth: expected one of smoke, standard, deep, found 'depe'; did you mean 'deep'?*"),
+    (("--specdec-report=html",), "*--specdec-report: expected one of md, found 'html'*"),
+    (("--specdec-deadline=-1",), "*--specdec-deadline*-1*"),
+    (("--specdec-deadline=soon",), "*--specdec-deadline*soon*"),
+    (("--specdec-replay=nowhere",), "*--specdec-replay: found no plan.json in *nowhere*"),
+    (("--specdec-run-dir=.",), "*--specdec-run-dir: found * in use; expected a new or empty directory*"),
+    (("--specdec-config=tinny",), "*no config tinny; did you mean 'tiny'?*"),
+]
+
+
+@pytest.mark.parametrize(
+    "args, line",
+    [*OPTIONS, ((*OPTIONS[-1][0], "-n2"), OPTIONS[-1][1])],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_option_is_a_usage_error(project, args, line):
+    result = project.tests().run(*args, subprocess="-n2" in args)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([line])
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    assert not project.captures
+
+
+def test_no_config_is_a_usage_error_only_when_tests_need_one(project):
+    result = project.tests().run(config=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*no config is named*", "*--specdec-config=FILE.yaml*"])
+    project.tests("def test_it(): pass\n").run(config=None).assert_outcomes(passed=1)
+
+
+def test_a_wrong_config_tells_all_its_problems(project):
+    result = project.config("alow_inconclusive: []\nlossy: maybe\n").tests().run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*tiny.yaml:6*alow_inconclusive*did you mean 'allow_inconclusive'?*", "*tiny.yaml:7*lossy*"])
+
+
+MARKS = [
+    ("@pytest.mark.specdec(CHAT, family='gredy')", "*found family='gredy'; did you mean 'greedy'?*"),
+    ("@pytest.mark.specdec(CHAT)", "*found family=None*"),
+    ("@pytest.mark.specdec(family='greedy')", "*test_it*: found no workload*"),
+    ("@pytest.mark.specdec('chat', family='greedy')", "*found 'chat' (str)*"),
+    ("@pytest.mark.specdec(CHAT, 'greedy')", "*found 2 positional arguments*"),
+    ("@pytest.mark.specdec(CHAT, familly='greedy')", "*found familly=*"),
+    ("", "*test_it.py:* test_it*: found no mark*"),
+]
+
+
+@pytest.mark.parametrize("mark, line", MARKS, ids=[mark or "no mark" for mark, _ in MARKS])
+def test_a_wrong_mark_is_a_usage_error(project, mark, line):
+    project.tests(f"import pytest\nfrom sample import *\n\n{mark}\ndef test_it(specdec_captured): pass\n")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([line, "*remedy:   @pytest.mark.specdec(WORKLOAD, family=*"])
+
+
+def test_a_mark_without_its_fixture_is_a_usage_error(project):
+    project.tests("import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\ndef test_it(): pass\n")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*found a mark but not the fixture specdec_captured*"])
+
+
+def test_two_workloads_of_one_name_are_a_usage_error(project):
+    project.tests(
+        "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\ndef test_one(specdec_captured): pass\n\n"
+        "@pytest.mark.specdec(workload('chat', 5), family='liveness')\ndef test_two(specdec_captured): pass\n"
+    )
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*two tests mean different workloads by the name chat*"])
+
+
+def test_the_choices_are_those_of_the_model():
+    from pytest_specdec.model.workload import Depth
+
+    assert tuple(Depth) == DEPTHS
+    assert REPORTS == ("md",)

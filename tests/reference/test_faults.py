@@ -1,0 +1,67 @@
+"""Each fault does in a server what its name says; the laws of the sampling faults are in test_verify."""
+
+from __future__ import annotations
+
+import pytest
+from asgi_client import GREEDY, PROBABILISTIC, served
+
+from pytest_specdec.errors import EngineError
+from pytest_specdec.reference import faults
+from pytest_specdec.reference.engine import Engine
+from pytest_specdec.reference.settings import Settings
+
+ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
+
+
+def tokens(client):
+    return client.complete(ASKED)["choices"][0]["token_ids"]
+
+
+def test_accepting_everything_shows_in_greedy_tokens_and_in_the_counters(baseline):
+    with served(GREEDY, fault="accept-all", spec_decode_metrics="summary") as client:
+        answer = client.complete(ASKED)
+    assert answer["metrics"]["speculative_decoding"]["draft_acceptance_rate"] == 1
+    assert answer["choices"][0]["token_ids"] != tokens(baseline)
+
+
+def test_a_cache_that_is_off_by_one_shows_after_the_first_refusal(baseline):
+    with served(PROBABILISTIC, fault="kv-off-by-one", spec_decode_metrics="detailed") as client:
+        answer = client.complete(ASKED)
+    said, got, expected = answer["metrics"]["speculative_decoding"], answer["choices"][0]["token_ids"], tokens(baseline)
+    refused = next(step for step, kept in enumerate(said["per_step_accepted"]) if kept < 3)
+    unharmed = 1 + sum(1 + kept for kept in said["per_step_accepted"][: refused + 1])
+    assert got[:unharmed] == expected[:unharmed]
+    assert got != expected
+
+
+def test_a_cache_that_is_off_by_one_survives_a_full_context():
+    with served(PROBABILISTIC, fault="kv-off-by-one", max_model_len=48) as client:
+        assert len(client.complete(ASKED | {"max_tokens": 40})["choices"][0]["token_ids"]) == 40
+
+
+def test_resampling_from_p_is_invisible_to_greedy_requests(baseline):
+    with served(PROBABILISTIC, fault="resample-from-p") as client:
+        assert tokens(client) == tokens(baseline)
+
+
+def test_dying_on_json_is_a_kill_and_only_on_json(monkeypatch):
+    killed = []
+    monkeypatch.setattr("os.kill", lambda *call: killed.append(call))
+    with served(PROBABILISTIC, fault="die-on-json") as client:
+        client.complete(ASKED | {"max_tokens": 2})
+        assert not killed
+        client.complete(ASKED | {"max_tokens": 2, "response_format": {"type": "json_object"}})
+        assert [signal for _, signal in killed] == [9]
+
+
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_a_baseline_has_no_faults(name):
+    with pytest.raises(EngineError, match="does not speculate"):
+        Engine(Settings(model="target", fault=name))
+
+
+def test_an_unknown_fault_is_told_its_neighbour():
+    with pytest.raises(EngineError, match="did you mean 'accept-all'"):
+        Engine(Settings(model="target", speculation=GREEDY, fault="accept-al"))
+    with pytest.raises(EngineError, match="name one of these"):
+        Engine(Settings(model="target", speculation=GREEDY, fault="zzz"))

@@ -1,0 +1,127 @@
+"""What is refused, and that nothing is silently ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+NEUTRAL = {
+    "frequency_penalty": 0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": {}, "min_p": 0, "best_of": 1, "echo": False,
+    "suffix": None, "min_tokens": 0, "stop_token_ids": [], "skip_special_tokens": True, "use_beam_search": False, "user": "me", "top_k": -1,
+    "stop": None, "seed": None, "n": 1, "response_format": {"type": "text"}, "model": "target",
+}  # fmt: skip
+
+
+def test_neutral_values_change_nothing(baseline):
+    plain = {"prompt": "def", "max_tokens": 6, "temperature": 0}
+    assert baseline.complete(plain | NEUTRAL)["choices"][0]["text"] == baseline.complete(plain)["choices"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    "field,value",
+    [
+        ("logit_bias", {"5": 1}),
+        ("min_p", 0.1),
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1),
+        ("repetition_penalty", 1.1),
+        ("best_of", 2),
+        ("echo", True),
+        ("min_tokens", 3),
+        ("stop_token_ids", [7]),
+        ("tools", [{}]),
+        ("structured_outputs", {"regex": "a"}),
+        ("include_stop_str_in_output", True),
+        ("skip_special_tokens", False),
+        ("temprature", 1),
+        ("top_logprobs", 2),
+        ("temperature", -0.1),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("max_tokens", 0),
+        ("max_tokens", True),
+        ("n", 0),
+        ("seed", "1"),
+        ("stop", [""]),
+        ("stop", [1]),
+        ("stop", 7),
+        ("stream", "yes"),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("prompt_logprobs", 21),
+        ("stream_options", {"include_usage": True}),
+        ("stream_options", {"usage": True}),
+        ("stream_options", []),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "objecx"}}}),
+        ("prompt", []),
+        ("prompt", ""),
+        ("prompt", None),
+        ("prompt", ["a", "b"]),
+        ("prompt", [[1, 2], [3]]),
+        ("prompt", [4096]),
+        ("prompt", [-1]),
+        ("prompt", [True]),
+        ("prompt", [5] * 1024),
+        ("model", 3),
+    ],
+)
+def test_what_is_not_honoured_is_refused(anyone, field, value):
+    status, error = anyone.refused({"prompt": "def", field: value})
+    assert (status, error["code"], error["type"]) == (400, 400, "BadRequestError")
+    assert error["param"] in {field, "max_tokens"}
+
+
+def test_an_unknown_model_is_404(baseline):
+    status, error = baseline.refused({"prompt": "def", "model": "gpt"})
+    assert (status, error["type"]) == (404, "NotFoundError")
+
+
+def test_a_misspelt_field_is_told_its_neighbour(baseline):
+    assert "temperature" in baseline.refused({"prompt": "def", "temprature": 1})[1]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        [],
+        {"prompt": "x", "max_tokens": 1024},
+        {"prompt": "x", "n": 2, "temperature": 0},
+        {"prompt": "x", "stream": True, "prompt_logprobs": 1},
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused(baseline, body):
+    assert baseline.refused(body)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        "hi",
+        ["x"],
+        [{"role": "user"}],
+        [{"content": "x"}],
+        [{"role": "user", "content": 3}],
+        [{"role": "user", "content": [{"type": "image_url"}]}],
+        [{"role": "user", "content": "x", "tool_calls": []}],
+    ],
+)
+def test_strange_messages_are_refused(baseline, messages):
+    assert baseline.refused({"messages": messages}, "/v1/chat/completions")[0] == 400
+
+
+def test_chat_top_logprobs_need_logprobs(baseline):
+    messages = [{"role": "user", "content": "x"}]
+    assert baseline.refused({"messages": messages, "top_logprobs": 2}, "/v1/chat/completions")[1]["param"] == "top_logprobs"
+
+
+def test_chat_takes_either_name_of_the_limit(baseline):
+    for name in ("max_tokens", "max_completion_tokens"):
+        assert baseline.chat("x", **{name: 3}, ignore_eos=True)["usage"]["completion_tokens"] == 3

@@ -1,0 +1,139 @@
+"""The law of what is emitted, for the right rules and for each fault, by chi-square on many draws of the pure function."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_specdec.reference import faults
+from pytest_specdec.reference.sampler import Sampling, laws, pick
+from pytest_specdec.reference.verify import Draft, Rules, accept, residual, verify
+
+DRAWS = 40_000
+V = 8
+P = np.array([[0.30, 0.25, 0.15, 0.10, 0.08, 0.06, 0.04, 0.02], [0.05, 0.05, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1]], np.float32)
+Q = np.array([0.05, 0.40, 0.05, 0.20, 0.10, 0.10, 0.05, 0.05], np.float32)
+ONE_HOT = np.eye(V, dtype=np.float32)[1]
+
+
+def emitted(rules, q, seed=5):
+    """First token of each of many windows of width one, and the second of those that have one."""
+    random = np.random.default_rng(seed)
+    certain = q is ONE_HOT
+    drafted = np.full((DRAWS, 1), 1) if certain else pick(np.tile(q, (DRAWS, 1)), random.random(DRAWS))[:, None]
+    draft = Draft(tokens=drafted, counts=np.ones(DRAWS, np.intp), q=None if certain else np.tile(q, (DRAWS, 1, 1)))
+    windows = verify(np.tile(P, (DRAWS, 1, 1)), draft, random.random((DRAWS, 2)), rules)
+    kept = windows.accepted == 1
+    return np.where(kept, drafted[:, 0], windows.last), windows.last[kept]
+
+
+def p_value(tokens, law):
+    expected = law.astype(np.float64) / law.sum(dtype=np.float64) * len(tokens)
+    return stats.chisquare(np.bincount(tokens, minlength=V)[expected > 0], expected[expected > 0]).pvalue
+
+
+def planted(name):
+    return faults.rules(name, speculating=True, ceiling=100)
+
+
+@pytest.mark.parametrize("q", [Q, ONE_HOT, P[0]], ids=["drawn", "certain", "perfect"])
+def test_what_is_emitted_follows_the_target(q):
+    first, bonus = emitted(Rules(), q)
+    assert p_value(first, P[0]) > 1e-3
+    assert p_value(bonus, P[1]) > 1e-3
+
+
+def test_accepting_everything_emits_the_draft_law():
+    first, bonus = emitted(planted("accept-all"), Q)
+    assert p_value(first, Q) > 1e-3
+    assert p_value(first, P[0]) < 1e-9
+    assert p_value(bonus, P[1]) > 1e-3
+
+
+@pytest.mark.parametrize("q", [Q, ONE_HOT], ids=["drawn", "certain"])
+def test_resampling_from_p_emits_what_its_formula_says(q):
+    """m = min(p, q) + (1 - beta) p."""
+    shared = np.minimum(P[0], q)
+    first, _ = emitted(planted("resample-from-p"), q)
+    assert p_value(first, shared + (1 - shared.sum()) * P[0]) > 1e-3
+    assert p_value(first, P[0]) < 1e-9
+
+
+def test_the_cache_keeps_the_fed_token_and_the_accepted_drafts():
+    lengths, accepted, drafted = np.array([10, 10, 10]), np.array([0, 2, 3]), np.array([3, 3, 3])
+    assert Rules().keep(lengths, accepted, drafted).tolist() == [11, 13, 14]
+
+
+def test_off_by_one_keeps_one_more_after_a_refusal_only():
+    lengths, accepted, drafted = np.array([10, 10, 10, 98, 10]), np.array([0, 2, 3, 1, 0]), np.array([3, 3, 3, 3, 0])
+    assert planted("kv-off-by-one").keep(lengths, accepted, drafted).tolist() == [12, 14, 14, 100, 11]
+
+
+def test_a_row_emits_nothing_behind_its_first_refusal():
+    one_hot = np.eye(V, dtype=np.float32)
+    draft = Draft(tokens=np.array([[1, 2, 3]]), counts=np.array([3]))
+    windows = verify(one_hot[[1, 5, 3, 4]][None], draft, np.full((1, 4), 0.5), Rules())
+    assert (windows.accepted.tolist(), windows.last.tolist()) == ([1], [5])
+
+
+def test_entries_behind_a_rows_count_are_no_draft():
+    one_hot = np.eye(V, dtype=np.float32)
+    draft = Draft(tokens=np.array([[1, 2], [1, 0]]), counts=np.array([2, 1]))
+    for rules in (Rules(), planted("accept-all")):
+        windows = verify(np.stack([one_hot[[1, 2, 3]], one_hot[[1, 0, 3]]]), draft, np.zeros((2, 3)), rules)
+        assert (windows.accepted.tolist(), windows.last.tolist()) == ([2, 1], [3, 0])
+
+
+def test_nothing_left_of_the_residual_falls_back_to_the_law_itself():
+    p = P[:1].astype(np.float64)
+    np.testing.assert_array_equal(residual(p, p), p)
+
+
+def test_a_token_without_mass_is_never_accepted():
+    assert not accept(np.zeros(1), np.ones(1), np.zeros(1)).any()
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6).filter(any), st.floats(0, 1, exclude_max=True))
+def test_only_tokens_with_mass_are_picked(law, uniform):
+    (token,) = pick(np.array([law]), np.array([uniform]))
+    assert law[token] > 0
+
+
+def sampling(temperature=1.0, top_k=0, top_p=1.0):
+    return Sampling(temperature=np.array([temperature], np.float32), top_k=np.array([top_k]), top_p=np.array([top_p]))
+
+
+@pytest.mark.parametrize(
+    "asked,kept",
+    [
+        (sampling(), 8),
+        (sampling(top_k=3), 3),
+        (sampling(top_k=99), 8),
+        (sampling(top_p=0.5), 2),
+        (sampling(top_p=0.56), 3),
+        (sampling(top_p=1e-9), 1),
+        (sampling(top_k=3, top_p=0.7), 2),
+        (sampling(temperature=0.0), 1),
+        (sampling(temperature=0.0, top_p=0.5), 1),
+    ],
+)
+def test_a_law_keeps_the_most_probable_tokens_and_sums_to_one(asked, kept):
+    law = laws(np.log(P[:1]), asked)[0]
+    assert np.flatnonzero(law).tolist() == list(range(kept))
+    np.testing.assert_allclose(law[:kept], P[0, :kept] / P[0, :kept].sum(), rtol=1e-5)
+
+
+def test_temperature_divides_the_logits():
+    law = laws(np.log(P[:1]), sampling(temperature=0.5))[0]
+    np.testing.assert_allclose(law, P[0] ** 2 / (P[0] ** 2).sum(), rtol=1e-5)
+
+
+def test_rows_of_a_batch_have_their_own_parameters():
+    mixed = Sampling(temperature=np.array([0, 1, 2], np.float32), top_k=np.array([0, 2, 0]), top_p=np.array([1, 1, 0.5]))
+    together = laws(np.log(P[[0, 0, 0]]), mixed)
+    alone = [laws(np.log(P[:1]), sampling(t, k, p))[0] for t, k, p in ((0, 0, 1), (1, 2, 1), (2, 0, 0.5))]
+    np.testing.assert_array_equal(together, alone)

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_specdec.report.plan import lines
+
+
+def test_a_plan_says_what_it_judges_and_what_that_costs(plan):
+    assert lines(plan, origin=".specdec/run", replayed=False) == (
+        "specdec: reference · reference target · standard · capture into .specdec/run",
+        "  2 pairs (draft-k3, ngram-k3) x 2 workloads = 2 judgements",
+        "  4 boots (baseline, draft-k3, control, draft model draft alone), at most 64 tokens an arm, about 3:05",
+        "  false-alarm share of each: greedy 2e-05",
+    )
+
+
+def test_a_replay_costs_nothing(plan):
+    text = "\n".join(lines(plan, origin="RUN", replayed=True))
+    assert "replay of RUN" in text
+    assert "boot" not in text
+
+
+def test_the_last_boot_at_smoke_depth_is_both_baselines(plan):
+    boots = (replace(plan.boots[2], also_baseline=True),)
+    text = "\n".join(lines(replace(plan, boots=boots, cells=()), origin="RUN", replayed=False))
+    assert "1 boot (baseline and control)" in text
+    assert "none, all judges are exact" in text

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import pytest_specdec
+from pytest_specdec.model.captured import Support
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Family
+from pytest_specdec.report import junit
+from pytest_specdec.report.run import Judgement, Result, document
+
+SCHEMA = json.loads((Path(pytest_specdec.__file__).parent / "files/schemas/run.schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def test_the_schema_is_a_schema():
+    VALIDATOR.check_schema(SCHEMA)
+
+
+def test_a_document_is_what_its_schema_says(make_run, verdicts, judged):
+    error = judged(None, Result.ERROR, pair="draft-k3", workload="w", family=Family.GREEDY, error="not captured: boom")
+    found = document(make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], Result.FAILED), error))
+    VALIDATOR.validate(json.loads(json.dumps(found)))
+    assert found["counts"] == {"pass": 1, "fail": 1, "no verdict": 1}
+    assert found["red"]
+
+
+def test_a_document_of_a_broken_capture_is_valid_too(make_run):
+    found = document(make_run(environment=None, status=None, capabilities={}))
+    VALIDATOR.validate(json.loads(json.dumps(found)))
+    assert not found["judged"]
+
+
+def test_a_figure_may_be_infinite(make_run, verdicts, judged):
+    found = document(make_run(judged(replace(verdicts["greedy"], figures={"a": float("inf"), "b": float("nan"), "c": 1}))))
+    VALIDATOR.validate(json.loads(json.dumps(found, allow_nan=False)))
+
+
+def test_a_wrong_document_is_refused(make_run, verdicts, judged):
+    found = json.loads(json.dumps(document(make_run(judged(verdicts["greedy"])))))
+    found["judgements"][0]["verdict"]["outcome"] = "maybe"
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(found)
+
+
+@pytest.mark.parametrize("kind, name", [(Verdict, "verdict"), (Judgement, "judgement")])
+def test_the_schema_has_every_field(kind, name):
+    assert set(SCHEMA["$defs"][name]["properties"]) == {field.name for field in fields(kind)}
+
+
+@pytest.mark.parametrize(
+    "enum, path",
+    [
+        (Outcome, ("verdict", "properties", "outcome", "enum")),
+        (Family, ("family", "enum")),
+        (Result, ("judgement", "properties", "result", "enum")),
+        (Support, ("capabilities", "properties", "support", "additionalProperties", "enum")),
+    ],
+)
+def test_the_schema_has_every_word(enum, path):
+    found = SCHEMA["$defs"]
+    for step in path:
+        found = found[step]
+    assert found == [member.value for member in enum]
+
+
+def test_junit_properties_are_scalars_in_one_line(verdicts):
+    found = dict(junit.properties(verdicts["failed"]))
+    assert found["specdec.outcome"] == "fail"
+    assert set(found) == {f"specdec.{name}" for name in ("outcome", "family", "pair", "workload", "headline")}
+    assert all(value.isprintable() for value in found.values())

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_specdec.stats.alternatives import Fault
+from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, violations
+from pytest_specdec.stats.laws import Law, Processing, Raw, requested
+from pytest_specdec.stats.panel import Observed, bettors
+from pytest_specdec.stats.places import placed
+from pytest_specdec.stats.simulation import RIGHT, simulate, zipf
+
+LN = np.log
+
+
+def bettor(payoffs, weight=1.0, name="b", fault=Fault.TAIL, guessed=False):
+    return Bettor(name=name, fault=fault, weight=weight, log_payoffs=LN(payoffs), guessed=guessed)
+
+
+def law_of(p, outcome, core=None, violation=None, bound=1e-4):
+    p = np.asarray(p, dtype=float)
+    n = len(p)
+    chosen = p[np.arange(n), outcome]
+    return Law(
+        p=p,
+        core=np.ones(p.shape, dtype=bool) if core is None else np.asarray(core),
+        violation=np.zeros(p.shape, dtype=bool) if violation is None else np.asarray(violation),
+        violation_bound=np.full(n, bound),
+        outcome=np.asarray(outcome),
+        chosen=chosen,
+        chosen_bound=chosen,
+    )
+
+
+def test_wealth_multiplies_and_mixes():
+    book = settled([bettor([2.0, 2.0, 0.5], weight=3.0), bettor([0.5, 0.1, 1.0], weight=1.0)])
+    assert np.exp(book.log_wealth) == pytest.approx([0.75 * 2 + 0.25 * 0.5, 0.75 * 4 + 0.25 * 0.05, 0.75 * 2 + 0.25 * 0.05])
+    assert book.tokens_to(LN(3.0)) == 2
+    assert book.tokens_to(LN(4.0)) is None
+    assert np.exp(book.peak) == pytest.approx(3.0125)
+
+
+def test_evidence_never_counts_for_less_than_none():
+    assert settled([bettor([0.5, 0.5])]).peak == 0.0
+
+
+def test_the_winner_holds_most_of_the_mixture_and_the_richest_guesses_nothing():
+    small, big = bettor([10.0], weight=0.01, name="small"), bettor([2.0], name="big", fault=Fault.BONUS)
+    guess = bettor([99.0], weight=1e-9, name="guess", guessed=True)
+    book = settled([small, big, guess])
+    assert book.winner is big
+    assert book.richest({Fault.TAIL}) is small
+    assert book.richest({Fault.ORDER}) is None
+    assert repr(small) == "<Bettor 'small': 10^1.0>"
+
+
+def test_runs_one_behind_the_other_start_afresh():
+    rows = mixture([bettor([2.0, 2.0, 3.0, 3.0])], runs=2)
+    assert np.exp(rows) == pytest.approx(np.array([[2.0, 4.0], [3.0, 9.0]]))
+
+
+def test_a_payoff_worked_out_by_hand():
+    law = law_of([[0.5, 0.3, 0.2]], [1])
+    assert np.exp(table(law, np.array([[0.0, 1.0, 0.0]]), noise=0.0))[0] == pytest.approx([0.05, 0.05 + 0.95 / 0.3, 0.05])
+
+
+def test_noise_makes_every_payoff_smaller_where_the_bet_is_on_the_improbable():
+    law = law_of([[0.9, 0.05, 0.05]], [0])
+    m = np.array([[0.0, 0.5, 0.5]])
+    sharp, wide = table(law, m, noise=0.0), table(law, m, noise=0.05)
+    mixed = 0.05 * law.p[0] + 0.95 * m[0]
+    squares = 0.9**2 + 0.05**2
+    flattening = mixed @ [squares - 0.9, squares - 0.05, squares]
+    assert sharp - wide == pytest.approx(np.full((1, 3), LN(1 + 0.05**2 * flattening)))
+
+
+def test_nothing_is_bet_outside_the_core_or_without_a_view_of_it():
+    law = law_of([[0.5, 0.3, 0.2]] * 2, [0, 0], core=[[True, True, False], [True, False, False]])
+    log_payoffs = table(law, np.array([[0.1, 0.3, 0.6], [0.0, 0.0, 1.0]]))
+    assert log_payoffs[0, 2] == 0.0
+    assert log_payoffs[1].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_violation_pays_by_its_bound():
+    law = law_of([[0.7, 0.3, 0.0]] * 3, [0, 2, 2], violation=[[False, False, True], [False, False, True], [False] * 3])
+    assert np.exp(violations(law, 0.01)) == pytest.approx([0.99, 0.99 + 0.01 / 1e-4, 1.0])
+
+
+def test_the_pointwise_bettor_bets_only_where_the_tokens_own_probability_is_bounded():
+    law = law_of([[0.7, 0.3]] * 2, [1, 1])
+    law.chosen_bound[1] = np.inf
+    assert np.exp(pointwise(law, 0.1, 100, noise=0.0)) == pytest.approx([0.9 + 0.1 / (100 * 0.3), 1.0])
+
+
+def every_outcome(p, q, ids, places, temperature=1.0, top_k=0, top_p=1.0):
+    """One position, repeated once for each outcome: what the panel would pay for each."""
+    outcomes = p.shape[1]
+    chosen = np.append(ids[0], 999)
+    raw = Raw(
+        ids=np.repeat(ids, outcomes, axis=0),
+        logprobs=LN(np.repeat(p[:, :-1], outcomes, axis=0)),
+        chosen=chosen,
+        chosen_logprobs=LN(p[0]),
+    )
+    asked = Processing(temperature=np.full(outcomes, temperature), top_k=np.full(outcomes, top_k), top_p=np.full(outcomes, top_p))
+    return Observed(
+        law=requested(raw, asked),
+        ids=raw.ids,
+        q=np.repeat(q, outcomes, axis=0),
+        drafted=np.ones(outcomes, dtype=bool),
+        places=places(outcomes),
+        k=3,
+        vocabulary=outcomes,
+    )
+
+
+def whole(windows):
+    """The same place of a window for every outcome, from the last of ``windows``."""
+
+    def places(outcomes):
+        one = placed(windows, sum(windows), lambda _start: 3)
+        last = slice(-1, None)
+        fields = {name: np.repeat(getattr(one, name)[last], outcomes) for name in one.__slots__}
+        return type(one)(**fields)
+
+    return places
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    certain=st.booleans(),
+    windows=st.sampled_from([(1,), (1, 1), (1, 4), (1, 2, 1), (1, 2, 4), (1, 2, 4, 3)]),
+)
+def test_no_bettor_gains_on_average_under_the_law_itself(seed, certain, windows):
+    """sum_x p(x) e(x) <= 1 for every seat of the panel, at every place of a window."""
+    random = np.random.default_rng(seed)
+    p = -np.sort(-random.dirichlet(np.full(6, 0.4), size=1) - 1e-5, axis=1)
+    p = p / p.sum()
+    q = np.eye(6)[random.integers(6, size=1)] if certain else random.dirichlet(np.full(6, 0.4), size=1)
+    ids = random.permutation(40)[None, :5]
+    for one in bettors(every_outcome(p, q, ids, whole(windows))):
+        assert p[0] @ np.exp(one.log_payoffs) <= 1.0 + 1e-12, one.name
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    asked=st.sampled_from([{"temperature": 0.6}, {"temperature": 1.7}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.7}]),
+)
+def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked):
+    """The tail is one token here, so the processed law is known in full."""
+    random = np.random.default_rng(seed)
+    p = -np.sort(-random.dirichlet(np.full(6, 0.4), size=1) - 1e-5, axis=1)
+    p = p / p.sum()
+    law = (p ** (1 / asked.get("temperature", 1.0))).ravel()
+    law[asked.get("top_k", 6) :] = 0.0
+    law /= law.sum()
+    law = np.where(law.cumsum() - law < asked.get("top_p", 1.0), law, 0.0)
+    law /= law.sum()
+    ids = random.permutation(40)[None, :5]
+    for one in bettors(every_outcome(p, np.full((1, 6), 1 / 6), ids, whole((1, 4)), **asked)):
+        assert law @ np.exp(one.log_payoffs) <= 1.0 + 1e-12, one.name
+
+
+@pytest.mark.parametrize("certain, windows", [(False, True), (True, True), (False, False)])
+def test_a_correct_server_seldom_alarms(certain, windows):
+    """Size: 300 runs of 256 tokens, looked at after every token, at 0.05; about 2 % alarm, 15 are expected at the very most."""
+    random = np.random.default_rng(20)
+    bank = zipf(random, positions=1000, vocabulary=256, atoms=20, certain=certain)
+    observed = simulate(bank, RIGHT, random, runs=300, answers=4, tokens=64, k=3, windows=windows)
+    wealth = mixture(bettors(observed), runs=300)
+    assert (wealth.max(axis=1) >= -LN(0.05)).sum() <= 15
+
+
+def test_choosing_tokens_by_what_became_of_them_would_alarm_falsely():
+    """The trap that the panel avoids: accepted tokens of a correct server do not follow p, so a bettor that looks at ``ended`` gets rich."""
+    random = np.random.default_rng(1)
+    bank = zipf(random, positions=1000, vocabulary=256, atoms=20)
+    observed = simulate(bank, RIGHT, random, runs=1, answers=64, tokens=64, k=3)
+    accepted = observed.places.draft_slot & ~observed.places.ended
+    honest = [one for one in bettors(observed) if one.name == "accept-all"]
+    peeking = [
+        Bettor(name="peeking", fault=Fault.LENIENT, weight=1.0, log_payoffs=np.where(accepted, one.log_payoffs, 0.0)) for one in honest
+    ]
+    assert settled(honest).peak < LN(1000)
+    assert settled(peeking).peak > LN(1e9)

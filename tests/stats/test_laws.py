@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_specdec.stats.laws import Processing, Raw, requested
+
+RANDOM = np.random.default_rng(5)
+
+
+def softmax(logits):
+    mass = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return mass / mass.sum(axis=1, keepdims=True)
+
+
+def processed(logits, temperature=1.0, top_k=0, top_p=1.0):
+    """What an engine does, over the whole vocabulary: temperature, top-k, top-p."""
+    law = softmax(logits / temperature)
+    order = np.argsort(-law, axis=1, kind="stable")
+    ranked = np.take_along_axis(law, order, axis=1)
+    if top_k:
+        ranked[:, top_k:] = 0.0
+    ranked /= ranked.sum(axis=1, keepdims=True)
+    ranked = np.where(ranked.cumsum(axis=1) - ranked < top_p, ranked, 0.0) if top_p < 1 else ranked
+    back = np.zeros_like(law)
+    np.put_along_axis(back, order, ranked / ranked.sum(axis=1, keepdims=True), axis=1)
+    return back
+
+
+def seen(logits, chosen, atoms=20):
+    raw = np.log(softmax(logits))
+    ids = np.argsort(-raw, axis=1, kind="stable")[:, :atoms]
+    chosen = np.asarray(chosen)
+    return Raw(
+        ids=ids,
+        logprobs=np.take_along_axis(raw, ids, axis=1),
+        chosen=chosen,
+        chosen_logprobs=np.take_along_axis(raw, chosen[:, None], axis=1)[:, 0],
+    )
+
+
+def wish(n, temperature=1.0, top_k=0, top_p=1.0):
+    return Processing(temperature=np.full(n, temperature), top_k=np.full(n, top_k, dtype=np.int64), top_p=np.full(n, top_p))
+
+
+def coarse(law, ids):
+    atoms = np.take_along_axis(law, ids, axis=1)
+    return np.concatenate([atoms, 1.0 - atoms.sum(axis=1, keepdims=True)], axis=1)
+
+
+LOGITS = 1.5 * RANDOM.normal(size=(200, 300))
+SOME = RANDOM.integers(300, size=200)
+
+
+def test_at_temperature_one_the_law_is_exact_with_the_tail():
+    raw = seen(LOGITS, SOME)
+    law = requested(raw, wish(200))
+    assert law.p == pytest.approx(coarse(softmax(LOGITS), raw.ids), abs=1e-9)
+    assert law.core.all()
+    assert not law.violation.any()
+    assert law.chosen == pytest.approx(np.exp(raw.chosen_logprobs))
+
+
+def test_a_token_outside_the_atoms_is_the_tail():
+    raw = seen(LOGITS, SOME)
+    law = requested(raw, wish(200))
+    for row in range(200):
+        assert law.outcome[row] == (raw.ids[row].tolist().index(SOME[row]) if SOME[row] in raw.ids[row] else 20)
+
+
+def test_the_tail_is_at_least_as_probable_as_the_token_it_emitted():
+    raw = Raw(ids=np.array([[1, 2]]), logprobs=np.log([[0.7, 0.3]]), chosen=np.array([9]), chosen_logprobs=np.log([0.01]))
+    assert requested(raw, wish(1)).p[0, 2] == pytest.approx(0.01 / 1.01)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.5])
+def test_under_another_temperature_the_law_among_the_atoms_is_exact(temperature):
+    raw = seen(LOGITS, SOME)
+    law = requested(raw, wish(200, temperature=temperature))
+    among = np.take_along_axis(processed(LOGITS, temperature), raw.ids, axis=1)
+    assert law.p[:, :-1] / law.p[:, :-1].sum(axis=1, keepdims=True) == pytest.approx(among / among.sum(axis=1, keepdims=True), abs=1e-9)
+    assert law.core[:, :-1].all()
+    assert not law.core[:, -1].any()
+    assert law.p.sum(axis=1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 0.95])
+def test_below_temperature_one_the_tail_is_bounded(temperature):
+    raw = seen(LOGITS, SOME)
+    law = requested(raw, wish(200, temperature=temperature))
+    truth = processed(LOGITS, temperature)
+    assert (coarse(truth, raw.ids)[:, -1] <= law.violation_bound).all()
+    assert law.violation[:, -1].all()
+    assert (truth[np.arange(200), SOME] <= law.chosen_bound + 1e-12).all()
+
+
+def test_above_temperature_one_nothing_bounds_the_tail():
+    assert not requested(seen(LOGITS, SOME), wish(200, temperature=1.5)).violation.any()
+
+
+@pytest.mark.parametrize(
+    "asked", [{"top_k": 8}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 12, "top_p": 0.85}, {"top_k": 50, "top_p": 0.6}]
+)
+def test_inside_the_core_the_truncated_law_is_exact_up_to_one_factor(asked):
+    raw = seen(LOGITS, SOME)
+    law = requested(raw, wish(200, **asked))
+    truth = coarse(processed(LOGITS, **asked), raw.ids)
+    mine, theirs = np.where(law.core, law.p, 0.0), np.where(law.core, truth, 0.0)
+    assert mine / mine.sum(axis=1, keepdims=True) == pytest.approx(theirs / theirs.sum(axis=1, keepdims=True), abs=1e-9)
+    assert law.core[:, 0].all()
+    assert not (law.core & law.violation).any()
+    assert np.where(law.violation, truth, 0.0).max() < 1e-12
+
+
+def test_top_k_leaves_two_ranks_on_either_side_alone():
+    law = requested(seen(LOGITS, SOME), wish(200, top_k=8))
+    assert np.flatnonzero(law.core[0]).tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.flatnonzero(law.violation[0]).tolist() == list(range(10, 21))
+    assert law.p[0, 8:].tolist() == [0.0] * 13
+
+
+@pytest.mark.parametrize("top_k, core, violations", [(1, 1, 18), (2, 1, 17), (18, 16, 1), (19, 17, 0), (40, 20, 0)])
+def test_top_k_at_the_edges_of_the_atoms(top_k, core, violations):
+    law = requested(seen(LOGITS[:1], SOME[:1]), wish(1, top_k=top_k))
+    assert (int(law.core.sum()), int(law.violation.sum())) == (core, violations)
+
+
+def test_top_p_leaves_a_band_of_mass_on_either_side_alone():
+    raw = Raw(ids=np.arange(10)[None, :], logprobs=np.log(np.full((1, 10), 0.1)), chosen=np.array([0]), chosen_logprobs=np.log([0.1]))
+    law = requested(raw, wish(1, top_p=0.5))
+    assert np.flatnonzero(law.core[0]).tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(law.violation[0]).tolist() == [6, 7, 8, 9, 10]
+
+
+def test_a_nucleus_wider_than_the_atoms_bets_among_atoms_only():
+    law = requested(seen(0.1 * LOGITS, SOME), wish(200, top_p=0.9))
+    assert not law.core[:, -1].any()
+    assert not law.violation.any()
+    assert law.p.sum(axis=1) == pytest.approx(1.0)
+
+
+def test_positions_with_fewer_atoms_than_others_have_no_mass_in_the_gap():
+    raw = Raw(
+        ids=np.array([[4, 7, -1]]),
+        logprobs=np.array([[np.log(0.75), np.log(0.25), -np.inf]]),
+        chosen=np.array([7]),
+        chosen_logprobs=np.log([0.25]),
+    )
+    law = requested(raw, wish(1))
+    assert law.core[0].tolist() == [True, True, False, True]
+    assert law.p[0, :2] == pytest.approx([0.75, 0.25], abs=1e-5)
+
+
+def test_information_is_the_variance_of_the_surprise():
+    raw = Raw(
+        ids=np.array([[1, 2]] * 2),
+        logprobs=np.log([[0.8, 0.2], [0.999999, 1e-6]]),
+        chosen=np.array([1, 1]),
+        chosen_logprobs=np.log([0.8, 0.99]),
+    )
+    law = requested(raw, wish(2))
+    assert law.information == pytest.approx(0.8 * 0.2 * np.log(4) ** 2, abs=1e-2)
+    assert repr(law) == "<Law of 2 tokens over 2 atoms>"
+
+
+def test_a_certain_position_informs_of_nothing():
+    certain = Raw(ids=np.array([[1, 2]]), logprobs=np.array([[0.0, -50.0]]), chosen=np.array([1]), chosen_logprobs=np.array([0.0]))
+    assert requested(certain, wish(1)).information < 1e-3
