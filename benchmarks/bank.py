@@ -1,7 +1,7 @@
 """A bank of positions for the size of the sampling judge: ``python -m benchmarks.bank [FOLDER]`` captures it from the reference engine.
 
-The target answers sampled requests with prompt lookup as its drafter; target and draft model then score every emitted token with their 20 most
-probable tokens. Kept are the laws, not the tokens: ``bank.npz``, some ten megabytes, and not committed.
+The target answers sampled requests with prompt lookup as its drafter; target and draft model then score every emitted token with their
+20 most probable tokens. Kept are the laws, not the tokens: ``bank.npz``, some ten megabytes, and not committed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.model.score import Position
 from pytest_specdec.judge.positions import raw
+from pytest_specdec.model.score import Position
 from pytest_specdec.stats.drafts import index_of, mapped, one_hot
-from pytest_specdec.stats.laws import Processing, requested
+from pytest_specdec.stats.laws import Law, Processing, Raw, requested
 from pytest_specdec.stats.lookup import Lookup
 from pytest_specdec.stats.simulation import Bank
 
@@ -179,9 +179,7 @@ def load(path: Path, kind: str) -> Bank:
     return Bank(ids=ids, p=law.p, q=q, drafted=drafted, vocabulary=int(arrays["vocabulary"]))
 
 
-def _law(ids: np.ndarray, logprobs: np.ndarray):
-    from pytest_specdec.stats.laws import Raw
-
+def _law(ids: np.ndarray, logprobs: np.ndarray) -> Law:
     n = len(ids)
     plain = Processing(temperature=np.ones(n), top_k=np.zeros(n, dtype=np.int64), top_p=np.ones(n))
     return requested(Raw(ids=ids, logprobs=logprobs, chosen=ids[:, 0], chosen_logprobs=logprobs[:, 0]), plain)

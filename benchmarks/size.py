@@ -1,8 +1,8 @@
 """Size and power of the sampling judge: ``python -m benchmarks.size [--bank FILE] [--power]``.
 
-Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a bank of a real engine's laws, and the panel's wealth
-is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the exact (Clopper-Pearson)
-99 % interval lies above it. ``--power`` prints for each fault how many tokens the alarm took.
+Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a bank of a real engine's laws, and the
+panel's wealth is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the
+exact (Clopper-Pearson) 99 % interval lies above it. ``--power`` prints for each fault how many tokens the alarm took.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import beta
 
 from benchmarks import bank as banks
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.rates import limits
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, simulate, zipf
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ def wealths(bank: Bank, rules: Rules, random: np.random.Generator, *, runs: int,
     return np.concatenate(parts)
 
 
-def clopper_pearson(alarms: int, runs: int) -> tuple[float, float]:
-    """Return the exact 99 % interval of a share."""
-    low = beta.ppf(0.005, alarms, runs - alarms + 1) if alarms else 0.0
-    high = beta.ppf(0.995, alarms + 1, runs - alarms) if alarms < runs else 1.0
-    return float(low), float(high)
-
-
 def size(drawn: dict[str, Bank], random: np.random.Generator, *, runs: int, tokens: int) -> bool:
     """Print the share of healthy runs that alarm; return whether every lower limit is at most its alpha."""
     peaks = []
@@ -69,12 +62,11 @@ def size(drawn: dict[str, Bank], random: np.random.Generator, *, runs: int, toke
     kept = True
     for alpha in ALPHAS:
         alarms = int((together >= -np.log(alpha)).sum())
-        low, high = clopper_pearson(alarms, len(together))
-        kept &= low <= alpha
-        verdict = "kept" if low <= alpha else "EXCEEDED"
-        print(
-            f"  alpha {alpha:<6g} {alarms:>4} of {len(together)} runs alarm: {alarms / len(together):.5f} [{low:.5f}, {high:.5f}]  {verdict}"
-        )
+        within = limits(alarms, len(together), 0.99)
+        kept &= within.low <= alpha
+        verdict = "kept" if within.low <= alpha else "EXCEEDED"
+        share = f"{alarms / len(together):.5f} [{within.low:.5f}, {within.high:.5f}]"
+        print(f"  alpha {alpha:<6g} {alarms:>4} of {len(together)} runs alarm: {share}  {verdict}")
     return kept
 
 
@@ -95,6 +87,7 @@ def _cell(wealth: Floats) -> str:
 
 
 def main() -> int:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bank", type=Path, default=banks.FOLDER / banks.FILE, help="a file of benchmarks.bank; made when missing")
     parser.add_argument("--synthetic", action="store_true", help="use made-up laws instead of a bank")

@@ -40,7 +40,10 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     """
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
-    kept = [one for one in wanted if not (depth is Depth.SMOKE and one.workload.survey)]
+    # In an order of their own, so that the order of the tests (pytest-randomly shuffles it) changes nothing that is sent.
+    kept = sorted(
+        (one for one in wanted if not (depth is Depth.SMOKE and one.workload.survey)), key=lambda one: (one.workload.name, one.family)
+    )
     workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
     _fit_shares(kept)
     boots = tuple(replace(boot, index=index) for index, boot in enumerate(_boots(pairs, workloads, depth)))
@@ -100,9 +103,9 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
     return tuple(found.values())
 
 
-def _order(workload: Workload) -> tuple[bool, bool]:
+def _order(workload: Workload) -> tuple[bool, bool, str]:
     """Sort so that timed workloads meet a fresh server, and what may kill it comes last."""
-    return (workload.may_kill, not workload.timed)
+    return (workload.may_kill, not workload.timed, workload.name)
 
 
 def _fit_shares(wanted: Sequence[Wanted]) -> None:

@@ -17,7 +17,7 @@ class DraftKind(StrEnum):
     MODEL = "model"
     """A smaller model of the same vocabulary that can be served alone."""
     NGRAM = "ngram"
-    """Prompt lookup: the tokens that followed the last occurrence of the current n-gram."""
+    """Prompt lookup: the tokens that followed the earliest occurrence of the longest n-gram that ends the text."""
     HEAD = "head"
     """Heads or layers on the target (EAGLE, Medusa, MTP): not servable alone."""
     UNKNOWN = "unknown"

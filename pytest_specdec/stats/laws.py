@@ -116,13 +116,13 @@ def requested(raw: Raw, processing: Processing) -> Law:
     """
     outcome = _outcomes(raw)
     weights = _tempered(raw, processing.temperature)
-    kept, core_ranks, far_ranks = _ranks(weights, processing.top_k)
-    p, core_mass, far_mass = _nucleus(weights, kept, processing)
-    exact = (processing.temperature == 1.0) & ~processing.truncates
-    core = core_ranks & core_mass
-    core[:, -1] = exact
+    ranks = _by_rank(weights, processing.top_k)
+    nucleus = _by_mass(weights, ranks.kept, processing)
+    p = _estimate(weights, nucleus.kept, processing.top_p)
+    core = ranks.core & nucleus.core
     core[:, :-1] &= weights.atoms > 0
-    violation = (far_ranks | far_mass) & processing.truncates[:, None]
+    core[:, -1] = (processing.temperature == 1.0) & ~processing.truncates
+    violation = (ranks.far | nucleus.far) & processing.truncates[:, None]
     cooled = ~processing.truncates & (processing.temperature < 1.0)
     violation[:, -1] |= cooled
     bound = np.where(cooled, _cooled_tail(weights), VIOLATION)
@@ -160,43 +160,65 @@ def _tempered(raw: Raw, temperature: Floats) -> _Weights:
     return _Weights(atoms=atoms, tail=estimate, tail_bound=bound)
 
 
-def _ranks(weights: _Weights, top_k: Ints) -> tuple[Bools, Bools, Bools]:
-    """Return [N, K+1] masks: kept by top-k, safely kept, safely cut; the tail begins at rank K."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Cut:
+    """What a truncation does to the outcomes, masks [N, K+1]."""
+
+    kept: Bools
+    core: Bools
+    """Safely kept."""
+    far: Bools
+    """Safely cut."""
+
+
+def _by_rank(weights: _Weights, top_k: Ints) -> _Cut:
+    """Cut by top-k; the tail begins at rank K."""
     rank = np.arange(weights.atoms.shape[1] + 1)[None, :]
     k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
-    return rank < k, (rank < k - RANK_MARGIN) | (rank == 0), rank >= k + RANK_MARGIN
+    return _Cut(kept=rank < k, core=(rank < k - RANK_MARGIN) | (rank == 0), far=rank >= k + RANK_MARGIN)
 
 
-def _nucleus(weights: _Weights, kept: Bools, processing: Processing) -> tuple[Floats, Bools, Bools]:
-    """Return the estimated law [N, K+1] and the masks safely inside and safely outside the nucleus."""
-    mass = np.concatenate([weights.atoms, weights.tail[:, None]], axis=1)
-    limit = processing.top_p[:, None]
-    kept_mass = np.where(kept, mass, 0.0)
-    total = kept_mass.sum(axis=1, keepdims=True)
-    before = (kept_mass.cumsum(axis=1) - kept_mass) / total
-    inside = np.where((before < limit) | (processing.top_p >= 1.0)[:, None], kept_mass, 0.0)
-    inside[:, -1] = np.minimum(inside[:, -1], np.maximum(limit - before[:, -1:], 0.0)[:, 0] * total[:, 0])
-    low, high = _normalisers(weights, processing.top_k)
+def _by_mass(weights: _Weights, kept: Bools, processing: Processing) -> _Cut:
+    """Cut what top-k ``kept`` by top-p, each way with the normaliser that is the less favourable."""
+    mass = np.where(kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
+    before = mass.cumsum(axis=1) - mass
     cumulative = weights.atoms.cumsum(axis=1)
-    until = np.concatenate([cumulative / low[:, None], np.ones((len(low), 1))], axis=1)
-    since = np.concatenate([np.zeros((len(low), 1)), cumulative], axis=1) / high[:, None]
-    whole = (processing.top_p >= 1.0)[:, None]
+    least, most = _least(weights, processing.top_k), _most(weights, processing.top_k)
+    until = np.concatenate([cumulative / least[:, None], np.ones((len(least), 1))], axis=1)
+    since = np.concatenate([np.zeros((len(most), 1)), cumulative], axis=1) / most[:, None]
+    limit, whole = processing.top_p[:, None], (processing.top_p >= 1.0)[:, None]
     core = whole | (until <= limit - NUCLEUS_MARGIN)
     core[:, 0] = True
-    return inside / inside.sum(axis=1, keepdims=True), core, ~whole & (since >= limit + NUCLEUS_MARGIN)
-
-
-def _normalisers(weights: _Weights, top_k: Ints) -> tuple[Floats, Floats]:
-    """Return the smallest and the largest sum of masses [N] that top-p may have seen after top-k."""
-    width = weights.atoms.shape[1]
-    rank = np.arange(width)[None, :]
-    k = top_k[:, None]
-    low = np.where((k == 0) | (rank < np.maximum(k - RANK_MARGIN, 1)), weights.atoms, 0.0).sum(axis=1)
-    high = np.where((k == 0) | (rank < k + RANK_MARGIN), weights.atoms, 0.0).sum(axis=1)
-    open_tail = (top_k == 0) | (top_k + RANK_MARGIN > width)
-    return low + np.where((top_k == 0) & (weights.tail == weights.tail_bound), weights.tail, 0.0), high + np.where(
-        open_tail, weights.tail_bound, 0.0
+    return _Cut(
+        kept=kept & (whole | (before < limit * mass.sum(axis=1, keepdims=True))),
+        core=core,
+        far=~whole & (since >= limit + NUCLEUS_MARGIN),
     )
+
+
+def _least(weights: _Weights, top_k: Ints) -> Floats:
+    """Return the smallest sum of masses [N] that top-p may have seen after top-k."""
+    k = top_k[:, None]
+    surely = (k == 0) | (np.arange(weights.atoms.shape[1])[None, :] < np.maximum(k - RANK_MARGIN, 1))
+    exact_tail = (top_k == 0) & (weights.tail == weights.tail_bound)
+    return np.asarray(np.where(surely, weights.atoms, 0.0).sum(axis=1) + np.where(exact_tail, weights.tail, 0.0))
+
+
+def _most(weights: _Weights, top_k: Ints) -> Floats:
+    """Return the largest sum of masses [N] that top-p may have seen after top-k."""
+    k, width = top_k[:, None], weights.atoms.shape[1]
+    perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
+    open_tail = (top_k == 0) | (top_k + RANK_MARGIN > width)
+    return np.asarray(np.where(perhaps, weights.atoms, 0.0).sum(axis=1) + np.where(open_tail, weights.tail_bound, 0.0))
+
+
+def _estimate(weights: _Weights, kept: Bools, top_p: Floats) -> Floats:
+    """Return the law [N, K+1] over what is ``kept``; of a tail that the nucleus ends in, the part inside."""
+    mass = np.where(kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
+    total = weights.atoms.sum(axis=1) + weights.tail
+    room = np.where(top_p < 1.0, np.maximum(top_p * total - mass[:, :-1].sum(axis=1), 0.0), np.inf)
+    mass[:, -1] = np.minimum(mass[:, -1], room)
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
 
 def _cooled_tail(weights: _Weights) -> Floats:

@@ -12,9 +12,8 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
-TAKE = {Depth.SMOKE: 20, Depth.STANDARD: 96}
-OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=256, take=TAKE)
-TRUNCATED = ALL.sampled(temperature=0.7, top_p=0.9, max_tokens=64, requests=256, take=TAKE)
+OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 24, Depth.STANDARD: 88})
+TRUNCATED = ALL.sampled(temperature=0.7, top_p=0.9, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 40, Depth.STANDARD: 56})
 
 
 @pytest.mark.specdec(OPEN, family="sampling")

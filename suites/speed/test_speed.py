@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec import judge
 from pytest_specdec.prompts import SPEED
 
-VACATION = SPEED.speed(max_tokens=256, passes=6)
+VACATION = SPEED.speed(max_tokens=160, passes=4)
 
 
 @pytest.mark.specdec(VACATION, family="speed")

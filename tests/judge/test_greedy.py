@@ -4,8 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-import toy_server
-from captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score, transcript
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.culprit import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, culprit
@@ -15,6 +13,8 @@ from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.score import Score
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
+from tests.judge import toy_server
+from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score, transcript
 
 TOKENS = tuple(range(100, 160))
 

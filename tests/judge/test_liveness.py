@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from captured_values import VARIANT, a_workload, answer, captured, requests, transcript
 
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.answer import Timing
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
+from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, transcript
 
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import toy_speculation as toy
 
 from pytest_specdec.judge import sampling
 from pytest_specdec.model.answer import Answer, Choice, Usage
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
+from tests.judge import toy_speculation as toy
 
 STALE = "state after a rejected draft (KV cache not rolled back)"
 
@@ -35,7 +35,7 @@ def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["model", "greedy", "ngram"])
 def test_a_fault_fails_under_its_own_name(kind, fault, named, seed):
-    verdict = sampling.judge(toy.captured(kind, fault, seed=seed, answers=64))
+    verdict = sampling.judge(toy.captured(kind, fault, seed=seed, answers=56))
     assert verdict.outcome is Outcome.FAIL
     assert verdict.names == named
     assert verdict.figures["tokens_to_alarm"] <= 3000

@@ -12,7 +12,7 @@ from pytest_specdec.stats.panel import bettors, draft_share
 from pytest_specdec.stats.simulation import RIGHT, simulate, zipf
 
 BARRIER = -np.log(6.25e-5)
-RUNS = 200
+RUNS = 120
 
 
 def healthy(*, certain=False, answers=16):

@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from captured_values import a_pair, answer, captured
 
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
+from tests.judge.captured_values import a_pair, answer, captured
 
 
 def seen(counters, windows=None, pair=None):

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
 
 from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance_length import acceptance_length
@@ -13,6 +12,7 @@ from pytest_specdec.model.answer import Timing
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
+from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
 
 WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)
 KNOWN = Gate(figure="speedup", at_least=1.5, source="baselines/tiny.yaml", between_boot_sd=0.01)

@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript
 
 from pytest_specdec.judge import structured
 from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
+from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}

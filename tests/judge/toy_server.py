@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 
-from captured_values import VARIANT, answer
-
 from pytest_specdec.model.score import Position, Score
+from tests.judge.captured_values import VARIANT, answer
 
 VOCABULARY = 40
 K = 3

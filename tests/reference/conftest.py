@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
+
+from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from asgi_client import GREEDY, PROBABILISTIC, served
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import faults
 from pytest_specdec.reference.engine import Engine
 from pytest_specdec.reference.settings import Settings
+from tests.reference.asgi_client import GREEDY, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, id_order, leak, leaky, ruled, residual
+from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, id_order, leak, leaky, residual, ruled
 from pytest_specdec.stats.drafts import favourite, hidden_bonus, index_of, listed, mapped, one_hot, overlap
 
 EVERY = (*CATALOGUE, *BONUS, *GENERIC)
@@ -21,6 +21,7 @@ def laws(seed, certain=False, rows=5, outcomes=8):
 
 
 @pytest.mark.parametrize("one", EVERY, ids=lambda one: one.name)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), certain=st.booleans())
 def test_every_alternative_is_a_law(one, seed, certain):
     m = one.law(*laws(seed, certain))

@@ -11,10 +11,12 @@ from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["draft", "setting"]
+__all__ = ["FLAGS", "draft", "setting"]
 
 _HEADS = ("eagle", "medusa", "mtp", "mlp_speculator", "dflash", "dspark")
 _SHORT = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
+FLAGS = ("speculative-config", "sc", *_SHORT)
+"""Everything that :func:`setting` reads."""
 
 
 def setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:

@@ -51,10 +51,11 @@ class Vllm:
     def command(self, config: Config, setup: Setup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
         model = config.resolve(setup.model)
-        argv = [model, *flags(self._args(config, setup))]
+        args = self._args(config, setup)
+        argv = [model, *flags(args)]
         env = {"VLLM_NO_USAGE_STATS": "1", **setup.env, **({"VLLM_API_KEY": setup.api_key} if setup.api_key else {})}
         if config.engine.image:
-            folders = [model] if Path(model).is_absolute() else []
+            folders = [name for name in (model, str(speculation.setting(args).get("model", ""))) if Path(name).is_absolute()]
             return docker.command(
                 config.engine.image, argv, env=env, folders=folders, accelerator=True, stop_s=config.limits.stop_s, secrets=setup.secrets
             )
@@ -65,7 +66,7 @@ class Vllm:
         return vocabulary_of(Path(config.resolve(config.engine.model)))
 
     def _args(self, config: Config, setup: Setup) -> dict[str, JSON]:
-        args: dict[str, JSON] = {"host": HOST, **setup.args, "port": setup.port}
+        args: dict[str, JSON] = {"host": HOST, **_with_paths(config, setup.args), "port": setup.port}
         if setup.speculative and self._version(config) >= _METRICS_SINCE:
             args.setdefault(METRICS, "detailed")
         return args
@@ -78,6 +79,16 @@ class Vllm:
         image = config.engine.image
         found = place.numbers(image.rpartition(":")[2]) if image else place.version(self._program(config), "vllm")
         return found or _METRICS_SINCE
+
+
+def _with_paths(config: Config, args: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return ``args`` with a drafter that lies beside the config as a path that holds wherever the server is started."""
+    setting = speculation.setting(args)
+    model = setting.get("model")
+    if not isinstance(model, str) or config.resolve(model) == model:
+        return dict(args)
+    rest = {name: value for name, value in args.items() if name.lstrip("-").replace("_", "-") not in speculation.FLAGS}
+    return {**rest, "speculative-config": {**setting, "model": config.resolve(model)}}
 
 
 def vocabulary_of(checkpoint: Path) -> int:

@@ -1,0 +1,122 @@
+"""The models that a config names: a folder, or a name on the Hugging Face hub with what it takes to fetch it."""
+
+from __future__ import annotations
+
+import difflib
+import os.path
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.engines import speculation
+from pytest_specdec.doctor.check import fail, ok, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.doctor.check import Check
+    from pytest_specdec.doctor.started import Arm
+
+__all__ = ["GATED", "Hub", "check", "named", "on_hub"]
+
+GATED = (
+    "meta-llama/*",
+    "google/gemma*",
+    "google/codegemma*",
+    "google/paligemma*",
+    "mistralai/Mistral-*",
+    "mistralai/Mixtral-*",
+    "CohereLabs/*",
+    "CohereForAI/*",
+    "bigcode/starcoder*",
+)
+"""Families whose licence has to be accepted on the hub, after which a token fetches them."""
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_YES = {"1", "true", "yes", "on"}
+_ACCEPT = "accept the licence on the model's page, then export HF_TOKEN=…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """The hub as the servers see it."""
+
+    cache: Path
+    offline: bool
+    has_token: bool
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Hub:
+        """Return what the variables of huggingface_hub say, which are looked at for presence and paths only."""
+        home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
+        token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
+        return cls(
+            cache=Path(environ.get("HF_HUB_CACHE") or home / "hub").expanduser(),
+            offline=any(environ.get(name, "").lower() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")),
+            has_token=any(environ.get(name) for name in _TOKENS) or token.is_file(),
+        )
+
+    def holds(self, name: str) -> bool:
+        """Whether a snapshot of the model is in the cache; whether it is whole is not looked at."""
+        return any((self.cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/*"))
+
+
+def named(arms: Sequence[Arm]) -> tuple[tuple[str, str], ...]:
+    """Return (arm, model) for every model that the arms load, each model once."""
+    found: dict[str, str] = {}
+    for arm in arms:
+        found.setdefault(arm.model, arm.name)
+        drafter = speculation.setting(arm.args).get("model")
+        if isinstance(drafter, str):
+            found.setdefault(drafter, arm.name)
+    return tuple((arm, model) for model, arm in found.items())
+
+
+def on_hub(config: Config, model: str) -> bool:
+    """Whether ``model`` is a name on the hub and no path; ``org/name`` is a path only where there is such a folder."""
+    return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
+
+
+def check(config: Config, arm: str, model: str, hub: Hub) -> Check:
+    """Return whether one model can be loaded, as far as can be seen without loading it."""
+    path = Path(os.path.normpath(config.resolve(model)))
+    if path.exists():
+        return _local(arm, path)
+    if on_hub(config, model):
+        return _remote(arm, model, hub)
+    return _nowhere(arm, model, config.path.parent / Path(model).expanduser())
+
+
+def _local(arm: str, path: Path) -> Check:
+    if path.is_file() or (path / "config.json").is_file():
+        return ok("models", f"{arm}: {path}")
+    return fail(
+        "models", f"{arm}: the folder {path} holds no config.json", remedy="name the folder of a checkpoint, weights and config.json"
+    )
+
+
+def _remote(arm: str, model: str, hub: Hub) -> Check:
+    if hub.holds(model):
+        return ok("models", f"{arm}: {model}, in the hub cache {hub.cache}")
+    if hub.offline:
+        said = f"{arm}: {model} is not in the hub cache {hub.cache}, and HF_HUB_OFFLINE is set"
+        return fail("models", said, remedy=f"hf download {model}, or unset HF_HUB_OFFLINE")
+    if any(fnmatch(model, family) for family in GATED) and not hub.has_token:
+        return warn("models", f"{arm}: {model} is of a gated family, and HF_TOKEN is not set", remedy=_ACCEPT)
+    return ok("models", f"{arm}: {model}, which the first boot downloads into {hub.cache}")
+
+
+def _nowhere(arm: str, model: str, path: Path) -> Check:
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    hint = f"; did you mean {str(Path(model).parent / near[0])!r}?" if near else ""
+    return fail(
+        "models",
+        f"{arm}: no model {model}{hint}",
+        f"found:    no {os.path.normpath(path.absolute())}",
+        "expected: a folder, absolute or relative to the config, or a name on the hub such as Qwen/Qwen3-8B",
+        remedy="correct the name",
+    )

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.doctor import machine, started
+from pytest_specdec.doctor.probe import Ran
+
+GIB = 1024**3
+H200 = "0, NVIDIA H200, 143771, {used}\n"
+
+
+@pytest.fixture
+def arms(config):
+    def read(args: str):
+        loaded = config(f"""\
+            engine: {{kind: vllm, model: org/m, args: {{{args}}}}}
+            variants: {{a: {{args: {{speculative-config: {{method: ngram}}}}}}}}
+            """)
+        return started.arms(loaded, engine_of("vllm"), {})
+
+    return read
+
+
+def test_a_pinned_port_that_is_taken_names_who_holds_it(arms):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        (check,) = machine.ports(arms(f"port: {number}"))
+        assert (check.level, check.said) == ("FAIL", f"port {number} is taken")
+        assert any(f"process {os.getpid()}" in line for line in check.more)
+        assert any(line.startswith("remedy:") for line in check.more)
+    (check,) = machine.ports(arms(f"port: {number}"))
+    assert (check.level, check.said) == ("ok", f"{number} is free")
+
+
+def test_without_a_pinned_port_every_boot_takes_a_free_one(arms):
+    (check,) = machine.ports(arms(""))
+    assert check.said == "none pinned: every boot takes a free one"
+
+
+@pytest.mark.parametrize("free, level", [(0.1, "FAIL"), (1.0, "warn"), (50.0, "ok")])
+def test_a_run_needs_room(free, level, here, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * GIB))
+    check = machine.disk(here / "deep" / "down")
+    assert check.level == level
+    assert f"{free:.1f} GiB free" in check.said
+    assert not (here / "deep").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_fails(here, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert machine.disk(here / "runs").level == "FAIL"
+
+
+@pytest.mark.parametrize("free, level", [(10.0, "warn"), (500.0, "ok")])
+def test_a_download_is_told_with_what_is_free_and_no_guess_of_its_size(free, level, here, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * GIB))
+    check = machine.download(here / "hub", ["org/a", "org/b"])
+    assert check.level == level
+    assert "org/a, org/b" in check.said
+
+
+def listed(text: str, code: int | None = 0) -> tuple[machine.Device, ...]:
+    return machine.devices(Ran(exit_code=code, out=text, err=""))
+
+
+@pytest.mark.parametrize(
+    "text, args, levels",
+    [
+        (H200.format(used=0), "", ["ok"]),
+        (H200.format(used=30000), "", ["warn"]),
+        (H200.format(used=30000), "gpu-memory-utilization: 0.9", ["FAIL"]),
+        (H200.format(used=30000), "gpu-memory-utilization: 0.5", ["warn"]),
+        (H200.format(used=0), "tensor_parallel_size: 2", ["ok", "FAIL"]),
+        (H200.format(used=0) + H200.format(used=0), "tensor-parallel-size: 2", ["ok", "ok"]),
+    ],
+)
+def test_devices_must_be_as_many_and_as_free_as_the_arms_ask(text, args, levels, arms):
+    assert [check.level for check in machine.accelerators(listed(text), arms(args), needed=True)] == levels
+
+
+@pytest.mark.parametrize("needed, level", [(True, "warn"), (False, "ok")])
+def test_no_accelerator_is_said(needed, level, arms):
+    for found in (listed("", None), listed("No devices were found\n"), listed("0, X, [N/A], [N/A]\n")):
+        (check,) = machine.accelerators(found, arms(""), needed=needed)
+        assert (check.level, check.said) == (level, "no accelerator: nvidia-smi lists none")
+
+
+def test_a_lease_that_another_capture_holds_is_named(here):
+    assert machine.leases(here).level == "ok"
+    with (here / "device-0.lock").open("w") as device, (here / "clock.lock").open("w") as clock:
+        device.write("4711")
+        device.flush()
+        fcntl.flock(device, fcntl.LOCK_EX)
+        fcntl.flock(clock, fcntl.LOCK_SH)
+        check = machine.leases(here)
+        assert check.level == "warn"
+        assert check.said == "another capture is at work: clock (shared), device-0 (last held alone by process 4711)"
+    assert machine.leases(here).level == "ok"

@@ -1,0 +1,139 @@
+"""The configs that this project ships: all of them load, are fair pairs, and are read by the parser of the engine that they are for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture import schedule
+from pytest_specdec.capture.engines import engine_of, speculation
+from pytest_specdec.capture.schedule import Wanted
+from pytest_specdec.config.lint import lint
+from pytest_specdec.config.load import load
+from pytest_specdec.doctor import started
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.workload import Depth, Family, Workload
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "suites" / "configs").glob("*.yaml"))
+VLLM = [path for path in CONFIGS if load(path).engine.kind == "vllm"]
+PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+FAULTY = "vllm-cpu-faulty"
+ENVIRON = {"SPECDEC_FAULT": "lenient"}
+CHECKPOINTS = 16 * 1024**2
+ANYTHING = Wanted(workload=Workload(name="any", version=1, requests=(), draft_scored=True), family=Family.GREEDY)
+
+shipped = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+for_vllm = pytest.mark.parametrize("path", VLLM, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory):
+    """Stand in for the engine's program, which is not needed to write its command line."""
+    program = tmp_path_factory.mktemp("bin") / "vllm"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("pytest_specdec.capture.engines.place.program", lambda *_, **__: str(program))
+        yield
+
+
+@shipped
+def test_a_recipe_loads_and_every_variant_speculates(path):
+    plan = schedule.make(load(path), [ANYTHING], Depth.STANDARD)
+    drafts = {pair.variant.draft.model for pair in plan.pairs if pair.variant.draft.kind is DraftKind.MODEL}
+    assert len(plan.boots) == len(plan.pairs) + 2 + len(drafts)
+    assert all(pair.variant.draft.tokens > 0 for pair in plan.pairs)
+
+
+@shipped
+def test_the_arms_differ_in_the_speculative_setting_only_but_for_planted_faults(path):
+    found = lint(load(path))
+    assert not [problem for problem in found if problem.refused]
+    assert bool(found) == (path.stem == FAULTY)
+    assert all(problem.path.endswith("SPECDEC_VLLM_PATCHES") for problem in found)
+
+
+@for_vllm
+def test_a_recipe_pins_what_vllm_changes_behind_ones_back(path):
+    engine = load(path).engine
+    assert engine.args["generation-config"] == "vllm"
+    assert isinstance(engine.args["async-scheduling"], bool)
+    assert engine.env["VLLM_USE_V2_MODEL_RUNNER"] in {"0", "1"}
+    assert engine.args["seed"] == 0
+
+
+def test_the_stock_build_and_the_faulty_one_differ_from_the_mended_one_in_their_patches_only():
+    mended, stock, faulty = (load(ROOT / "suites" / "configs" / f"{name}.yaml") for name in ("vllm-cpu", "vllm-cpu-stock", FAULTY))
+    patches = dict(mended.engine.env)
+    assert patches.pop("SPECDEC_VLLM_PATCHES") == "fix-expand,fix-topk"
+    assert dict(stock.engine.env) == patches
+    assert faulty.engine == mended.engine
+    for other in (stock, faulty):
+        assert [(v.name, v.args) for v in other.variants] == [(v.name, v.args) for v in mended.variants]
+    assert {variant.env["SPECDEC_VLLM_PATCHES"] for variant in faulty.variants} == {"fix-expand,fix-topk,${SPECDEC_FAULT}"}
+
+
+def test_the_checkpoints_that_ship_fit_their_budget_and_are_readable_by_all():
+    files = [path for path in (ROOT / "pytest_specdec" / "reference" / "checkpoints").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= CHECKPOINTS
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+
+
+@for_vllm
+def test_paths_relative_to_a_recipe_reach_the_server_as_paths_that_are_there(path):
+    for arm, argv in commands(path).items():
+        models = [argv[0], *drafters(argv)]
+        relative = [model for model in models if model.startswith(".")]
+        missing = [model for model in models if model.startswith("/") and not (Path(model) / "config.json").is_file()]
+        assert relative + missing == [], f"{arm}: a server is started elsewhere"
+
+
+@pytest.fixture(scope="module")
+def parsed(installed):
+    """What vLLM's parser says of every recipe's arms, and of two with a mistake in them; one process, since its import takes seconds."""
+    if not PYTHON.exists():
+        pytest.skip("vLLM's own parser is not here: make vllm-env")
+    asked = {f"{path.stem}/{arm}": argv for path in VLLM for arm, argv in commands(path).items()}
+    first = next(iter(asked.values()))
+    asked["misspelt flag"] = [*first, "--max-num-seqz", "4"]
+    asked["misspelt key"] = [*first, "--speculative-config", '{"method": "ngram", "num_speculative_token": 3}']
+    asked["wrong value"] = [*first, "--dtype", "float33"]
+    script = Path(__file__).parent / "vllm_cpu" / "parse_arguments.py"
+    ran = subprocess.run([PYTHON, script], input=json.dumps(asked), capture_output=True, text=True, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@for_vllm
+def test_vllms_own_parser_reads_every_arm(path, parsed):
+    refused = {name: said["error"] for name, said in parsed.items() if name.startswith(f"{path.stem}/") and not said["ok"]}
+    assert not refused
+    assert sum(name.startswith(f"{path.stem}/") for name in parsed) > len(load(path).variants)
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("misspelt flag", "unrecognized arguments: --max-num-seqz 4"),
+        ("misspelt key", "--speculative-config has no num_speculative_token"),
+        ("wrong value", "invalid choice: 'float33'"),
+    ],
+)
+def test_vllms_own_parser_refuses_a_planted_mistake(name, said, parsed):
+    assert not parsed[name]["ok"]
+    assert said in parsed[name]["error"]
+
+
+def commands(path: Path) -> dict[str, list[str]]:
+    """Return the model and the flags that our adapter starts every arm's server with."""
+    config = load(path)
+    engine = engine_of(config.engine.kind)
+    return {arm.name: list(arm.command(config, engine).argv[2:]) for arm in started.arms(config, engine, ENVIRON)}
+
+
+def drafters(argv: list[str]) -> list[str]:
+    """Return the model that a server drafts with, if any."""
+    setting = argv[argv.index("--speculative-config") + 1] if "--speculative-config" in argv else "{}"
+    return [str(model) for model in [speculation.setting({"speculative-config": setting}).get("model")] if model]
