@@ -1,6 +1,7 @@
 """What the reference engine does per second, and that its speculation is faster by arithmetic: ``python -m benchmarks.reference``.
 
-Throughput: tokens per second over HTTP, 32 streams at temperature 1. Speedup: one greedy stream, passes of baseline and variant taken
+Throughput: tokens per second over HTTP, 32 streams at temperature 1. Scoring: answers sent back as prompts whose log-probabilities are
+asked for, 8 streams. Speedup: one greedy stream, passes of baseline and variant taken
 in turn, as the median ratio with its range over passes, and the ratio of the servers' processor seconds, which a busy neighbour does
 not change. Boot: seconds from exec to the first answer of /health.
 """
@@ -20,6 +21,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -130,6 +132,31 @@ def throughput(layers: Sequence[int]) -> None:
                     )
 
 
+async def scored(port: int, *, streams: int, requests: int) -> float:
+    """Return scored tokens per second: prompts of 30 tokens with answers of 80, as prompts with log-probabilities."""
+    random = Random(requests)
+    waiting = iter(range(requests))
+
+    async def client() -> None:
+        for _ in waiting:
+            prompt = [random.randrange(5, 4000) for _ in range(110)]
+            await ask(port, {"prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 20})
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(streams)))
+    return 80 * requests / (time.perf_counter() - began_s)
+
+
+def scoring(layers: Sequence[int]) -> None:
+    """Print scored answer tokens per second of 8 streams."""
+    for depth in layers:
+        with server(depth, None) as running:
+            asyncio.run(scored(running.port, streams=8, requests=16))
+            rates = [asyncio.run(scored(running.port, streams=8, requests=64)) for _ in range(5)]
+            spread = f"[{min(rates):.0f}, {max(rates):.0f}]"
+            print(f"scoring     {depth:2d} layers  {statistics.median(rates):6.0f} answer tokens/s {spread}", flush=True)
+
+
 def speedup(layers: Sequence[int], passes: int) -> None:
     """Print the ratio of variant to baseline, one greedy stream."""
     for depth in layers:
@@ -167,13 +194,15 @@ async def one(port: int) -> float:
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("throughput", "speedup", "all"), default="all")
-    parser.add_argument("--layers", type=int, nargs="*", help="default: 4 and 24 for throughput, 24 and 48 for speedup")
+    parser.add_argument("what", nargs="?", choices=("throughput", "scoring", "speedup", "all"), default="all")
+    parser.add_argument("--layers", type=int, nargs="*", help="default: 4 and 24 for throughput and scoring, 24 and 48 for speedup")
     parser.add_argument("--passes", type=int, default=7)
     asked = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     if asked.what in {"all", "throughput"}:
         throughput(asked.layers or (4, 24))
+    if asked.what in {"all", "scoring"}:
+        scoring(asked.layers or (4, 24))
     if asked.what in {"all", "speedup"}:
         speedup(asked.layers or (24, 48), asked.passes)
 

@@ -32,7 +32,12 @@ _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 def judge(captured: Captured) -> Verdict:
     """Return whether every request was answered within the workload's deadline with something in it."""
     return (
-        casualty(captured) or refusal(captured) or _unanswered(captured) or _failed(captured) or speculating(captured) or _passed(captured)
+        casualty(captured)
+        or refusal(captured)
+        or _unanswered(captured)
+        or _failed(captured)
+        or speculating(captured, rejecting=False)
+        or _passed(captured)
     )
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats.alternatives import CATALOGUE, Fault, ratio
+from pytest_specdec.stats.drafts import Split, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_specdec.stats.alternatives import Alternative
     from pytest_specdec.stats.betting import Bettor, Book
     from pytest_specdec.stats.laws import Bools, Floats, Ints
     from pytest_specdec.stats.panel import Observed
@@ -89,23 +91,27 @@ def acceptance(observed: Observed) -> Acceptance | None:
     """Return what became of the draft tokens; None without windows or without the draft's law.
 
     Expected is ``sum min(p, q)`` over the tokens that both laws list. Of the rest only the masses are known: there ``p(rest)`` times
-    the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. The last token of an answer is left out:
-    a limit may have cut its window.
+    the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. A draft that is certain of a token in the
+    tail overlaps by half the last atom. The last token of an answer is left out: a limit may have cut its window.
     """
     slots = observed.places.draft_slot & observed.drafted & ~observed.places.last
     if observed.q is None or observed.kept is None or observed.listed is None or not slots.any():
         return None
     p, q = observed.law.p[slots], observed.q[slots]
     rejected, kept = observed.places.ended[slots], observed.kept[slots]
-    overlap = _overlap(p, q, observed.listed[slots], observed.law.outcome[slots], kept)
     certain = bool((q.max(axis=1) == 1.0).all())
+    expected = overlap(p, q) if certain else _overlap(p, q, observed.listed[slots], observed.law.outcome[slots], kept)
     return Acceptance(
         slots=int(slots.sum()),
         accepted=int((~rejected).sum()),
-        expected=float(overlap.mean()),
+        expected=float(expected.mean()),
         repeated=int((rejected & (kept == 1.0)).sum()) if certain else None,
-        excess={one.name: float((q * (one.accept(p, q) - ratio(p, q))).sum(axis=1).mean()) for one in CATALOGUE},
+        excess={one.name: _excess(one, Split.of(p, q)) for one in CATALOGUE},
     )
+
+
+def _excess(one: Alternative, split: Split) -> float:
+    return float((split.q * (one.accept(split.p, split.q) - ratio(split.p, split.q))).sum(axis=1).mean())
 
 
 def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -> Floats:

@@ -33,16 +33,17 @@ _UNKNOWN = (
 )
 
 
-def speculating(captured: Captured) -> Verdict | None:
+def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     """Return a verdict unless drafts were both accepted and rejected in the judged answers; None then, and for the control.
 
-    The server's counters decide; without them the windows of the answers.
+    The server's counters decide; without them the windows of the answers. ``rejecting=False`` leaves the rejections to the families
+    whose finding hangs on them: a document, a living server or a speedup is there whether or not a draft was refused on the way.
     """
     if captured.is_control:
         return None
     counters = captured.speculative.counters
     missing = _by_windows(captured) if counters is None else _by_counters(counters)
-    if missing is None:
+    if missing is None or (missing is _NOTHING_REJECTED and not rejecting):
         return None
     what, causes = missing
     seen = "no counters" if counters is None else _counted(counters)

@@ -50,7 +50,7 @@ def _measured(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, "no request has a streamed answer of two chunks or more from every arm, so nothing is timed")
     if captured.is_control:
         return _repeated(captured, found)
-    return speculating(captured) or _gated(captured, found)
+    return speculating(captured, rejecting=False) or _gated(captured, found)
 
 
 def _repeated(captured: Captured, found: Measured) -> Verdict:

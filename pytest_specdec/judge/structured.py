@@ -70,7 +70,7 @@ def _judged(captured: Captured, wanted: Mapping[str, Grammar]) -> Verdict:
     others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
     if not mine.documents or not others[0].documents:
         return _nothing(captured, mine, others[0])
-    return _failed(captured, mine, others, wanted) or speculating(captured) or _passed(captured, mine, others)
+    return _failed(captured, mine, others, wanted) or speculating(captured, rejecting=False) or _passed(captured, mine, others)
 
 
 def _pile(transcript: Transcript, wanted: Mapping[str, Grammar]) -> Pile:
@@ -134,10 +134,17 @@ def _passed(captured: Captured, mine: Pile, others: Sequence[Pile]) -> Verdict:
         f"of {total} documents, {mine.complete} of them to their end, {found}"
         + "".join(f"; {kind} is refused" for kind in mine.refused_kinds),
         evidence=evidence,
-        rules_out=f"with {total} documents, a rate of invalid ones above {rate:.1%} would have shown with probability 0.99",
+        rules_out=f"with {total} documents, a rate of invalid ones above {rate:.1%} would have shown with probability 0.99"
+        + _unexercised(captured),
         cell=f"{total - faulty}/{total}",
         figures=_figures(mine, others),
     )
+
+
+def _unexercised(captured: Captured) -> str:
+    counters = captured.speculative.counters
+    unexercised = counters is not None and not captured.is_control and not counters.rejected_tokens
+    return "; no draft was rejected, so the grammar's state after a rejection was not exercised" if unexercised else ""
 
 
 def _theirs(others: Sequence[Pile]) -> str:

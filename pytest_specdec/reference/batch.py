@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch"]
 
 _PREFILL_TOKENS: Final = 512
-"""Prompt tokens taken in per step before running sequences get their turn; one prompt is always taken in."""
+"""Prompt tokens, filled up to the longest, taken in per step before running sequences get their turn; one prompt is always taken in."""
 _CHUNK_TOKENS: Final = 256
 
 
@@ -73,33 +73,60 @@ class Batch:
         return deltas
 
     def _enter(self) -> list[Delta]:
-        deltas: list[Delta] = []
-        budget = _PREFILL_TOKENS
-        while self._waiting and len(self._rows) < self._slots and budget > 0:
-            sequence = self._waiting.popleft()
-            budget -= len(sequence.request.prompt)
-            deltas.append(self._prefill(sequence, len(self._rows)))
-        return deltas
-
-    def _prefill(self, sequence: Sequence, slot: int) -> Delta:
-        prompt = np.array([sequence.request.prompt], np.intp)
-        total = prompt.shape[1]
-        chunks = [
-            self._target.forward(prompt[:, at : at + _CHUNK_TOKENS], self._cache, np.array([at]), slot=slot)
-            for at in range(0, total, _CHUNK_TOKENS)
-        ]
-        self._drafter.enter(slot, sequence.tokens)
-        self._rows.append(sequence)
-        self._lengths[slot] = total
+        group = self._admitted()
+        if not group:
+            return []
+        slot, lengths = len(self._rows), np.array([len(s.tokens) for s in group], np.intp)
+        prompts = _rectangle([s.tokens for s in group])
+        hidden = self._prefill(prompts, lengths, slot)
+        self._drafter.enter(slot, prompts, lengths)
+        self._rows += group
+        self._lengths[slot : slot + len(group)] = lengths
         self._sampling = None
-        self._counters.prompt_tokens += total
-        if sequence.request.prompt_logprobs is not None and sequence.index == 0:
-            logits = self._target.logits(np.concatenate(chunks)[:-1])
-            sequence.prompt_entries = entries(logits, sequence.tokens[1:], sequence.request.prompt_logprobs)
-        logits = self._target.logits(chunks[-1][-1:])
-        law = laws(_masked([sequence], logits, np.zeros((1, 0), np.intp)), Sampling.of([sequence.request]))
-        token = int(pick(law, sequence.random.random(1))[0])
-        return sequence.take([token], _entries(sequence, logits, [token]))
+        self._counters.prompt_tokens += int(lengths.sum())
+        ends = np.cumsum(lengths)
+        for sequence, end in zip(group, ends.tolist(), strict=True):
+            self._score(sequence, hidden, end)
+        return self._first_tokens(group, self._target.logits(hidden[ends - 1]))
+
+    def _admitted(self) -> list[Sequence]:
+        """Return the waiting sequences whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
+        group: list[Sequence] = []
+        longest = 0
+        while self._waiting and len(self._rows) + len(group) < self._slots:
+            longest = max(longest, len(self._waiting[0].tokens))
+            if group and longest * (len(group) + 1) > _PREFILL_TOKENS:
+                break
+            group.append(self._waiting.popleft())
+        return group
+
+    def _prefill(self, prompts: NDArray[np.intp], lengths: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
+        """Return the last hidden states of prompts (n, longest), one line a token; only a prompt alone is so long that it needs chunks."""
+        chunks = [
+            self._target.forward(
+                prompts[:, at : at + _CHUNK_TOKENS],
+                self._cache,
+                np.full(len(prompts), at),
+                slot=slot,
+                counts=np.minimum(lengths - at, _CHUNK_TOKENS),
+            )
+            for at in range(0, prompts.shape[1], _CHUNK_TOKENS)
+        ]
+        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+    def _score(self, sequence: Sequence, hidden: NDArray[np.float32], end: int) -> None:
+        top = sequence.request.prompt_logprobs
+        if top is not None and sequence.index == 0:
+            logits = self._target.logits(hidden[end - len(sequence.tokens) : end - 1])
+            sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
+
+    def _first_tokens(self, group: list[Sequence], logits: NDArray[np.float32]) -> list[Delta]:
+        law = laws(_masked(group, logits), Sampling.of(s.request for s in group))
+        uniforms = np.concatenate([s.random.random(1) for s in group])
+        return [
+            s.take([token], _entries(s, raw[None], [token]))
+            for s, token, raw in zip(group, pick(law, uniforms).tolist(), logits, strict=True)
+        ]
 
     def _decode(self) -> list[Delta]:
         rows, n, k = self._rows, len(self._rows), self._drafter.tokens
@@ -107,23 +134,24 @@ class Batch:
         uniforms = np.array([row.random.random(2 * k + 1) for row in rows])
         draft = self._drafter.propose(rows, sampling, uniforms[:, :k])
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
-        logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n]))
-        p = laws(_masked(rows, logits, draft.tokens, draft.counts), sampling.repeat(fed.shape[1]))
+        live = draft.counts + 1
+        logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
+        p = laws(_masked(rows, logits, draft), sampling.repeat(live))
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
-        windows = verify(p.reshape(n, fed.shape[1], -1), draft, chances, self._rules)
+        windows = verify(p, draft, chances, self._rules)
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)
-        return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits.reshape(n, fed.shape[1], -1))
+        return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
     def _hand_out(self, draft: Draft, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
         deltas = []
-        for row, tokens, drafted, kept, final, law in zip(
-            self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, logits, strict=True
+        for row, tokens, drafted, kept, final, start in zip(
+            self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True
         ):
             row.drafted.append(drafted)
             row.accepted.append(kept)
             self._counters.drafted(drafted, kept)
             window = [*tokens[:kept], final]
-            deltas.append(row.take(window, _entries(row, law[: kept + 1], window)))
+            deltas.append(row.take(window, _entries(row, logits[start : start + kept + 1], window)))
         return deltas
 
     def _leave(self, slots: list[int]) -> None:
@@ -149,18 +177,23 @@ def _entries(row: Sequence, logits: NDArray[np.float32], window: list[int]) -> l
     return [] if row.request.logprobs is None else entries(logits, window, row.request.logprobs)
 
 
-def _masked(
-    rows: list[Sequence], logits: NDArray[np.float32], drafted: NDArray[np.intp], counts: NDArray[np.intp] | None = None
-) -> NDArray[np.float32]:
-    """Return logits (n * t, vocabulary) with -inf where a row's grammar refuses; the very array when no row has one."""
+def _rectangle(prompts: list[list[int]]) -> NDArray[np.intp]:
+    filled = np.zeros((len(prompts), max(map(len, prompts))), np.intp)
+    for line, prompt in zip(filled, prompts, strict=True):
+        line[: len(prompt)] = prompt
+    return filled
+
+
+def _masked(rows: list[Sequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:
+    """Return packed logits with -inf where a row's grammar refuses; the very array when no row has one."""
     bound = [slot for slot, row in enumerate(rows) if row.grammar is not None]
     if not bound:
         return logits
-    masked = logits.reshape(len(rows), -1, logits.shape[-1]).copy()
+    masked = logits.copy()
     for slot in bound:
         grammar = rows[slot].grammar
         assert grammar is not None
-        length = 0 if counts is None else int(counts[slot])
-        allowed = grammar.walk(drafted[slot, :length].tolist())
-        masked[slot, : length + 1][~allowed] = -np.inf
-    return masked.reshape(logits.shape)
+        length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
+        drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
+        masked[start : start + length + 1][~grammar.walk(drafted)] = -np.inf
+    return masked

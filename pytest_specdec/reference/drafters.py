@@ -28,8 +28,8 @@ class Drafter(Protocol):
     tokens: int
     """Draft tokens a step at most: k."""
 
-    def enter(self, slot: int, tokens: Rows[int]) -> None:
-        """Take in the prompt of the sequence that got ``slot``."""
+    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
+        """Take in ``prompts`` (n, longest), of which row i is ``lengths[i]`` tokens and goes to ``slot + i``."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Follow a sequence of ``length`` tokens to another slot."""
@@ -43,7 +43,7 @@ class NoDrafter:
 
     tokens = 0
 
-    def enter(self, slot: int, tokens: Rows[int]) -> None:
+    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
         """Need no prompt."""
 
     def move(self, source: int, target: int, length: int) -> None:
@@ -83,7 +83,7 @@ class NgramDrafter:
         self.n_min = n_min
         self.n_max = n_max
 
-    def enter(self, slot: int, tokens: Rows[int]) -> None:
+    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
         """Need no prompt: the sequence has it."""
 
     def move(self, source: int, target: int, length: int) -> None:
@@ -115,9 +115,9 @@ class ModelDrafter:
         self._cache = model.cache(slots)
         self._probabilistic = probabilistic
 
-    def enter(self, slot: int, tokens: Rows[int]) -> None:
-        """Fill the slot's cache with the prompt."""
-        self._model.forward(np.array([tokens], np.intp), self._cache, np.zeros(1, np.intp), slot=slot)
+    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
+        """Fill the slots' cache with the prompts."""
+        self._model.forward(prompts, self._cache, np.zeros(len(prompts), np.intp), slot=slot, counts=lengths)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the slot's cache."""

@@ -29,24 +29,25 @@ class Entry:
 
 def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
     """Return an entry for each row of raw ``logits`` (rows, vocabulary) and its token."""
+    rows = np.arange(len(logits))
     best = logits.max(axis=1, keepdims=True)
-    mass = np.exp(logits - best).sum(axis=1, keepdims=True, dtype=np.float64)
-    laws = logits.astype(np.float64) - (best + np.log(mass))
-    rows = np.arange(len(laws))
-    chosen = laws[rows, list(tokens)]
-    ranks = 1 + (laws > chosen[:, None]).sum(axis=1)
-    ids = _top(laws, top)
-    values = np.take_along_axis(laws, ids, axis=1)
+    norm = best[:, 0] + np.log(np.exp(logits - best).sum(axis=1, dtype=np.float64))
+    chosen = logits[rows, list(tokens)]
+    ranks = 1 + (logits > chosen[:, None]).sum(axis=1)
+    ids = _top(logits, top)
+    values = np.take_along_axis(logits, ids, axis=1) - norm[:, None]
     return [
         Entry(token=token, logprob=logprob, rank=rank, top=tuple(zip(best_ids, best_values, strict=True)))
         for token, logprob, rank, best_ids, best_values in zip(
-            tokens, chosen.tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True
+            tokens, (chosen - norm).tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True
         )
     ]
 
 
-def _top(laws: NDArray[np.float64], top: int) -> NDArray[np.intp]:
-    width = laws.shape[1]
-    ids = np.argpartition(laws, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(laws, axis=1)[:, width - top :]
-    order = np.argsort(-np.take_along_axis(laws, ids, axis=1), axis=1, kind="stable")
+def _top(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
+    width = logits.shape[1]
+    ids = (
+        np.argpartition(logits, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(logits, axis=1)[:, width - top :]
+    )
+    order = np.argsort(-np.take_along_axis(logits, ids, axis=1), axis=1, kind="stable")
     return np.take_along_axis(ids, order, axis=1)

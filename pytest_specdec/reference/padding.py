@@ -28,14 +28,14 @@ def _idle(model: Model, random: np.random.Generator) -> Layer:
     shape = model.shape
 
     def weights(out: int) -> NDArray[np.float32]:
-        drawn = random.random((out, shape.hidden), dtype=np.float32)
+        drawn = random.random((shape.hidden, out), dtype=np.float32)
         drawn -= np.float32(0.5)
         drawn *= np.float32(_SPREAD)
-        return drawn.T
+        return drawn
 
     def nothing(inner: int) -> NDArray[np.float32]:
         # Written, not np.zeros: pages that were never written are all one page, and would be read from the first-level cache.
-        return np.full((shape.hidden, inner), 0.0, np.float32).T
+        return np.full((inner, shape.hidden), 0.0, np.float32)
 
     heads = shape.heads + shape.kv_heads
     return Layer(

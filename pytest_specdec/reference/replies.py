@@ -131,11 +131,12 @@ class Reply:
         return [None, *(self._position(entry) for entry in sequence.prompt_entries)]
 
     def _position(self, entry: Entry) -> dict[str, JSON]:
-        own = (entry.rank, entry.token, entry.logprob)
-        said = [own, *((rank, token, logprob) for rank, (token, logprob) in enumerate(entry.top, 1) if token != entry.token)]
-        return {
-            str(token): {"logprob": logprob, "rank": rank, "decoded_token": self.tokenizer.word(token)} for rank, token, logprob in said
-        }
+        words, own = self.tokenizer.words, entry.token
+        said: dict[str, JSON] = {str(own): {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": words[own]}}
+        for rank, (token, logprob) in enumerate(entry.top, 1):
+            if token != own:
+                said[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": words[token]}
+        return said
 
     def _logprobs(self, entries: Several[Entry]) -> JSON:
         if self.request.logprobs is None:
@@ -160,4 +161,4 @@ class Reply:
         return {"token": self._word(token), "logprob": logprob, "bytes": list(self.tokenizer.pieces[token])}
 
     def _word(self, token: int) -> str:
-        return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.word(token)
+        return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]

@@ -39,9 +39,9 @@ class Sampling:
             top_p=np.array(top_p, np.float64),
         )
 
-    def repeat(self, times: int) -> Sampling:
-        """Return each row ``times`` times: the same request at that many positions."""
-        if times == 1:
+    def repeat(self, times: NDArray[np.intp]) -> Sampling:
+        """Return row i ``times[i]`` times: the same request at that many positions."""
+        if (times == 1).all():
             return self
         return Sampling(
             temperature=np.repeat(self.temperature, times),

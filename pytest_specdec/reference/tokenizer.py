@@ -43,10 +43,11 @@ class Tokenizer:
         """Return the ids of a prompt."""
         return tuple(self._encoder.encode(text).ids)
 
-    def word(self, token: int) -> str:
-        """Return a token alone as text, special ones by their name, half characters as U+FFFD."""
-        piece = self.pieces[token]
-        return piece.decode("utf-8", "replace") if piece else self._encoder.id_to_token(token) or ""
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """Every token alone as text, special ones by their name, half characters as U+FFFD."""
+        named = self._encoder.id_to_token
+        return tuple(piece.decode("utf-8", "replace") if piece else named(token) or "" for token, piece in enumerate(self.pieces))
 
     def converse(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return the prompt of a conversation, up to where the assistant speaks. Raises ValueError where the template refuses."""

@@ -40,6 +40,12 @@ class Draft:
         """Return k."""
         return int(self.tokens.shape[1])
 
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Return each row's first line where every row has ``counts`` + 1 lines packed one after the other, (n,)."""
+        lines = self.counts + 1
+        return np.cumsum(lines) - lines
+
     def mass(self) -> NDArray[np.float64]:
         """Return q of each proposed token, (n, k)."""
         if self.q is None:
@@ -102,17 +108,19 @@ class Rules:
 def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], rules: Rules) -> Windows:
     """Return the windows of n rows.
 
-    ``p`` is (n, k + 1, vocabulary), the target's law at every position; ``uniforms`` is (n, k + 1): k to accept by, one to draw by.
+    ``p`` is (lines, vocabulary), the target's law at each proposed token and behind the last, row after row; ``uniforms`` is (n, k + 1):
+    k to accept by, one to draw by.
     """
     n, k = draft.tokens.shape
-    rows = np.arange(n)
-    accepted = np.zeros(n, np.intp)
+    starts, accepted = draft.starts, np.zeros(n, np.intp)
     if k:
-        wanted = np.take_along_axis(p[:, :k], draft.tokens[..., None], axis=2)[..., 0].astype(np.float64)
-        kept = rules.accept(wanted, draft.mass(), uniforms[:, :k]) & (np.arange(k) < draft.counts[:, None])
+        proposed = np.arange(k) < draft.counts[:, None]
+        lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
+        wanted = p[lines, draft.tokens].astype(np.float64)
+        kept = rules.accept(wanted, draft.mass(), uniforms[:, :k]) & proposed
         accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
-    law = p[rows, accepted].astype(np.float64)
+    law = p[starts + accepted].astype(np.float64)
     refused = np.flatnonzero(accepted < draft.counts)
     if len(refused):
-        law[refused] = rules.residual(law[refused], draft.law(refused, accepted[refused], p.shape[2]))
+        law[refused] = rules.residual(law[refused], draft.law(refused, accepted[refused], p.shape[1]))
     return Windows(accepted=accepted, last=pick(law, uniforms[:, k]))

@@ -5,6 +5,7 @@ Any normalised array is a valid bettor's view, so an approximation here costs po
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
 
-__all__ = ["favourite", "hidden_bonus", "index_of", "listed", "mapped", "one_hot", "overlap"]
+__all__ = ["Split", "favourite", "hidden_bonus", "index_of", "listed", "mapped", "merged", "one_hot", "overlap"]
 
 
 def mapped(draft: Law, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
@@ -58,9 +59,37 @@ def favourite(p: Floats) -> Floats:
     return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Split:
+    """p and q on outcomes [N, K+2], the tail in two: the token that a draft is certain of, where that lies in the tail, and the rest."""
+
+    p: Floats
+    q: Floats
+
+    @classmethod
+    def of(cls, p: Floats, q: Floats) -> Split:
+        """Split the tail where ``q`` is certain of it: one of its tokens is meant, and none of them is as probable as the last atom.
+
+        Its probability is not known; half the last atom's is taken. Elsewhere the first part is empty.
+        """
+        certain = q[:, -1] == 1.0
+        last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
+        drafted = np.where(certain, np.minimum(last, p[:, -1]) / 2.0, 0.0)
+        return cls(
+            p=np.column_stack([p[:, :-1], drafted, p[:, -1] - drafted]),
+            q=np.column_stack([q[:, :-1], certain, np.where(certain, 0.0, q[:, -1])]),
+        )
+
+
+def merged(law: Floats) -> Floats:
+    """Return a law on split outcomes [N, K+2] with one tail again, [N, K+1]."""
+    return np.column_stack([law[:, :-2], law[:, -2:].sum(axis=1)])
+
+
 def overlap(p: Floats, q: Floats) -> Floats:
     """Return beta = sum min(p, q), [N]: the chance that a correct server accepts the draft token."""
-    return np.asarray(np.minimum(p, q).sum(axis=1))
+    split = Split.of(p, q)
+    return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 
 def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_specdec.stats import alternatives, betting
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor
-from pytest_specdec.stats.drafts import favourite, hidden_bonus, overlap
+from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, merged, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -101,7 +101,8 @@ def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, 
 
 def _mixed(one: Alternative, p: Floats, q: Floats, share: Floats) -> Floats:
     """Return ``(1 - f) m + f p``: the alternative where a draft was verified, p elsewhere."""
-    return share[:, None] * one.law(p, q) + (1.0 - share[:, None]) * p
+    split = Split.of(p, q)
+    return share[:, None] * merged(one.law(split.p, split.q)) + (1.0 - share[:, None]) * p
 
 
 def _seated(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:

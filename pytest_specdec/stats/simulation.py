@@ -22,7 +22,7 @@ from pytest_specdec.stats.alternatives import (
     the_target,
     tilted,
 )
-from pytest_specdec.stats.drafts import index_of, one_hot
+from pytest_specdec.stats.drafts import Split, index_of, one_hot
 from pytest_specdec.stats.laws import SLACK, Processing, Raw, requested
 from pytest_specdec.stats.panel import Observed
 from pytest_specdec.stats.places import Places
@@ -130,6 +130,15 @@ class _Servers:
     """Whether any window of the answer did."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Emitted:
+    """One token of every server."""
+
+    token: Ints
+    """Of the split outcomes: K is the draft token in the tail, K+1 the rest of the tail."""
+    ended: Bools
+
+
 def simulate(
     bank: Bank, rules: Rules, random: np.random.Generator, *, runs: int, answers: int, tokens: int, k: int, windows: bool = True
 ) -> Observed:
@@ -153,14 +162,15 @@ def simulate(
             now.drafted = np.where(now.slot == 0, k * bank.drafted[at[:, step]], now.drafted)
         for name in ("slot", "drafted", "short", "ever"):
             flags[name][:, step] = getattr(now, name)
-        outcome[:, step], ended = _step(bank.p[at[:, step]], bank.q[at[:, step]], now, rules, random)
-        flags["ended"][:, step] = ended
+        emitted = _step(bank.p[at[:, step]], bank.q[at[:, step]], now, rules, random)
+        outcome[:, step], flags["ended"][:, step] = emitted.token, emitted.ended
     return _observed(bank, at, outcome, flags, k=k, windows=windows)
 
 
-def _step(p: Floats, q: Floats, now: _Servers, rules: Rules, random: np.random.Generator) -> tuple[Ints, Bools]:
-    """Emit one token on every server and move on; return the tokens and whether they ended their windows."""
-    p = np.where(now.ever[:, None], rules.stale(p, q), p)
+def _step(p: Floats, q: Floats, now: _Servers, rules: Rules, random: np.random.Generator) -> _Emitted:
+    """Emit one token on every server and move on: its place among the split outcomes, and whether it ended its window."""
+    split = Split.of(np.where(now.ever[:, None], rules.stale(p, q), p), q)
+    p, q = split.p, split.q
     verify, bonus = now.slot < now.drafted, (now.slot == now.drafted) & (now.drafted > 0)
     draft = _pick(q, random)
     chance = np.take_along_axis(rules.accept(p, q), draft[:, None], axis=1)[:, 0]
@@ -170,7 +180,7 @@ def _step(p: Floats, q: Floats, now: _Servers, rules: Rules, random: np.random.G
     now.short = np.where(accepted, now.short, verify)
     now.ever = now.ever | (verify & ~accepted)
     now.slot = np.where(accepted, now.slot + 1, 0)
-    return token, ~accepted
+    return _Emitted(token=token, ended=~accepted)
 
 
 def _pick(law: Floats, random: np.random.Generator) -> Ints:
@@ -179,8 +189,10 @@ def _pick(law: Floats, random: np.random.Generator) -> Ints:
 
 
 def _observed(bank: Bank, at: Ints, outcome: Ints, flags: Mapping[str, Ints], *, k: int, windows: bool) -> Observed:
-    rows, chosen = at.ravel(), outcome.ravel()
-    width = bank.ids.shape[1]
+    rows, width = at.ravel(), bank.ids.shape[1]
+    chosen = np.minimum(outcome.ravel(), width)
+    certain = bank.q[rows].max(axis=1) == 1.0
+    drafted = np.where(certain, bank.q[rows].argmax(axis=1) == outcome.ravel(), 0.0)
     own = np.take_along_axis(bank.p[rows], chosen[:, None], axis=1)[:, 0]
     own_draft = np.take_along_axis(bank.q[rows], chosen[:, None], axis=1)[:, 0]
     # The tail's tokens are taken to be equally probable.
@@ -202,8 +214,8 @@ def _observed(bank: Bank, at: Ints, outcome: Ints, flags: Mapping[str, Ints], *,
         drafted=bank.drafted[rows],
         places=_places(flags, windows=windows),
         k=k,
-        kept=ratio(own_draft, own),
-        listed=np.ones((len(rows), width + 1), dtype=np.bool_),
+        kept=np.where(certain, drafted, ratio(own_draft, own)),
+        listed=np.arange(width + 1)[None, :] < np.where(certain, width, width + 1)[:, None],
         vocabulary=bank.vocabulary,
     )
 

@@ -9,7 +9,7 @@ from pytest_specdec.judge.promise import Promise, promise
 from pytest_specdec.stats.alternatives import leak, tilted
 from pytest_specdec.stats.betting import mixture, settled
 from pytest_specdec.stats.panel import bettors, draft_share
-from pytest_specdec.stats.simulation import RIGHT, simulate, zipf
+from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
 BARRIER = -np.log(6.25e-5)
 RUNS = 120
@@ -45,6 +45,28 @@ def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     promised = made.leaks[share]
     assert 0.2 < promised < 0.995
     assert promised - 0.08 <= seen <= promised + 0.2, (promised, seen)
+
+
+@pytest.mark.parametrize("certain, tail, fault, answers", [
+    (True, 0.0, "resample from p", 6),
+    (True, 0.6, "resample from p", 12),
+    (False, 0.0, "resample from p", 13),
+    (True, 0.0, "acceptance leak of 20%", 5),
+])  # fmt: skip
+def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, fault, answers):
+    """Not the law that the catalogue says but the faulty process itself, its windows and drafts included.
+
+    ``tail`` of the drafts lie in the tail, as prompt lookup's often do: one improbable token is meant then, not the whole of the tail.
+    """
+    random = np.random.default_rng(6)
+    bank = zipf(random, positions=3000, vocabulary=512, atoms=20, certain=certain)
+    bank = replace(bank, q=np.where(random.random((3000, 1)) < tail, np.eye(21)[20], bank.q))
+    once = simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
+    promised = promise(once, settled(bettors(once)), BARRIER, "").faults[fault]
+    faulty = simulate(bank, FAULTS[fault], random, runs=RUNS, answers=answers, tokens=64, k=3)
+    seen = (mixture(bettors(faulty), runs=RUNS).max(axis=1) >= BARRIER).mean()
+    assert 0.2 < promised < 0.995
+    assert promised - 0.15 <= seen <= promised + 0.25, (promised, seen)
 
 
 def test_a_wrong_temperature_shows_as_often_as_promised():

@@ -58,3 +58,9 @@ def test_without_counters_the_windows_tell(windows, kind, said):
 
 def test_the_control_is_not_asked():
     assert speculating(replace(seen(SpecCounters()), is_control=True)) is None
+
+
+def test_a_finding_that_does_not_hang_on_rejections_is_not_held_up_by_their_absence():
+    counters = SpecCounters(drafts=9, draft_tokens=27, accepted_tokens=27)
+    assert speculating(seen(counters), rejecting=False) is None
+    assert speculating(seen(SpecCounters(drafts=9, draft_tokens=27)), rejecting=False) is not None

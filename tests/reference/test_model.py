@@ -89,6 +89,25 @@ def test_a_row_in_a_batch_is_the_row_alone(decoder, window):
         np.testing.assert_allclose(together[slot], alone[-window:], atol=1e-4)
 
 
+def test_rows_that_live_shorter_are_packed_and_are_the_rows_alone(decoder):
+    several, live = prompts(5, 17, 30, 11), np.array([1, 4, 2, 1])
+    fed = np.array(prompts(4, 4, 4, 4))
+    cache = decoder.cache(4)
+    filled = np.zeros((4, 30), np.intp)
+    for slot, tokens in enumerate(several):
+        filled[slot, : len(tokens)] = tokens
+    lengths = np.array([len(tokens) for tokens in several])
+    entered = decoder.logits(decoder.forward(filled, cache, np.zeros(4, np.intp), counts=lengths))
+    stepped = decoder.logits(decoder.forward(fed, cache, lengths, counts=live))
+    assert (len(entered), len(stepped)) == (63, 8)
+    for slot, tokens in enumerate(several):
+        whole = np.concatenate([tokens, fed[slot, : live[slot]]])[None]
+        alone = decoder.logits(decoder.forward(whole, decoder.cache(1), np.zeros(1, np.intp)))
+        before, after = lengths[:slot].sum(), live[:slot].sum()
+        got = np.concatenate([entered[before : before + lengths[slot]], stepped[after : after + live[slot]]])
+        np.testing.assert_allclose(got, alone, atol=1e-4)
+
+
 def test_what_lies_behind_a_row_in_the_cache_is_not_seen(decoder):
     """Rejected drafts stay in the cache behind the length and must not matter."""
     (tokens,) = prompts(10)

@@ -36,7 +36,7 @@ def ids(answer):
 @pytest.fixture(scope="module")
 def law():
     """Raw log-probabilities at every position, from the model alone."""
-    decoder = model.load(checkpoint.read("target"), 256)
+    decoder = model.load(checkpoint.read("target"), 320)
 
     def of(tokens):
         logits = decoder.logits(decoder.forward(np.array([tokens]), decoder.cache(1), np.zeros(1, np.intp))).astype(np.float64)
@@ -186,6 +186,17 @@ def test_chat_logprobs_name_each_token(anyone):
     content = said["choices"][0]["logprobs"]["content"]
     assert all(entry["top_logprobs"][0]["token"] == entry["token"] for entry in content)
     assert bytes(b for entry in content for b in entry["bytes"]).decode() == said["choices"][0]["message"]["content"]
+
+
+def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(anyone, law):
+    prompts = [[5 + (7 * i + 11 * j) % 4000 for j in range(length)] for i, length in enumerate((2, 90, 33, 300, 120, 1))]
+    asked = [{"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1, "return_token_ids": True} for tokens in prompts]
+    for tokens, answer in zip(prompts, anyone.complete(*asked), strict=True):
+        _, *positions = answer["choices"][0]["prompt_logprobs"]
+        expected = law(tokens)
+        got = [position[str(token)]["logprob"] for position, token in zip(positions, tokens[1:], strict=True)]
+        np.testing.assert_allclose(got, expected[np.arange(len(tokens) - 1), tokens[1:]], atol=1e-4)
+        assert ids(answer) == [int(expected[-1].argmax())]
 
 
 def test_chat_gives_prompt_logprobs_at_the_top(baseline):

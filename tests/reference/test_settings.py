@@ -158,7 +158,7 @@ def test_words_decode_as_the_tokenizer_decodes():
     ids = tokenizer.encode(text)
     assert b"".join(tokenizer.pieces[i] for i in ids).decode() == text
     assert tokenizer._encoder.decode(ids) == text
-    assert (tokenizer.word(1), tokenizer.pieces[1]) == ("<|im_start|>", b"")
+    assert (tokenizer.words[1], tokenizer.pieces[1]) == ("<|im_start|>", b"")
 
 
 def test_a_context_longer_than_the_models_is_refused():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, id_order, leak, leaky, residual, ruled
-from pytest_specdec.stats.drafts import favourite, hidden_bonus, index_of, listed, mapped, one_hot, overlap
+from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, index_of, listed, mapped, merged, one_hot, overlap
 
 EVERY = (*CATALOGUE, *BONUS, *GENERIC)
 
@@ -107,6 +107,15 @@ def test_overlap_is_the_chance_of_acceptance():
     p, q = laws(1)
     assert overlap(p, p) == pytest.approx(1.0)
     assert overlap(p, q) == pytest.approx(1 - np.abs(p - q).sum(axis=1) / 2)
+
+
+def test_a_draft_certain_of_the_tail_means_one_of_its_tokens():
+    p, q = np.array([[0.5, 0.1, 0.4], [0.5, 0.1, 0.4]]), np.array([[0.0, 0.0, 1.0], [0.2, 0.2, 0.6]])
+    split = Split.of(p, q)
+    assert split.p == pytest.approx(np.array([[0.5, 0.1, 0.05, 0.35], [0.5, 0.1, 0.0, 0.4]]))
+    assert split.q == pytest.approx(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, 0.2, 0.0, 0.6]]))
+    assert merged(split.p) == pytest.approx(p)
+    assert overlap(p, q) == pytest.approx([0.05, 0.7])
 
 
 @pytest.mark.parametrize("beta, share", [(1.0, 1 / 4), (0.0, 0.0), (0.5, 0.125 / 1.875)])
