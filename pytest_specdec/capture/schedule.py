@@ -41,9 +41,7 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
     # In an order of their own, so that the order of the tests (pytest-randomly shuffles it) changes nothing that is sent.
-    kept = sorted(
-        (one for one in wanted if not (depth is Depth.SMOKE and one.workload.survey)), key=lambda one: (one.workload.name, one.family)
-    )
+    kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=lambda one: (one.workload.name, one.family))
     workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
     _fit_shares(kept)
     boots = tuple(replace(boot, index=index) for index, boot in enumerate(_boots(pairs, workloads, depth)))
@@ -101,6 +99,11 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
     return tuple(found.values())
+
+
+def _is_sent(workload: Workload, depth: Depth) -> bool:
+    """Say whether ``depth`` sends anything of it; at smoke depth the survey comes too late for workloads that depend on it."""
+    return bool(workload.at(depth).requests) and not (depth is Depth.SMOKE and workload.survey)
 
 
 def _order(workload: Workload) -> tuple[bool, bool, str]:

@@ -10,10 +10,12 @@ import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.prompts import ALL
+from pytest_specdec.prompts import ALL, COPY
 
-OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 24, Depth.STANDARD: 88})
-TRUNCATED = ALL.sampled(temperature=0.7, top_p=0.9, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 40, Depth.STANDARD: 56})
+OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 26, Depth.STANDARD: 64})
+NUCLEUS = ALL.sampled(temperature=1.0, top_p=0.9, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24})
+# Drafters that copy speak up where the text repeats itself: cool, and on prompts that ask for it.
+COOL = COPY.sampled(temperature=0.6, max_tokens=64, requests=160, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24})
 
 
 @pytest.mark.specdec(OPEN, family="sampling")
@@ -21,6 +23,11 @@ def test_tokens_are_drawn_from_the_baselines_law(captured, check):
     check(judge.sampling.judge(captured))
 
 
-@pytest.mark.specdec(TRUNCATED, family="sampling")
+@pytest.mark.specdec(NUCLEUS, family="sampling")
 def test_a_truncated_law_is_the_baselines_too(captured, check):
+    check(judge.sampling.judge(captured))
+
+
+@pytest.mark.specdec(COOL, family="sampling")
+def test_a_cooled_law_is_the_baselines_too(captured, check):
     check(judge.sampling.judge(captured))

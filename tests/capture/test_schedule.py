@@ -145,3 +145,9 @@ def test_the_estimate_does_not_depend_on_the_order_of_tests(orders):
     estimates = {round(make(config, order, Depth.STANDARD).estimate_s, 6) for order in (wanted, [wanted[i] for i in orders])}
     assert len(estimates) == 1
     assert estimates.pop() > 3 * 60
+
+
+def test_a_workload_that_takes_nothing_at_a_depth_is_left_out_there(plan, workload):
+    sent, deep = workload("a"), replace(workload("b"), take={Depth.SMOKE: 0})
+    assert [one.name for one in plan(sent, deep, depth=Depth.SMOKE).workloads] == ["a"]
+    assert [one.name for one in plan(sent, deep).workloads] == ["a", "b"]
