@@ -44,7 +44,11 @@ def table(run: Run) -> tuple[tuple[Shown, ...], ...]:
 
 
 def cell(judgements: tuple[Judgement, ...]) -> Shown:
-    """Return the worst of a family's judgements in few words, and how many of them passed where there are several."""
+    """Return the worst of a family's judgements in few words, and how many of them passed where there are several.
+
+    What a depth leaves out is not counted beside what it judges.
+    """
+    judgements = tuple(j for j in judgements if j.verdict or j.result is not Result.SKIPPED) or judgements
     if not judgements:
         return Shown(text="-")
     worst = max(judgements, key=lambda j: _BADNESS.index(j.result))
