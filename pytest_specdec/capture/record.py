@@ -8,14 +8,15 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate, lease, observe, orphans
-from pytest_specdec.capture.boots import Boots
+from pytest_specdec.capture import estimate, in_turn, lease, observe, orphans, side_by_side
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.capture.ledger import Ledger
 from pytest_specdec.capture.progress import Reporter
+from pytest_specdec.capture.recipes import Recipes
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import atomic_write
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State, Status
 
 if TYPE_CHECKING:
@@ -36,19 +37,21 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
     engine = engine_of(config.engine.kind)
+    telling = threading.Lock()
 
     def told(progress: Progress) -> None:
-        records.append_progress(directory, progress)
-        tell(progress)
+        with telling:
+            records.append_progress(directory, progress)
+            tell(progress)
 
     steps = estimate.steps(plan.boots, plan.workloads, engine.pace)
     reporter, ledger = Reporter(steps, len(plan.boots), deadline_s, told), Ledger(plan)
-    boots = Boots(config=config, plan=plan, directory=directory, engine=engine, reporter=reporter, ledger=ledger)
+    recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)
     error = "the capture was ended before it was done"
     try:
         with _sigterm_raises():
-            error = _carried_out(boots)
+            error = _carried_out(recipes, reporter, ledger)
     except BaseException as ended:
         error = f"the capture was ended by {type(ended).__name__}: {ended}"
         raise
@@ -58,16 +61,20 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     return status
 
 
-def _carried_out(boots: Boots) -> str:
+def _carried_out(recipes: Recipes, reporter: Reporter, ledger: Ledger) -> str:
     """Return what ended the capture early; empty when nothing did."""
+    plan = recipes.plan
     try:
-        boots.engine.check(boots.config)
-        boots.check()
-        orphans.sweep(boots.directory.root.parent)
+        recipes.engine.check(recipes.config)
+        recipes.check()
+        orphans.sweep(recipes.directory.root.parent)
         with ExitStack() as held:
             for device in _devices():
-                held.enter_context(lease.device(device, min(boots.reporter.left_s, lease.LONGEST_S), boots.reporter.check))
-            boots.run()
+                held.enter_context(lease.device(device, min(reporter.left_s, lease.LONGEST_S), reporter.check))
+            if plan.placement is Placement.SIDE_BY_SIDE:
+                side_by_side.run(plan.boots, recipes, reporter, ledger)
+            else:
+                in_turn.run(plan.boots, recipes, reporter, ledger)
     except (EngineError, CaptureError) as error:
         return str(error)
     return ""

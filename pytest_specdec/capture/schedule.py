@@ -1,4 +1,4 @@
-"""The schedule: from a config and the selected tests to a plan; pure, so that every xdist worker computes the same."""
+"""The schedule: from a config and the selected tests to a plan, which every xdist worker computes alike."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate
+from pytest_specdec.capture import atoms, estimate, room
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import SHARES, Boot, Cell, Plan, Role, alpha_of
+from pytest_specdec.model.plan import SHARES, Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
 from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     kept = [one for one in wanted if not (depth is Depth.SMOKE and one.workload.survey)]
     workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
     _fit_shares(kept)
-    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_boots(pairs, workloads, depth)))
+    found = room.of(config, engine)
+    layout = _boots if found.placement is Placement.IN_TURN else _boots_side_by_side
+    boots = tuple(replace(boot, index=index) for index, boot in enumerate(layout(pairs, workloads, depth)))
+    steps = estimate.steps(boots, workloads, engine.pace)
     return Plan(
         config=config.name,
         engine=config.engine.kind,
@@ -53,7 +56,10 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
         workloads=workloads,
         cells=_cells(pairs, kept, variants=len(config.variants)),
         boots=boots,
-        estimate_s=estimate.seconds(estimate.steps(boots, workloads, engine.pace)),
+        estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
+        placement=found.placement,
+        servers=found.servers,
+        placement_reason=found.reason,
     )
 
 
@@ -130,24 +136,60 @@ def _cells(pairs: Sequence[Pair], wanted: Sequence[Wanted], *, variants: int) ->
 
 
 def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    answers = tuple(workload.name for workload in workloads)
-    variants = [Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=answers, survey=True) for pair in pairs]
-    arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
-    scores = tuple((arm, workload.name) for workload in workloads if workload.scored for arm in arms)
-    if depth is Depth.SMOKE:
-        yield from variants
-        yield Boot(index=0, role=Role.CONTROL, arm=CONTROL, answers=answers, also_baseline=True, survey=True, scores=scores)
-    else:
-        yield Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=answers, survey=True)
-        yield from variants
-        yield Boot(index=0, role=Role.CONTROL, arm=CONTROL, answers=answers, scores=scores)
+    """Lay the boots out in turn: the last baseline boot scores, since everything is answered by then."""
+    scores = _scores(pairs, workloads)
+    if depth is not Depth.SMOKE:
+        yield _baseline(workloads)
+    yield from _variants(pairs, workloads)
+    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, survey=False)
+    yield replace(control, also_baseline=True, survey=True) if depth is Depth.SMOKE else control
     yield from _draft_boots(pairs, workloads)
 
 
+def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
+    """Lay the boots out side by side: the first baseline boot stays and scores, as do the draft models, while others answer."""
+    first = replace(_baseline(workloads), scores=_scores(pairs, workloads))
+    if depth is Depth.SMOKE:
+        first = replace(first, role=Role.CONTROL, arm=CONTROL, also_baseline=True)
+    yield first
+    yield from _draft_boots(pairs, workloads)
+    yield from _variants(pairs, workloads)
+    if depth is not Depth.SMOKE:
+        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, survey=False)
+
+
+def _baseline(workloads: Sequence[Workload]) -> Boot:
+    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), survey=True)
+
+
+def _variants(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    for pair in pairs:
+        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), survey=True)
+
+
+def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    return tuple(workload.name for workload in workloads)
+
+
+def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[Tokens, ...]:
+    arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
+    return tuple(
+        Tokens(arm=arm, workload=workload.name, atoms=atoms.of_arm(arm, workload, pairs))
+        for workload in workloads
+        if workload.scored
+        for arm in arms
+    )
+
+
 def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    asked = [workload.name for workload in workloads if workload.draft_scored]
-    drafts = [(pair.name, pair.variant.draft) for pair in pairs]
+    asked = [workload for workload in workloads if workload.draft_scored]
+    drafts = [(pair, pair.variant.draft) for pair in pairs]
     models = dict.fromkeys(draft.model for _, draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
     for model in models if asked else ():
-        arms = (*(name for name, draft in drafts if draft.model == model), CONTROL)
-        yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple((arm, name) for name in asked for arm in arms))
+        users = [pair for pair, draft in drafts if draft.model == model]
+        scores = [
+            Tokens(arm=arm, workload=workload.name, atoms=atoms.of_draft(workload, users))
+            for workload in asked
+            for arm in (*(pair.name for pair in users), CONTROL)
+        ]
+        yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple(scores))

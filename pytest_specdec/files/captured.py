@@ -8,6 +8,7 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
     from pytest_specdec.files.directory import RunDirectory
@@ -55,7 +56,8 @@ class _Run:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
 
     def is_scored(self, arm: str) -> bool:
-        return any((arm, self._workload) in boot.scores and boot.arm == CONTROL for boot in self._plan.boots)
+        asked = (scored for boot in self._plan.boots if boot.role is not Role.DRAFT for scored in boot.scores)
+        return any((scored.arm, scored.workload) == (arm, self._workload) for scored in asked)
 
     def transcript(self, arm: str) -> Transcript:
         found = transcripts.read(self._directory, arm, self._workload)

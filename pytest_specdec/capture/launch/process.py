@@ -117,6 +117,10 @@ class Server:
             self._dismiss_watchdog()
             self._strike_out_secrets()
 
+    def kill(self) -> None:
+        """Kill every process of the server, without waiting; it still has to be stopped."""
+        self._signal(signal.SIGKILL)
+
     def _kill(self) -> None:
         self._run(self.command.kill, _KILL_S)
         self._signal(signal.SIGKILL)
