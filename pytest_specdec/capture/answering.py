@@ -120,6 +120,7 @@ class Answering:
 
     def _begin(self) -> None:
         self._warm_up()
+        self._arm.look()
         self._before = self._arm.counters()
 
     def _count(self) -> None:
@@ -179,12 +180,15 @@ class Answering:
 
     def _send(self, job: Job) -> Sent:
         workload = self._workload
-        return self._arm.client.send(
+        sent = self._arm.client.send(
             job.request,
             streamed=workload.stream or workload.timed,
             deadline_s=self._deadline_s,
             pass_index=job.pass_index,
         )
+        if sent.ending is not None:
+            self._arm.look_again()
+        return sent
 
     def _keep(self, job: Job, sent: Sent) -> None:
         self._sent[job.key] = sent

@@ -98,6 +98,22 @@ class Arm:
         """Whether there is a server that has not ended."""
         return self._server is not None and self._server.exit_code is None
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The processes behind the server's first one that were found gone when something went wrong."""
+        return self._server.lost if self._server else ()
+
+    def look(self) -> None:
+        """Take note of the server's processes, while all is well."""
+        if self._server is not None:
+            self._server.look()
+
+    def look_again(self) -> None:
+        """Find out which processes are gone, from any thread, as soon as a request fails."""
+        server = self._server
+        if server is not None:
+            server.look_again()
+
     def settle(self) -> str:
         """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
         if self._server is None:
@@ -164,3 +180,4 @@ class Arm:
             tick=self._tick,
         )
         self._client, self.version = found.client, found.version
+        self.look()
