@@ -48,9 +48,13 @@ class Duties:
         self.reporter.step(self.boot, "booting", self.boot.arm)
         with self.loud():
             self.arm.start()
+        try:
+            if self.ledger.is_news(self.arm.version):
+                records.write_environment(self.recipes.directory, observe.environment(self.recipes.config, self.arm.version))
+        except BaseException:
+            self.arm.stop(0.0)
+            raise
         self.ledger.booted()
-        if self.ledger.is_news(self.arm.version):
-            records.write_environment(self.recipes.directory, observe.environment(self.recipes.config, self.arm.version))
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the server and enter what it did."""

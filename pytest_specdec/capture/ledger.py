@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from pytest_specdec.errors import CaptureError
 from pytest_specdec.model.status import Missing, Served, State, Status
 
 if TYPE_CHECKING:
     from pytest_specdec.capture.arm import Arm
+    from pytest_specdec.capture.kept import Kept
     from pytest_specdec.model.plan import Boot, Plan, Tokens
 
 __all__ = ["Ledger"]
@@ -17,17 +19,19 @@ __all__ = ["Ledger"]
 class Ledger:
     """Keeps the account of one capture."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
+        """Open the account of ``plan``, or go on with that of an ``earlier`` capture by an engine of ``version``."""
         self._plan = plan
+        self._version = version
         self._answered: set[tuple[str, str]] = set()
         self._scored: set[tuple[int, str, str]] = set()
         self._answer_gaps: dict[tuple[str, str], str] = {}
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
-        self._served: dict[int, Served] = {}
-        self._versions: set[str] = set()
-        self._boots = 0
-        self._restarts = 0
+        before = earlier or Status(state=State.RUNNING)
+        self._served: dict[int, Served] = {one.boot: one for one in before.served}
+        self._versions = {version} - {""}
+        self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
         self._lock = threading.Lock()
 
     def booted(self) -> None:
@@ -35,9 +39,20 @@ class Ledger:
         with self._lock:
             self._boots += 1
 
+    def keep(self, kept: Kept) -> None:
+        """Enter what an earlier capture left whole."""
+        self._answered |= kept.answers
+        self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if kept.has(boot, t)}
+
     def is_news(self, version: str) -> bool:
-        """Enter an engine's version; return whether it is the first that is heard of it."""
+        """Enter an engine's version; return whether it is the first that is heard of it.
+
+        Raises CaptureError when an earlier part of the run was captured from another.
+        """
         with self._lock:
+            if self._version and version != self._version:
+                what = "the engine is another build than the one that this run was begun with"
+                raise CaptureError(what, found=version, expected=self._version, remedy="capture anew, without --specdec-resume")
             known = version in self._versions
             self._versions.add(version)
             return not known
@@ -85,7 +100,7 @@ class Ledger:
             missing=missing,
             boots=self._boots,
             restarts=self._restarts,
-            wall_s=round(wall_s, 3),
+            wall_s=round(self._wall_s + wall_s, 3),
             error=error,
             served=tuple(served for _, served in sorted(self._served.items())),
         )
