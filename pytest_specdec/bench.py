@@ -68,9 +68,9 @@ class Bench:
 
     @property
     def depth(self) -> Depth:
-        """How much is asked: as the command line says, as the run that is resumed, or as the ini key says."""
-        if self.settings.resume and not self.settings.depth_given:
-            return records.read_plan(RunDirectory.open(self.settings.resume)).depth
+        """How much is asked: as the command line says, as the run that is taken up, or as the ini key says."""
+        if self.settings.taken_up and not self.settings.depth_given:
+            return records.read_plan(RunDirectory.open(self.settings.taken_up)).depth
         return Depth(self.settings.depth)
 
     @property

@@ -57,13 +57,14 @@ def _claimed(root: Path) -> Iterator[None]:
 
 
 def _finished(bench: Bench) -> bool:
-    """Return whether there is nothing to do; of a run that is resumed, only its end or another process of this session can say so."""
+    """Return whether there is nothing to do; of a run that is taken up, only its end or another process of this session can say so."""
     try:
         directory = RunDirectory.open(bench.root)
         state = records.read_status(directory).state
     except RunError:
         return False
-    is_over = bench.settings.resume is None or state is State.COMPLETE or following.is_of(directory.status, bench.began_ns)
+    is_whole = bench.settings.resume is not None and state is State.COMPLETE
+    is_over = bench.settings.taken_up is None or is_whole or following.is_of(directory.status, bench.began_ns)
     return state is not State.RUNNING and is_over
 
 
@@ -78,7 +79,7 @@ def _prepared(bench: Bench) -> RunDirectory:
 def _recorded(bench: Bench, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool) -> Status:
     try:
         with _sigterm_ends_cleanly():
-            capture = record.record if bench.settings.resume is None else record.resume
+            capture = record.record if bench.settings.taken_up is None else record.resume
             return capture(bench.config, bench.plan, directory, deadline_s=bench.settings.deadline_s, tell=tell)
     except SpecdecError as error:
         return _broken(directory, str(error))

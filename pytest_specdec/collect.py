@@ -50,10 +50,10 @@ def _plan(session: pytest.Session, items: list[pytest.Item]) -> None:
     _sort(found, items)
     if found.settings.replay is None:
         found.plan = _made(found, marks)
-    if found.settings.resume is not None:
-        from pytest_specdec import resuming  # noqa: PLC0415 - only a resume pays for it
+    if found.settings.taken_up is not None:
+        from pytest_specdec import resuming  # noqa: PLC0415 - only a run that is taken up pays for it
 
-        resuming.check(found.settings.resume, found.config, found.plan)
+        found.plan = resuming.plan(session.config, found, [one.workload for one in marks.values()])
     from pytest_specdec import loop  # noqa: PLC0415 - it imports this module's neighbours
 
     loop.register(session.config, found)

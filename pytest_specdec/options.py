@@ -25,6 +25,7 @@ class Settings:
     run_dir: Path | None
     replay: Path | None
     resume: Path | None
+    continued: Path | None
     depth: str
     depth_given: bool
     """Whether the command line names it, or the run that is resumed."""
@@ -36,7 +37,12 @@ class Settings:
     @property
     def asked(self) -> bool:
         """Whether the command line shows that this session is about us."""
-        return self.config_given or self.depth_given or any((self.replay, self.resume, self.run_dir))
+        return self.config_given or self.depth_given or any((self.replay, self.resume, self.continued, self.run_dir))
+
+    @property
+    def taken_up(self) -> Path | None:
+        """The stored run that this session captures into."""
+        return self.resume or self.continued
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -66,6 +72,12 @@ def add(parser: pytest.Parser) -> None:
         metavar="RUN",
         help="Take up an interrupted or incomplete run again: what is whole is kept, the rest is captured. Config, selection and machine "
         "have to be those that it was begun with; a timed workload that one arm lacks is answered again by all.",
+    )
+    option(
+        "--specdec-continue",
+        metavar="RUN",
+        help="Take a run whose sampling verdicts were inconclusive further: as many requests again of those workloads are captured into it "
+        "and judged together with what is there, under the same false-alarm share. Config, selection and machine as for --specdec-resume.",
     )
     option(
         "--specdec-deadline",
@@ -107,15 +119,17 @@ def resolve(config: pytest.Config) -> Settings:
     named, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
     run_dir, replay = _path(config, "--specdec-run-dir"), _path(config, "--specdec-replay")
     _check_run_dir(config, run_dir)
-    resume = _path(config, "--specdec-resume")
+    resume, continued = _path(config, "--specdec-resume"), _path(config, "--specdec-continue")
     _check_stored("--specdec-replay", replay)
-    _check_resume(resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
+    _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
+    _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
     return Settings(
         config=named or config.getini("specdec_config") or None,
         config_given=named is not None,
         run_dir=run_dir,
         replay=replay,
         resume=resume,
+        continued=continued,
         depth=_one_of(
             DEPTHS, depth or config.getini("specdec_depth") or "standard", "--specdec-depth" if depth else "ini key specdec_depth"
         ),
@@ -154,11 +168,11 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
         raise pytest.UsageError(msg)
 
 
-def _check_resume(resume: Path | None, others: dict[str, Path | None]) -> None:
-    _check_stored("--specdec-resume", resume)
-    for option, other in others.items():
-        if resume is not None and other is not None:
-            msg = f"--specdec-resume: found {option} too; expected one of them: a run is resumed where it is"
+def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
+    _check_stored(option, run)
+    for name, other in others.items():
+        if run is not None and other is not None:
+            msg = f"{option}: found {name} too; expected one of them: a run is taken up where it is"
             raise pytest.UsageError(msg)
 
 

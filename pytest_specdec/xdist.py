@@ -55,11 +55,16 @@ class Controller:
         self._root = root
         self._usage_error = ""
         self._began_ns = time.time_ns()
+        self._round = 0
 
     def pytest_configure_node(self, node: Node) -> None:
         """Hand the run directory to a worker."""
         node.workerinput[place.HANDED] = str(self._root)
         node.workerinput[place.BEGAN] = self._began_ns
+        if self._config.stash[SETTINGS].continued:
+            from pytest_specdec import resuming  # noqa: PLC0415 - only a run that is taken further pays for it
+
+            node.workerinput[place.ROUND] = self._round = self._round or resuming.next_round(self._root)
 
     def pytest_testnodedown(self, node: Node) -> None:
         """Take what a worker could not say itself."""

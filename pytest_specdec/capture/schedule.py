@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Wanted", "make"]
+__all__ = ["Wanted", "make", "once"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,7 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
     _fit_shares(kept)
     found = room.of(config, engine)
-    layout = _boots if found.placement is Placement.IN_TURN else _boots_side_by_side
-    boots = tuple(replace(boot, index=index) for index, boot in enumerate(layout(pairs, workloads, depth)))
+    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_laid_out(pairs, workloads, depth, found.placement)))
     steps = estimate.steps(boots, workloads, engine.pace)
     return Plan(
         config=config.name,
@@ -61,6 +60,15 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
         servers=found.servers,
         placement_reason=found.reason,
     )
+
+
+def once(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement) -> tuple[Boot, ...]:
+    """Return the fewest boots that answer and score ``workloads``: one of each variant, one of the baseline, one of each draft model."""
+    return tuple(_laid_out(pairs, workloads, Depth.SMOKE, placement))
+
+
+def _laid_out(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
+    return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
 def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
@@ -142,6 +142,8 @@ class Plan:
     """Servers that may run at once."""
     placement_reason: str = ""
     """Why it came to this placement, where the config left it open."""
+    extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec import capturing, collect, documents, gathering, judging, loop, xdist
+from pytest_specdec import capturing, collect, documents, gathering, judging, loop, resuming, xdist
+from pytest_specdec.capture import observe
+from pytest_specdec.config import load
+from pytest_specdec.files import codec
 
-LOADED = (capturing, collect, documents, gathering, judging, loop, xdist)
+LOADED = (capturing, collect, documents, gathering, judging, loop, resuming, xdist)
 """Once for all sessions in this process: what such a session imports first is forgotten after it."""
 
 CONFIG = """
@@ -199,3 +202,15 @@ def project(pytester):
 @pytest.fixture
 def repository():
     return Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def begun_here():
+    """Have a run that the fake captured say that it was captured on this machine."""
+
+    def _begun_here(run):
+        path = run / "environment.json"
+        real = codec.encode(observe.environment(load.load(run / "config.yaml"), "0"))
+        path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
+
+    return _begun_here

@@ -6,26 +6,15 @@ import json
 
 import pytest
 
-from pytest_specdec.capture import observe
-from pytest_specdec.config import load
-from pytest_specdec.files import codec
-
 
 @pytest.fixture
-def stored(project, monkeypatch):
+def stored(project, monkeypatch, begun_here):
     monkeypatch.setenv("FAKE_CAPTURE", "missing:ngram-k3")
     project.tests().run()
     monkeypatch.delenv("FAKE_CAPTURE")
     (run,) = project.runs
     begun_here(run)
     return run
-
-
-def begun_here(run):
-    """Have a run that the fake captured say that it was captured on this machine."""
-    path = run / "environment.json"
-    real = codec.encode(observe.environment(load.load(run / "config.yaml"), "0"))
-    path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
@@ -44,7 +33,7 @@ def test_a_complete_run_is_judged_again_without_a_capture(project, stored):
     assert len(project.captures) == 2
 
 
-def test_the_depth_is_that_of_the_run(project, monkeypatch):
+def test_the_depth_is_that_of_the_run(project, monkeypatch, begun_here):
     monkeypatch.setenv("FAKE_CAPTURE", "missing:ngram-k3")
     project.tests().run("--specdec-depth=smoke")
     monkeypatch.delenv("FAKE_CAPTURE")
