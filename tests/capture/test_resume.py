@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.capture import kept as kept_answers
 from pytest_specdec.capture import record
 from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.files import records, scores, transcripts
@@ -85,6 +86,17 @@ def test_a_torn_file_is_as_good_as_none(run, config, workload, directory, broken
     assert run(config, workload(), again=True).state is State.COMPLETE
     transcript, law = transcripts.read(directory, "draft-k3", "greedy"), scores.read(directory, "baseline", "draft-k3", "greedy")
     assert [tuple(p.token_id for p in score.positions) for score in law] == [answer.choice.token_ids for answer in transcript.answers]
+
+
+def test_scores_of_answers_that_are_gone_go_too(run, config, workload, directory):
+    run(config, workload())
+    plan = records.read_plan(directory)
+    directory.transcript("draft-k3", "greedy").unlink()
+    found = kept_answers.of(directory, plan)
+    assert ("draft-k3", "greedy") not in found.answers
+    kept_answers.discard(directory, plan, found)
+    assert not directory.scores("baseline", "draft-k3", "greedy").exists()
+    assert directory.scores("baseline", "ngram-k3", "greedy").exists()
 
 
 def test_servers_of_another_build_end_it_and_change_nothing(run, config, workload, directory, with_args):

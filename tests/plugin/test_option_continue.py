@@ -52,6 +52,32 @@ def test_what_was_inconclusive_is_asked_for_as_much_again(project, stored, worke
     result.stdout.fnmatch_lines(["*6 answers*"])
 
 
+LATE = """
+
+def pytest_collection_finish(session):
+    if getattr(session.config, "workerinput", {}).get("workerid") == "gw1":
+        (HERE / "late").touch()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config):
+    if getattr(config, "workerinput", {}).get("workerid") == "gw1":
+        for _ in range(400):
+            if any("more1" in path.read_text() for path in HERE.glob(".specdec/*/plan.json")):
+                return
+            time.sleep(0.05)
+"""
+
+
+def test_a_worker_that_collects_late_finds_the_round_of_the_others(project, stored):
+    """One worker captures as soon as it has collected, and writes the longer plan while another still collects."""
+    conftest = project.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + LATE)
+    project.run(f"--specdec-continue={stored}", "-n2", subprocess=True).assert_outcomes(passed=4)
+    assert (project.path / "late").exists()
+    assert [capture["workloads"] for capture in project.captures[1:]] == [["drawn", "code", "drawn.more1"]]
+
+
 def test_a_run_is_taken_further_as_often_as_it_takes(project, stored):
     project.tests(enough(12))
     project.run(f"--specdec-continue={stored}").assert_outcomes(passed=2, failed=2)

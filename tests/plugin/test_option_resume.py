@@ -21,6 +21,7 @@ def stored(project, monkeypatch, begun_here):
 def test_an_incomplete_run_is_taken_up_where_it_is(project, stored, workers):
     result = project.run(f"--specdec-resume={stored}", *workers, subprocess=True)
     result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines([f"specdec: resume of {stored}"])
     assert project.runs == [stored]
     assert len(project.captures) == 2
     assert (project.path / "resumed").exists()
