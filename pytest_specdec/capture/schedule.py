@@ -40,7 +40,7 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     """
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
-    kept = [one for one in wanted if not (depth is Depth.SMOKE and one.workload.survey)]
+    kept = sorted((one for one in wanted if not (depth is Depth.SMOKE and one.workload.survey)), key=_name)
     workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
     _fit_shares(kept)
     found = room.of(config, engine)
@@ -112,6 +112,11 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
     return tuple(found.values())
+
+
+def _name(one: Wanted) -> tuple[str, Family]:
+    """Sort by name, so that tests in another order, shuffled ones say, come to the same plan."""
+    return (one.workload.name, one.family)
 
 
 def _order(workload: Workload) -> tuple[bool, bool]:

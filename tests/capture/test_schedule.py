@@ -85,6 +85,11 @@ def test_one_workload_of_several_tests_is_asked_once(plan, workload):
     assert len(plan(workload(), workload()).cells) == 2
 
 
+def test_the_order_of_tests_does_not_change_the_plan(plan, workload):
+    one, other = workload("one"), workload("other")
+    assert plan(one, other) == plan(other, one)
+
+
 def test_two_workloads_of_one_name_are_refused(plan, workload):
     with pytest.raises(PlanError, match="different workloads by the name greedy"):
         plan(workload(), workload(requests=4))

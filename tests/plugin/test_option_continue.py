@@ -47,7 +47,7 @@ def test_what_was_inconclusive_is_asked_for_as_much_again(project, stored, worke
     result = project.run(f"--specdec-continue={stored}", *workers, subprocess=True)
     result.assert_outcomes(passed=4)
     assert project.runs == [stored]
-    assert [capture["workloads"] for capture in project.captures] == [["drawn", "code"], ["drawn", "code", "drawn.more1"]]
+    assert [capture["workloads"] for capture in project.captures] == [["code", "drawn"], ["code", "drawn", "drawn.more1"]]
     assert cells(stored) == before
     result.stdout.fnmatch_lines(["*6 answers*"])
 
@@ -75,14 +75,14 @@ def test_a_worker_that_collects_late_finds_the_round_of_the_others(project, stor
     conftest.write_text(conftest.read_text() + LATE)
     project.run(f"--specdec-continue={stored}", "-n2", subprocess=True).assert_outcomes(passed=4)
     assert (project.path / "late").exists()
-    assert [capture["workloads"] for capture in project.captures[1:]] == [["drawn", "code", "drawn.more1"]]
+    assert [capture["workloads"] for capture in project.captures[1:]] == [["code", "drawn", "drawn.more1"]]
 
 
 def test_a_run_is_taken_further_as_often_as_it_takes(project, stored):
     project.tests(enough(12))
     project.run(f"--specdec-continue={stored}").assert_outcomes(passed=2, failed=2)
     project.run(f"--specdec-continue={stored}").assert_outcomes(passed=4)
-    assert project.captures[-1]["workloads"] == ["drawn", "code", "drawn.more1", "drawn.more2"]
+    assert project.captures[-1]["workloads"] == ["code", "drawn", "drawn.more1", "drawn.more2"]
     project.run(f"--specdec-replay={stored}", config=None).assert_outcomes(passed=4)
 
 
