@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from pytest_specdec.config import lint, load
 from pytest_specdec.errors import ConfigError, SpecdecError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.workload import Depth
 from pytest_specdec.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class Bench:
         """Where the run is, or will be."""
         self.warnings = warnings
         """Of the pair lint."""
+        self.began_ns = time.time_ns()
+        """When the session began."""
         self.told: dict[str, str] = {}
         """Errors told in full, with the test that told them."""
         self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
@@ -61,6 +65,13 @@ class Bench:
     @plan.setter
     def plan(self, plan: Plan) -> None:
         self._plan = plan
+
+    @property
+    def depth(self) -> Depth:
+        """How much is asked: as the command line says, as the run that is taken up, or as the ini key says."""
+        if self.settings.taken_up and not self.settings.depth_given:
+            return records.read_plan(RunDirectory.open(self.settings.taken_up)).depth
+        return Depth(self.settings.depth)
 
     @property
     def directory(self) -> RunDirectory:
@@ -110,7 +121,9 @@ def _made(config: pytest.Config) -> Bench:
         plan = records.read_plan(RunDirectory.open(settings.replay))
         return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=())
     loaded = load.load(_found(config))
-    return Bench(settings, loaded, root=place.root(config), plan=None, warnings=_linted(loaded))
+    made = Bench(settings, loaded, root=place.root(config), plan=None, warnings=_linted(loaded))
+    made.began_ns = getattr(config, "workerinput", {}).get(place.BEGAN, made.began_ns)
+    return made
 
 
 def _replayed(config: pytest.Config, plan: Plan) -> Config:

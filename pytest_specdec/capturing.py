@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_specdec import following
 from pytest_specdec.capture import record
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import records
@@ -38,7 +39,7 @@ def capture(bench: Bench, tell: Callable[[Progress], None], *, in_worker: bool) 
     outside a worker.
     """
     with _claimed(bench.root):
-        if _finished(bench.root):
+        if _finished(bench):
             return None
         return _recorded(bench, _prepared(bench), tell, in_worker=in_worker)
 
@@ -55,11 +56,16 @@ def _claimed(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _finished(root: Path) -> bool:
+def _finished(bench: Bench) -> bool:
+    """Return whether there is nothing to do; of a run that is taken up, only its end or another process of this session can say so."""
     try:
-        return records.read_status(RunDirectory.open(root)).state is not State.RUNNING
+        directory = RunDirectory.open(bench.root)
+        state = records.read_status(directory).state
     except RunError:
         return False
+    is_whole = bench.settings.resume is not None and state is State.COMPLETE
+    is_over = bench.settings.taken_up is None or is_whole or following.is_of(directory.status, bench.began_ns)
+    return state is not State.RUNNING and is_over
 
 
 def _prepared(bench: Bench) -> RunDirectory:
@@ -73,7 +79,8 @@ def _prepared(bench: Bench) -> RunDirectory:
 def _recorded(bench: Bench, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool) -> Status:
     try:
         with _sigterm_ends_cleanly():
-            return record.record(bench.config, bench.plan, directory, deadline_s=bench.settings.deadline_s, tell=tell)
+            capture = record.record if bench.settings.taken_up is None else record.resume
+            return capture(bench.config, bench.plan, directory, deadline_s=bench.settings.deadline_s, tell=tell)
     except SpecdecError as error:
         return _broken(directory, str(error))
     except pytest.exit.Exception as error:

@@ -8,7 +8,6 @@ import pytest
 
 from pytest_specdec import bench, mark
 from pytest_specdec.errors import SpecdecError
-from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +50,10 @@ def _plan(session: pytest.Session, items: list[pytest.Item]) -> None:
     _sort(found, items)
     if found.settings.replay is None:
         found.plan = _made(found, marks)
+    if found.settings.taken_up is not None:
+        from pytest_specdec import resuming  # noqa: PLC0415 - only a run that is taken up pays for it
+
+        found.plan = resuming.plan(session.config, found, [one.workload for one in marks.values()])
     from pytest_specdec import loop  # noqa: PLC0415 - it imports this module's neighbours
 
     loop.register(session.config, found)
@@ -67,7 +70,7 @@ def _made(found: Bench, marks: dict[pytest.Item, Mark]) -> Plan:
 
     selected = {mark.pair_name(item) for item in marks}
     only = tuple(name for name in found.pair_names if name in selected)
-    return schedule.make(found.config, _wanted(marks.values()), Depth(found.settings.depth), only)
+    return schedule.make(found.config, _wanted(marks.values()), found.depth, only)
 
 
 def _wanted(marks: Iterable[Mark]) -> tuple[Wanted, ...]:

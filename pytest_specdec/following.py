@@ -20,20 +20,28 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.status import Status
 
-__all__ = ["follow"]
+__all__ = ["follow", "is_of"]
 
 
-def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float) -> None:
-    """Print the plan and then the progress of the capture in ``root`` until it or the session is over."""
+def is_of(path: Path, began_ns: int) -> bool:
+    """Return whether ``path`` was written in the session that began then."""
+    try:
+        return path.stat().st_mtime_ns >= began_ns
+    except OSError:
+        return False
+
+
+def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, began_ns: int = 0) -> None:
+    """Print the plan and then the progress of the capture in ``root`` until it or the session, which began then, is over."""
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
     for line in plan.lines(records.read_plan(directory), origin=place.shown(root, config), replayed=False):
         ticker.say(line)
     late = over.is_set()
-    while _status(directory) is None and not over.wait(every_s):
+    while _status(directory, began_ns) is None and not over.wait(every_s):
         for step in records.read_progress(directory)[-1:]:
             ticker(step)
-    status = _status(directory)
+    status = _status(directory, began_ns)
     if status is not None:
         if not late:
             _break_line(ticker, over)
@@ -46,8 +54,10 @@ def _break_line(ticker: Ticker, over: threading.Event) -> None:
         ticker.say("")
 
 
-def _status(directory: RunDirectory) -> Status | None:
+def _status(directory: RunDirectory, began_ns: int) -> Status | None:
     """Return the last word of the capture, None while it runs."""
+    if not is_of(directory.status, began_ns):
+        return None
     try:
         status = records.read_status(directory)
     except RunError:

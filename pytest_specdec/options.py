@@ -24,9 +24,11 @@ class Settings:
     """Whether the command line names it."""
     run_dir: Path | None
     replay: Path | None
+    resume: Path | None
+    continued: Path | None
     depth: str
     depth_given: bool
-    """Whether the command line names it."""
+    """Whether the command line names it, or the run that is resumed."""
     baselines: Path
     update_baselines: bool
     reports: tuple[str, ...]
@@ -35,7 +37,12 @@ class Settings:
     @property
     def asked(self) -> bool:
         """Whether the command line shows that this session is about us."""
-        return self.config_given or self.depth_given or self.replay is not None or self.run_dir is not None
+        return self.config_given or self.depth_given or any((self.replay, self.resume, self.continued, self.run_dir))
+
+    @property
+    def taken_up(self) -> Path | None:
+        """The stored run that this session captures into."""
+        return self.resume or self.continued
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -59,6 +66,18 @@ def add(parser: pytest.Parser) -> None:
         metavar="RUN",
         help="Judge the stored run again, booting nothing, under its own config, depth and false-alarm shares; a --specdec-config on the "
         "command line brings other gates and policies. The stored run is not changed: reports are written only with --specdec-run-dir.",
+    )
+    option(
+        "--specdec-resume",
+        metavar="RUN",
+        help="Take up an interrupted or incomplete run again: what is whole is kept, the rest is captured. Config, selection and machine "
+        "have to be those that it was begun with; a timed workload that one arm lacks is answered again by all.",
+    )
+    option(
+        "--specdec-continue",
+        metavar="RUN",
+        help="Take a run whose sampling verdicts were inconclusive further: as many requests again of those workloads are captured into it "
+        "and judged together with what is there, under the same false-alarm share. Config, selection and machine as for --specdec-resume.",
     )
     option(
         "--specdec-deadline",
@@ -100,12 +119,17 @@ def resolve(config: pytest.Config) -> Settings:
     named, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
     run_dir, replay = _path(config, "--specdec-run-dir"), _path(config, "--specdec-replay")
     _check_run_dir(config, run_dir)
-    _check_replay(replay)
+    resume, continued = _path(config, "--specdec-resume"), _path(config, "--specdec-continue")
+    _check_stored("--specdec-replay", replay)
+    _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
+    _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
     return Settings(
         config=named or config.getini("specdec_config") or None,
         config_given=named is not None,
         run_dir=run_dir,
         replay=replay,
+        resume=resume,
+        continued=continued,
         depth=_one_of(
             DEPTHS, depth or config.getini("specdec_depth") or "standard", "--specdec-depth" if depth else "ini key specdec_depth"
         ),
@@ -144,9 +168,17 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
         raise pytest.UsageError(msg)
 
 
-def _check_replay(replay: Path | None) -> None:
-    if replay is not None and not (replay / "plan.json").is_file():
-        msg = f"--specdec-replay: found no plan.json in {replay}; expected a directory that a capture wrote, such as one under .specdec/"
+def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
+    _check_stored(option, run)
+    for name, other in others.items():
+        if run is not None and other is not None:
+            msg = f"{option}: found {name} too; expected one of them: a run is taken up where it is"
+            raise pytest.UsageError(msg)
+
+
+def _check_stored(option: str, run: Path | None) -> None:
+    if run is not None and not (run / "plan.json").is_file():
+        msg = f"{option}: found no plan.json in {run}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
 
 

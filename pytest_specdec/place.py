@@ -12,17 +12,23 @@ from pytest_specdec.options import SETTINGS
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["HANDED", "root", "shown"]
+__all__ = ["BEGAN", "HANDED", "ROUND", "root", "shown"]
 
 HANDED = "specdec_root"
 """Under this key the controller hands its workers the run directory."""
 
+BEGAN = "specdec_began_ns"
+"""Under this one, when the session began: what a run said of itself before is not of this session."""
+
+ROUND = "specdec_round"
+"""Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
+
 
 def root(config: pytest.Config) -> Path:
-    """Return the directory of this session's run: the replayed one, the handed one, the one asked for, or a new name under ``.specdec``."""
+    """Return the directory of this session's run: the stored or handed one, the one asked for, or a new name under ``.specdec``."""
     settings = config.stash[SETTINGS]
     handed = getattr(config, "workerinput", {}).get(HANDED)
-    chosen = settings.replay or (Path(handed) if handed else settings.run_dir)
+    chosen = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
     return chosen or _unused(config.rootpath / ".specdec", Path(settings.config or "run").stem)
 
 

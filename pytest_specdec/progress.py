@@ -31,35 +31,37 @@ class Ticker:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         self._reporter = reporter if reporter is not None and config.get_verbosity() >= 0 else None
         self._in_place = reporter is not None and bool(reporter.isatty()) and "CI" not in os.environ
-        self._began: Progress | None = None
-        self._written: Progress | None = None
+        self._began: dict[int, Progress] = {}
+        """Where the current step of each boot began: several may be at work."""
+        self._written: dict[int, Progress] = {}
+        self._in_line = False
 
     def __call__(self, now: Progress) -> None:
         """Show ``now``, at once in place, else when a boot begins or enough time has passed."""
-        if self._began is None or not progress.same_step(now, self._began):
-            self._began = now
+        if not progress.same_step(now, self._began.get(now.boot)):
+            self._began[now.boot] = now
         if self._reporter is None:
             return
-        line = progress.line(now, self._began)
+        line = progress.line(now, self._began[now.boot])
         if self._in_place:
             self._reporter.rewrite(line[: get_terminal_size().columns - 1], erase=True)
-            self._written = now
+            self._in_line = True
         elif self._is_due(now):
             self._reporter.write_line(line)
-            self._written = now
+            self._written[now.boot] = now
 
     def _is_due(self, now: Progress) -> bool:
-        last = self._written
-        return last is None or now.boot != last.boot or now.at_s - last.at_s >= EVERY_S
+        last = self._written.get(now.boot)
+        return last is None or now.at_s - last.at_s >= EVERY_S
 
     def say(self, line: str) -> None:
         """Write a line of its own, in place of a rewritten one."""
         if self._reporter is None:
             return
-        if self._in_place and self._written is not None:
+        if self._in_line:
             self._reporter.rewrite("", erase=True)
             self._reporter.write("\r")
-            self._written = None
+            self._in_line = False
         self._reporter.write_line(line)
 
 
@@ -68,4 +70,6 @@ def ended(status: Status) -> str:
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)
     missing = f"; missing: {', '.join([*names][:NAMED])}{', …' * (len(names) > NAMED)}" if names else ""
-    return f"specdec: capture {status.state.value} after {clock(status.wall_s)}, {status.boots} boots{restarts}{missing}"
+    served = ", ".join(f"{one.arm} {one.busy:.2f}" for one in status.served)
+    busy = f"; servers busy: {served}" if served else ""
+    return f"specdec: capture {status.state.value} after {clock(status.wall_s)}, {status.boots} boots{restarts}{missing}{busy}"

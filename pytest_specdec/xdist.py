@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,10 +54,17 @@ class Controller:
         self._config = config
         self._root = root
         self._usage_error = ""
+        self._began_ns = time.time_ns()
+        self._round = 0
 
     def pytest_configure_node(self, node: Node) -> None:
         """Hand the run directory to a worker."""
         node.workerinput[place.HANDED] = str(self._root)
+        node.workerinput[place.BEGAN] = self._began_ns
+        if self._config.stash[SETTINGS].continued:
+            from pytest_specdec import resuming  # noqa: PLC0415 - only a run that is taken further pays for it
+
+            node.workerinput[place.ROUND] = self._round = self._round or resuming.next_round(self._root)
 
     def pytest_testnodedown(self, node: Node) -> None:
         """Take what a worker could not say itself."""
@@ -88,10 +96,10 @@ class Controller:
 
     def _show(self, over: threading.Event) -> None:
         """Wait for a worker to plan, then follow it to its end."""
-        while not (self._root / "plan.json").exists():
+        from pytest_specdec import following  # noqa: PLC0415 - only a capture pays for it
+
+        while not following.is_of(self._root / "plan.json", self._began_ns):
             if over.is_set():
                 return
             over.wait(LOOK_EVERY_S)
-        from pytest_specdec import following  # noqa: PLC0415 - only a capture pays for it
-
-        following.follow(self._config, self._root, over, every_s=LOOK_EVERY_S)
+        following.follow(self._config, self._root, over, every_s=LOOK_EVERY_S, began_ns=self._began_ns)

@@ -13,7 +13,7 @@ from pytest_specdec.model.answer import Answer
 from pytest_specdec.model.transcript import Ending, SpecCounters, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_specdec.capture.arm import Arm
     from pytest_specdec.capture.progress import Reporter
@@ -53,35 +53,78 @@ class _Lost(Exception):  # noqa: N818 - not an error of ours: the rest of the wo
 
 
 class Answering:
-    """Sends a workload to an arm, which no other workload uses meanwhile."""
+    """Sends a workload to an arm, which no other workload uses meanwhile; all passes at once, or one by one."""
 
-    def __init__(self, arm: Arm, workload: Workload, *, name: str, boot: int, deadline_s: float, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        workload: Workload,
+        *,
+        name: str,
+        boot: int,
+        deadline_s: float,
+        reporter: Reporter,
+        then: Callable[[Answer], None] | None = None,
+    ) -> None:
+        """Take what to send where; ``then`` is called with every answer of status 200 as soon as it is there."""
         self._arm = arm
         self._workload = workload
         self._name = name
         self._boot = boot
         self._deadline_s = deadline_s
         self._reporter = reporter
+        self._then = then
         self._sent: dict[tuple[str, int], Sent] = {}
         self._unanswered: dict[tuple[str, int], Answer] = {}
         self._casualties: list[Casualty] = []
         self._restarts_before = arm.restarts
+        self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
+        self._started_at = ""
+        self._wall_s = 0.0
+        self._lost = ""
 
-    def run(self) -> Answered:
+    def run(self) -> None:
+        """Begin, answer all passes and end."""
+        self.begin()
+        for pass_index in range(self._workload.passes):
+            self.answer(pass_index)
+        self.end()
+
+    def begin(self) -> None:
+        """Warm up, if the workload is timed, and read the counters."""
+        self._started_at = datetime.now(UTC).isoformat()
+        self._unless_lost(self._begin)
+
+    def answer(self, pass_index: int) -> None:
+        """Send one pass."""
+        jobs = [Job(request=request, pass_index=pass_index) for request in self._workload.requests]
+        began_s = time.monotonic()
+        self._unless_lost(lambda: self._answer_pass(jobs))
+        self._wall_s += time.monotonic() - began_s
+
+    def end(self) -> None:
+        """Read the counters again."""
+        self._unless_lost(self._count)
+
+    def answered(self) -> Answered:
         """Return the transcript, with an answer of status None for what could not be sent."""
-        started_at, began_s, missing = datetime.now(UTC), time.monotonic(), ""
-        try:
-            self._warm_up()
-            before = self._arm.counters()
-            began_s = time.monotonic()
-            for pass_index in range(self._workload.passes):
-                self._answer_pass([Job(request=request, pass_index=pass_index) for request in self._workload.requests])
-            wall_s = time.monotonic() - began_s
-            self._counters = self._counted(before)
-        except _Lost as lost:
-            wall_s, missing = time.monotonic() - began_s, str(lost)
-        return Answered(transcript=self._transcript(started_at.isoformat(), wall_s, missing), missing=self._excused(missing))
+        return Answered(transcript=self._transcript(), missing=self._excused(self._lost))
+
+    def _unless_lost(self, work: Callable[[], None]) -> None:
+        if not self._lost:
+            try:
+                work()
+            except _Lost as lost:
+                self._lost = str(lost)
+
+    def _begin(self) -> None:
+        self._warm_up()
+        self._arm.look()
+        self._before = self._arm.counters()
+
+    def _count(self) -> None:
+        self._counters = self._counted(self._before)
 
     def _excused(self, missing: str) -> str:
         """Leave a workload that was lost to a request which kills every time: that is a finding, not a gap."""
@@ -137,16 +180,21 @@ class Answering:
 
     def _send(self, job: Job) -> Sent:
         workload = self._workload
-        return self._arm.client.send(
+        sent = self._arm.client.send(
             job.request,
             streamed=workload.stream or workload.timed,
             deadline_s=self._deadline_s,
             pass_index=job.pass_index,
         )
+        if sent.ending is not None:
+            self._arm.look_again()
+        return sent
 
     def _keep(self, job: Job, sent: Sent) -> None:
         self._sent[job.key] = sent
         self._reporter.update(len(self._sent), sum(kept.tokens for kept in self._sent.values()))
+        if self._then is not None and sent.answer.ok:
+            self._then(sent.answer)
 
     def _ensure(self) -> None:
         if self._reporter.left_s > 0 and self._arm.ensure():
@@ -171,25 +219,25 @@ class Answering:
             after = later
         return None if after is None else after - (before or SpecCounters())
 
-    def _transcript(self, started_at: str, wall_s: float, missing: str) -> Transcript:
+    def _transcript(self) -> Transcript:
         jobs = [Job(request=request, pass_index=p) for p in range(self._workload.passes) for request in self._workload.requests]
         return Transcript(
             arm=self._name,
             boot=self._boot,
             workload=self._workload.name,
             digest=self._workload.digest,
-            answers=tuple(self._answer(job, missing) for job in jobs),
+            answers=tuple(self._answer(job) for job in jobs),
             counters=self._counters,
             casualties=tuple(self._casualties),
             restarts=self._arm.restarts - self._restarts_before,
-            started_at=started_at,
-            wall_s=round(wall_s, 6),
+            started_at=self._started_at,
+            wall_s=round(self._wall_s, 6),
         )
 
-    def _answer(self, job: Job, missing: str) -> Answer:
+    def _answer(self, job: Job) -> Answer:
         if job.key in self._sent:
             return self._sent[job.key].answer
-        return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {missing}".strip())
+        return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._lost}".strip())
 
 
 def _without_answer(job: Job, error: str) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,28 +43,46 @@ class Recipe:
 
 
 class Arm:
-    """One boot's server; a context manager that leaves no process behind."""
+    """One boot's server, started again after a death."""
 
     def __init__(self, recipe: Recipe, tick: Callable[[], None]) -> None:
         self.recipe = recipe
         self.restarts = 0
         self.version = ""
+        self.readiness_s = 0.0
+        """What the first start took."""
+        self.wall_s = 0.0
+        """From readiness to the last answer, over all starts that have ended."""
+        self.busy_s = 0.0
+        """Of that, with a request in flight."""
         self._tick = tick
         self._server: Server | None = None
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stop(0.0)
-            raise
+        self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         in_order = kind is None or issubclass(kind, SpecdecError)
-        self._stop(self.recipe.stop_s if in_order else 0.0)
+        self.stop(self.recipe.stop_s if in_order else 0.0)
+
+    def start(self) -> None:
+        """Start the server and wait until it is ready. Raises BootError and leaves no process behind when it is not."""
+        began_s = time.monotonic()
+        try:
+            self._start()
+        except BaseException:
+            self.stop(0.0)
+            raise
+        self.readiness_s = time.monotonic() - began_s
+
+    def kill(self) -> None:
+        """Kill the server's processes from another thread; whoever works with the arm notices and stops it."""
+        server = self._server
+        if server is not None:
+            server.kill()
 
     @property
     def client(self) -> Client:
@@ -78,6 +97,22 @@ class Arm:
     def running(self) -> bool:
         """Whether there is a server that has not ended."""
         return self._server is not None and self._server.exit_code is None
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The processes behind the server's first one that were found gone when something went wrong."""
+        return self._server.lost if self._server else ()
+
+    def look(self) -> None:
+        """Take note of the server's processes, while all is well."""
+        if self._server is not None:
+            self._server.look()
+
+    def look_again(self) -> None:
+        """Find out which processes are gone, from any thread, as soon as a request fails."""
+        server = self._server
+        if server is not None:
+            server.look_again()
 
     def settle(self) -> str:
         """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
@@ -98,25 +133,39 @@ class Arm:
 
     def drop(self) -> None:
         """End a server that cannot be trusted any more."""
-        self._stop(min(self.recipe.stop_s, _SETTLE_S))
+        self.stop(min(self.recipe.stop_s, _SETTLE_S))
 
     def ensure(self) -> bool:
         """Return whether a server runs, after starting a fresh one in place of a dead one if a restart is left."""
         if self.running:
             return True
-        self._stop(0.0)
+        self.stop(0.0)
         if self.restarts >= RESTARTS:
             return False
         self.restarts += 1
         try:
             self._start()
         except (BootError, DeadlineError):
-            self._stop(0.0)
+            self.stop(0.0)
             return False
         except BaseException:
-            self._stop(0.0)
+            self.stop(0.0)
             raise
         return True
+
+    def stop(self, stop_s: float) -> None:
+        """End the server if there is one."""
+        server, client = self._server, self._client
+        self._server, self._client = None, None
+        if server is not None:
+            self._last_tail = server.log_tail()
+            server.stop(stop_s)
+            self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
+        if client is not None:
+            self.wall_s += client.busy.wall_s
+            self.busy_s += client.busy.seconds
+            with suppress(RuntimeError):  # a request thread may still be reading from a connection that has just been cut
+                client.close()
 
     def _start(self) -> None:
         recipe = self.recipe
@@ -131,14 +180,4 @@ class Arm:
             tick=self._tick,
         )
         self._client, self.version = found.client, found.version
-
-    def _stop(self, stop_s: float) -> None:
-        server, client = self._server, self._client
-        self._server, self._client = None, None
-        if server is not None:
-            self._last_tail = server.log_tail()
-            server.stop(stop_s)
-            self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
-        if client is not None:
-            with suppress(RuntimeError):  # a request thread may still be reading from a connection that has just been cut
-                client.close()
+        self.look()

@@ -16,10 +16,11 @@ __all__ = ["describe"]
 def describe(arm: Arm, sent: Sent, *, recurred: bool) -> Casualty:
     """Say how the server of ``arm`` failed a request; called while that server, or what is left of it, still stands."""
     ended = "" if sent.ending is Ending.HUNG else arm.settle()
+    own = f"server, {ended}" if ended else f"server still running, {sent.answer.error}"
     return Casualty(
         request_id=sent.answer.request_id,
         ending=Ending.DIED if ended else sent.ending or Ending.ERROR,
         recurred=recurred,
-        process=f"server, {ended}" if ended else f"server still running, {sent.answer.error}",
+        process="; ".join([*(f"{name} is gone" for name in arm.lost), own]),
         log_tail=arm.log_tail(),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -15,11 +14,14 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["Step", "seconds", "steps"]
+__all__ = ["Step", "seconds", "seconds_side_by_side", "steps"]
 
 _SURVEY_TOKENS = 100
 _FULL = 0.5
 """Part of ideal scaling that streams side by side reach: a guess for the first estimate."""
+
+_CROWDED = 0.2
+"""Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35 (facts/betting-on-vllm.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +46,25 @@ def seconds(planned: Sequence[Step]) -> float:
     return sum(step.seconds for step in planned)
 
 
+def seconds_side_by_side(planned: Sequence[Step], servers: int) -> float:
+    """Return what is left of the sum where ``servers`` boot at once and scoring rides behind the answers, which share one machine."""
+    boots = [step.seconds for step in planned if step.doing == "booting"]
+    rounds = [boots[at : at + servers] for at in range(0, len(boots), servers)]
+    booting = sum(max(each) * (1 + _CROWDED * (len(each) - 1)) for each in rounds)
+    return booting + sum(step.seconds for step in planned if step.doing in {"answering", "survey"})
+
+
 def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: Pace) -> Iterator[Step]:
     yield Step(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
-    survey = Step(
-        boot=boot.index, doing="survey", arm=BASELINE if boot.also_baseline else boot.arm, seconds=_SURVEY_TOKENS / pace.tokens_per_s
-    )
+    survey = Step(boot=boot.index, doing="survey", arm=boot.arms[0], seconds=_SURVEY_TOKENS / pace.tokens_per_s)
     if boot.survey and boot.role is not Role.VARIANT:
         yield survey
-    for arm in (BASELINE, CONTROL) if boot.also_baseline else (boot.arm,):
+    for arm in boot.arms:
         for name in boot.answers:
             yield Step(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))
-    for arm, name in boot.scores:
-        scored = _tokens(named(name)) / pace.scored_tokens_per_s
-        yield Step(boot=boot.index, doing="scoring", arm=arm, workload=name, seconds=scored)
+    for asked in boot.scores:
+        scored = _tokens(named(asked.workload)) / pace.scored_tokens_per_s
+        yield Step(boot=boot.index, doing="scoring", arm=asked.arm, workload=asked.workload, seconds=scored)
     if boot.survey and boot.role is Role.VARIANT:
         yield survey
 

@@ -15,7 +15,7 @@ from pytest_specdec.model.environment import Environment
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
-__all__ = ["devices", "environment"]
+__all__ = ["devices", "environment", "memory_gib"]
 
 _PACKAGES = ("pytest-specdec", "openai", "numpy", "scipy", "pytest")
 _NVIDIA_SMI_S = 10.0
@@ -30,12 +30,17 @@ def environment(config: Config, engine_version: str) -> Environment:
         model=config.engine.model,
         processor=_field("/proc/cpuinfo", "model name") or platform.machine(),
         cores=os.cpu_count() or 1,
-        memory_gib=round(int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / _KIB_PER_GIB, 1),
+        memory_gib=memory_gib(),
         devices=devices(),
         system=platform.platform(),
         python=platform.python_version(),
         packages={name: version for name in _PACKAGES if (version := _version(name))},
     )
+
+
+def memory_gib() -> float:
+    """Return the machine's memory, used or not."""
+    return round(int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / _KIB_PER_GIB, 1)
 
 
 def devices() -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
@@ -25,37 +26,69 @@ _MOST = 0.95
 """Of such a step's estimate, however long it takes."""
 
 
+@dataclass(slots=True)
+class _Shared:
+    """What all reporters of one capture have in common."""
+
+    began_s: float
+    deadline_s: float | None
+    ended: str = ""
+    """Why nothing more is to be done, where the time is not what ended it."""
+    left_s: dict[int, float] = field(default_factory=dict)
+    """Expected seconds that each boot of several has still to do."""
+
+
 class Reporter:
     """Tells how far a capture is, and raises DeadlineError once its time is used up."""
 
-    def __init__(self, steps: Sequence[Step], boots: int, deadline_s: float | None, tell: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        boots: int,
+        deadline_s: float | None,
+        tell: Callable[[Progress], None],
+        shared: _Shared | None = None,
+    ) -> None:
         self._steps = steps
         self._boots = boots
         self._tell = tell
-        self._began_s = time.monotonic()
-        self._deadline_s = deadline_s
+        self._shared = shared or _Shared(time.monotonic(), deadline_s)
         self._current: Progress | None = None
         self._told_s = 0.0
         self._at = 0
 
+    def beside(self, boot: Boot) -> Reporter:
+        """Return the reporter of one boot among several at once: it has its own steps, and all share the time."""
+        steps = [step for step in self._steps if step.boot == boot.index]
+        self._shared.left_s[boot.index] = estimate.seconds(steps)
+        return Reporter(steps, self._boots, None, self._tell, shared=self._shared)
+
+    def end(self, why: str) -> None:
+        """Have every reporter of this capture say that its time is used up."""
+        self._shared.ended = self._shared.ended or why
+
     @property
     def elapsed_s(self) -> float:
         """Seconds since the capture began."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._shared.began_s
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline; infinite without one."""
-        return float("inf") if self._deadline_s is None else self._deadline_s - self.elapsed_s
+        """Seconds until the deadline; infinite without one, none once the capture was ended."""
+        if self._shared.ended:
+            return 0.0
+        return float("inf") if self._shared.deadline_s is None else self._shared.deadline_s - self.elapsed_s
 
     def check(self) -> None:
         """Raise DeadlineError when the time is used up."""
+        if self._shared.ended:
+            raise DeadlineError(self._shared.ended)
         if self.left_s <= 0:
             what = "the time given to the capture is used up"
             raise DeadlineError(
                 what,
                 found=f"{self.elapsed_s:.0f} s elapsed",
-                expected=f"at most {self._deadline_s:g} s",
+                expected=f"at most {self._shared.deadline_s or 0:g} s",
                 remedy="give it more time, or select fewer tests or variants",
             )
 
@@ -100,7 +133,13 @@ class Reporter:
         before, whole = estimate.seconds(self._steps[:here]), self._steps[here].seconds
         left = estimate.seconds(self._steps[here:]) - part * whole
         pace = current.at_s / before if before > 0 else 1.0
-        return round(min(left * pace, self.left_s), 1)
+        return round(min(self._longest(current.boot, left * pace), self.left_s), 1)
+
+    def _longest(self, boot: int, left_s: float) -> float:
+        """Return what the slowest of the boots at once has left."""
+        if boot in self._shared.left_s:
+            self._shared.left_s[boot] = left_s
+        return max(self._shared.left_s.values(), default=left_s)
 
     def _planned(self, current: Progress) -> int | None:
         """Return which step of the estimate this is; None for one that was not estimated, such as stopping."""

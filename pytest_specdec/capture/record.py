@@ -8,25 +8,26 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate, lease, observe, orphans
-from pytest_specdec.capture.boots import Boots
+from pytest_specdec.capture import estimate, in_turn, kept, lease, observe, orphans, side_by_side
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.capture.ledger import Ledger
 from pytest_specdec.capture.progress import Reporter
+from pytest_specdec.capture.recipes import Recipes
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import atomic_write
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.directory import RunDirectory
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.status import Progress
 
-__all__ = ["record"]
+__all__ = ["record", "resume"]
 
 
 def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
@@ -35,20 +36,47 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     What goes wrong with an engine, a lease or the deadline is in the status, with what is missing because of it. ConfigError is raised
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
-    engine = engine_of(config.engine.kind)
+    ledger = Ledger(plan)
+    records.write_environment(directory, observe.environment(config, ""))
+    return _recorded(config, plan, plan.boots, directory, ledger, deadline_s=deadline_s, tell=tell)
+
+
+def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
+    """Do what an earlier capture of the same plan left undone in ``directory``, as :func:`record` does; keep what is whole.
+
+    Servers of another version than the earlier ones end it: their answers are not those of one engine.
+    """
+    found = kept.of(directory, plan)
+    kept.discard(directory, plan, found)
+    ledger = Ledger(plan, earlier=records.read_status(directory), version=records.read_environment(directory).engine_version)
+    ledger.keep(found)
+    return _recorded(config, plan, found.remaining(plan), directory, ledger, deadline_s=deadline_s, tell=tell)
+
+
+def _recorded(
+    config: Config,
+    plan: Plan,
+    boots: Sequence[Boot],
+    directory: RunDirectory,
+    ledger: Ledger,
+    *,
+    deadline_s: float | None,
+    tell: Callable[[Progress], None],
+) -> Status:
+    engine, telling = engine_of(config.engine.kind), threading.Lock()
 
     def told(progress: Progress) -> None:
-        records.append_progress(directory, progress)
-        tell(progress)
+        with telling:
+            records.append_progress(directory, progress)
+            tell(progress)
 
-    steps = estimate.steps(plan.boots, plan.workloads, engine.pace)
-    reporter, ledger = Reporter(steps, len(plan.boots), deadline_s, told), Ledger(plan)
-    boots = Boots(config=config, plan=plan, directory=directory, engine=engine, reporter=reporter, ledger=ledger)
+    reporter = Reporter(estimate.steps(boots, plan.workloads, engine.pace), len(plan.boots), deadline_s, told)
+    recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)
     error = "the capture was ended before it was done"
     try:
         with _sigterm_raises():
-            error = _carried_out(boots)
+            error = _carried_out(boots, recipes, reporter, ledger)
     except BaseException as ended:
         error = f"the capture was ended by {type(ended).__name__}: {ended}"
         raise
@@ -58,16 +86,20 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     return status
 
 
-def _carried_out(boots: Boots) -> str:
+def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> str:
     """Return what ended the capture early; empty when nothing did."""
+    plan = recipes.plan
     try:
-        boots.engine.check(boots.config)
-        boots.check()
-        orphans.sweep(boots.directory.root.parent)
+        recipes.engine.check(recipes.config)
+        recipes.check()
+        orphans.sweep(recipes.directory.root.parent)
         with ExitStack() as held:
             for device in _devices():
-                held.enter_context(lease.device(device, min(boots.reporter.left_s, lease.LONGEST_S), boots.reporter.check))
-            boots.run()
+                held.enter_context(lease.device(device, min(reporter.left_s, lease.LONGEST_S), reporter.check))
+            if plan.placement is Placement.SIDE_BY_SIDE:
+                side_by_side.run(boots, recipes, reporter, ledger)
+            else:
+                in_turn.run(boots, recipes, reporter, ledger)
     except (EngineError, CaptureError) as error:
         return str(error)
     return ""
@@ -76,7 +108,6 @@ def _carried_out(boots: Boots) -> str:
 def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:
     records.write_plan(directory, plan)
     atomic_write(directory.config, config.text)
-    records.write_environment(directory, observe.environment(config, ""))
     records.write_status(directory, Status(state=State.RUNNING))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import openai
 
 from pytest_specdec.capture import reply, stream
+from pytest_specdec.capture.busy import Busy
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.secrets import Secrets
 from pytest_specdec.model.answer import Answer, Timing
@@ -86,6 +87,7 @@ class Client:
         self._secrets = secrets
         self._model = model
         self._draft_tokens = draft_tokens
+        self.busy = Busy()
         self._openai = openai.OpenAI(
             base_url=f"http://{HOST}:{port}/v1",
             api_key=api_key or "none",
@@ -108,6 +110,10 @@ class Client:
 
     def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
         """Send a body as it is and read the response to its last byte."""
+        with self.busy.flight():
+            return self._exchange(route, body, streamed=streamed, deadline_s=deadline_s)
+
+    def _exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
         sent_s = time.monotonic()
         until_s = sent_s + deadline_s
         try:

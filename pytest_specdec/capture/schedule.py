@@ -1,4 +1,4 @@
-"""The schedule: from a config and the selected tests to a plan; pure, so that every xdist worker computes the same."""
+"""The schedule: from a config and the selected tests to a plan, which every xdist worker computes alike."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate
+from pytest_specdec.capture import atoms, estimate, room
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import SHARES, Boot, Cell, Plan, Role, alpha_of
+from pytest_specdec.model.plan import SHARES, Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
 from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Wanted", "make"]
+__all__ = ["Wanted", "make", "once"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,12 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     """
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
-    # In an order of their own, so that the order of the tests (pytest-randomly shuffles it) changes nothing that is sent.
-    kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=lambda one: (one.workload.name, one.family))
+    kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
     workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
     _fit_shares(kept)
-    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_boots(pairs, workloads, depth)))
+    found = room.of(config, engine)
+    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_laid_out(pairs, workloads, depth, found.placement)))
+    steps = estimate.steps(boots, workloads, engine.pace)
     return Plan(
         config=config.name,
         engine=config.engine.kind,
@@ -54,8 +55,20 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
         workloads=workloads,
         cells=_cells(pairs, kept, variants=len(config.variants)),
         boots=boots,
-        estimate_s=estimate.seconds(estimate.steps(boots, workloads, engine.pace)),
+        estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
+        placement=found.placement,
+        servers=found.servers,
+        placement_reason=found.reason,
     )
+
+
+def once(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement) -> tuple[Boot, ...]:
+    """Return the fewest boots that answer and score ``workloads``: one of each variant, one of the baseline, one of each draft model."""
+    return tuple(_laid_out(pairs, workloads, Depth.SMOKE, placement))
+
+
+def _laid_out(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
+    return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
 def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
@@ -103,7 +116,12 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
     """Say whether ``depth`` sends anything of it; at smoke depth the survey comes too late for workloads that depend on it."""
-    return bool(workload.at(depth).requests) and not (depth is Depth.SMOKE and workload.survey)
+    return workload.take.get(depth) != 0 and not (depth is Depth.SMOKE and workload.survey)
+
+
+def _name(one: Wanted) -> tuple[str, Family]:
+    """Sort by name, so that tests in another order, shuffled ones say, come to the same plan."""
+    return (one.workload.name, one.family)
 
 
 def _order(workload: Workload) -> tuple[bool, bool, str]:
@@ -136,24 +154,60 @@ def _cells(pairs: Sequence[Pair], wanted: Sequence[Wanted], *, variants: int) ->
 
 
 def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    answers = tuple(workload.name for workload in workloads)
-    variants = [Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=answers, survey=True) for pair in pairs]
-    arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
-    scores = tuple((arm, workload.name) for workload in workloads if workload.scored for arm in arms)
-    if depth is Depth.SMOKE:
-        yield from variants
-        yield Boot(index=0, role=Role.CONTROL, arm=CONTROL, answers=answers, also_baseline=True, survey=True, scores=scores)
-    else:
-        yield Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=answers, survey=True)
-        yield from variants
-        yield Boot(index=0, role=Role.CONTROL, arm=CONTROL, answers=answers, scores=scores)
+    """Lay the boots out in turn: the last baseline boot scores, since everything is answered by then."""
+    scores = _scores(pairs, workloads)
+    if depth is not Depth.SMOKE:
+        yield _baseline(workloads)
+    yield from _variants(pairs, workloads)
+    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, survey=False)
+    yield replace(control, also_baseline=True, survey=True) if depth is Depth.SMOKE else control
     yield from _draft_boots(pairs, workloads)
 
 
+def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
+    """Lay the boots out side by side: the first baseline boot stays and scores, as do the draft models, while others answer."""
+    first = replace(_baseline(workloads), scores=_scores(pairs, workloads))
+    if depth is Depth.SMOKE:
+        first = replace(first, role=Role.CONTROL, arm=CONTROL, also_baseline=True)
+    yield first
+    yield from _draft_boots(pairs, workloads)
+    yield from _variants(pairs, workloads)
+    if depth is not Depth.SMOKE:
+        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, survey=False)
+
+
+def _baseline(workloads: Sequence[Workload]) -> Boot:
+    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), survey=True)
+
+
+def _variants(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    for pair in pairs:
+        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), survey=True)
+
+
+def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    return tuple(workload.name for workload in workloads)
+
+
+def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[Tokens, ...]:
+    arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
+    return tuple(
+        Tokens(arm=arm, workload=workload.name, atoms=atoms.of_arm(arm, workload, pairs))
+        for workload in workloads
+        if workload.scored
+        for arm in arms
+    )
+
+
 def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    asked = [workload.name for workload in workloads if workload.draft_scored]
-    drafts = [(pair.name, pair.variant.draft) for pair in pairs]
+    asked = [workload for workload in workloads if workload.draft_scored]
+    drafts = [(pair, pair.variant.draft) for pair in pairs]
     models = dict.fromkeys(draft.model for _, draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
     for model in models if asked else ():
-        arms = (*(name for name, draft in drafts if draft.model == model), CONTROL)
-        yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple((arm, name) for name in asked for arm in arms))
+        users = [pair for pair, draft in drafts if draft.model == model]
+        scores = [
+            Tokens(arm=arm, workload=workload.name, atoms=atoms.of_draft(workload, users))
+            for workload in asked
+            for arm in (*(pair.name for pair in users), CONTROL)
+        ]
+        yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple(scores))

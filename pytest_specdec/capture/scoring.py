@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["PromptLogprobs", "Scored", "Scorer", "Scoring"]
+__all__ = ["Asked", "PromptLogprobs", "Scored", "Scorer", "Scoring", "asked_for"]
 
 _CONCURRENCY = 8
 """More did not score faster on a real server, less did."""
@@ -91,7 +91,7 @@ class Scoring:
     def score(self, transcript: Transcript, atoms: int) -> Scored:
         """Return one score per answer of status 200, in their order; one without positions where the law is not to be had."""
         answers = [answer for answer in transcript.answers if answer.ok]
-        asked = [_asked(answer, atoms) for answer in answers]
+        asked = [asked_for(answer, atoms) for answer in answers]
         self._ask([one for one in dict.fromkeys(asked) if one.token_ids and one not in self._known])
         laws = [self._known.get(one, Law()) if one.token_ids else Law() for one in asked]
         scores = tuple(
@@ -105,6 +105,13 @@ class Scoring:
             for answer, law in zip(answers, laws, strict=True)
         )
         return Scored(scores=scores, missing=_gaps(answers, laws))
+
+    def ahead(self, asked: Asked) -> None:
+        """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
+        if asked.token_ids and asked not in self._known:
+            law = self.scorer.law(asked)
+            if not law.failed:
+                self._known[asked] = law
 
     def _ask(self, wanted: Sequence[Asked]) -> None:
         """Ask for all, and once more, one by one on a fresh server, for those on which the server failed."""
@@ -130,7 +137,8 @@ class Scoring:
                 traffic.stop()
 
 
-def _asked(answer: Answer, atoms: int) -> Asked:
+def asked_for(answer: Answer, atoms: int) -> Asked:
+    """Return the sequence that an answer is."""
     return Asked(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, atoms=atoms)
 
 

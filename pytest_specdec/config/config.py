@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_specdec.model.plan import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,14 +14,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.gate import Gate
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["Config", "EngineSettings", "Limits", "Overlay", "Placement", "VariantSettings"]
-
-
-class Placement(StrEnum):
-    """How the servers share the device."""
-
-    IN_TURN = "in-turn"
-    """One server at a time."""
+__all__ = ["Config", "EngineSettings", "Limits", "Overlay", "VariantSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,7 @@ class VariantSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds that are waited."""
+    """Seconds that are waited, and servers that run at once."""
 
     boot_s: float = 600.0
     """For a server to answer."""
@@ -69,6 +63,8 @@ class Limits:
     """For an answer, unless the workload says otherwise."""
     stop_s: float = 20.0
     """For a server to end before it is killed."""
+    servers: int = 4
+    """Servers that run at once where they are placed side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

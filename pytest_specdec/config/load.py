@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import problems, validate
-from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Placement, VariantSettings
+from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import JSON, Family
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def load(path: Path) -> Config:
         require=tuple(data.get("require", ())),
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
         gates=tuple(_gates(document, path.name)),
-        limits=Limits(**{name: float(value) for name, value in data.get("limits", {}).items()}),
+        limits=_limits(data.get("limits", {})),
     )
 
 
@@ -108,6 +109,11 @@ def _parsed(args: JSON) -> JSON:
 
 def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"args": _parsed(settings.get("args", {})), "env": {name: str(value) for name, value in settings.get("env", {}).items()}}
+
+
+def _limits(stated: Mapping[str, Any]) -> Limits:
+    typed: dict[str, Any] = {name: value if name == "servers" else float(value) for name, value in stated.items()}
+    return Limits(**typed)
 
 
 def _gates(document: Document, name: str) -> Iterator[Gate]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.plan import Role
+from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.gate import Gate
     from pytest_specdec.model.plan import Cell, Plan
@@ -25,20 +30,45 @@ def read(directory: RunDirectory, plan: Plan, cell: Cell, gates: tuple[Gate, ...
     Raises RunError, with the reason that the capture gave, when an arm's answers or scores that the plan has are not there, and when an arm
     answered another workload of that name.
     """
-    pair, workload = plan.pair(cell.pair), plan.workload(cell.workload)
-    run = _Run(directory, plan, cell)
+    pair, parts = plan.pair(cell.pair), _parts(plan, cell)
+    runs = [_Run(directory, plan, replace(cell, workload=name)) for name in parts]
+    scored = [arm for arm in (cell.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
+    drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
     return Captured(
         pair=pair,
-        workload=workload,
+        workload=replace(plan.workload(cell.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests)),
         family=cell.family,
-        baseline=run.transcript(BASELINE),
-        control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
-        speculative=run.transcript(cell.pair),
-        scores={arm: run.scores(arm) for arm in (cell.pair, CONTROL, BASELINE) if run.is_scored(arm)},
-        draft_scores=run.draft_scores(pair.variant.draft.model),
+        baseline=_joined([run.transcript(BASELINE) for run in runs]),
+        control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
+        speculative=_joined([run.transcript(cell.pair) for run in runs]),
+        scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
+        draft_scores={arm: tuple(score for each in drafts for score in each.get(arm, ())) for arm in drafts[0]},
         capabilities=records.read_capabilities(directory),
         alpha=cell.alpha,
         gates=tuple(gate for gate in gates if gate.pair in {"", cell.pair} and gate.workload in {"", cell.workload}),
+    )
+
+
+def _parts(plan: Plan, cell: Cell) -> tuple[str, ...]:
+    """Return the workload and those that take it further for this pair: only a sampling judge goes on where it stopped."""
+    further = plan.extensions.get(cell.workload, ()) if cell.family is Family.SAMPLING else ()
+    answered = {name for boot in plan.boots if boot.arm == cell.pair for name in boot.answers}
+    return (cell.workload, *(name for name in further if name in answered))
+
+
+def _joined(parts: Sequence[Transcript]) -> Transcript:
+    """Return the parts of one arm as one transcript, in the order of their capture."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    counted = [part.counters for part in parts if part.counters is not None]
+    return replace(
+        first,
+        answers=tuple(answer for part in parts for answer in part.answers),
+        counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
+        casualties=tuple(casualty for part in parts for casualty in part.casualties),
+        restarts=sum(part.restarts for part in parts),
+        wall_s=sum(part.wall_s for part in parts),
     )
 
 
@@ -55,7 +85,8 @@ class _Run:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
 
     def is_scored(self, arm: str) -> bool:
-        return any((arm, self._workload) in boot.scores and boot.arm == CONTROL for boot in self._plan.boots)
+        asked = (scored for boot in self._plan.boots if boot.role is not Role.DRAFT for scored in boot.scores)
+        return any((scored.arm, scored.workload) == (arm, self._workload) for scored in asked)
 
     def transcript(self, arm: str) -> Transcript:
         found = transcripts.read(self._directory, arm, self._workload)

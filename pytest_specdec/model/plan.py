@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pytest_specdec.model.pair import Pair
+from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
 from pytest_specdec.model.workload import Depth, Family, Workload
 
-__all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Plan", "Role", "Share", "alpha_of"]
+__all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Placement", "Plan", "Role", "Share", "Tokens", "alpha_of"]
 
 CORRECTNESS_ALPHA = 1e-3
 """False correctness alarms per run that the gate may raise."""
@@ -53,14 +53,35 @@ def alpha_of(family: Family, variants: int) -> float:
     return budget * share.part / share.workloads / variants
 
 
+class Placement(StrEnum):
+    """How the servers share the machine."""
+
+    IN_TURN = "in-turn"
+    """One server at a time."""
+    SIDE_BY_SIDE = "side-by-side"
+    """Several at once: the baseline and the draft models stay up for the whole run."""
+    AUTO = "auto"
+    """Side by side where two servers fit; only a config says so, a plan says which it came to."""
+
+
 class Role(StrEnum):
     """What a boot is for."""
 
     BASELINE = "baseline"
     VARIANT = "variant"
     CONTROL = "control"
-    """The last baseline boot: control answers and all scoring. At smoke depth it does the first baseline's work too."""
+    """The second baseline boot: control answers and, in turn, all scoring. At smoke depth it does the first baseline's work too."""
     DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """One arm's answers to one workload, whose tokens are scored."""
+
+    arm: str
+    workload: str
+    atoms: int
+    """Most probable tokens asked for per position: what the judges of this arm's pairs need, at most the workload's own number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +98,18 @@ class Boot:
     also_baseline: bool = False
     """At smoke depth, whether this boot answers first as the baseline and again as the control."""
     survey: bool = False
-    scores: tuple[tuple[str, str], ...] = ()
-    """(arm, workload) whose tokens are scored here."""
+    scores: tuple[Tokens, ...] = ()
+    """What is scored here."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that it answers as, in order."""
+        return (BASELINE, CONTROL) if self.also_baseline else (self.arm,)
+
+    @property
+    def under(self) -> str:
+        """Whose law its scores are: both baseline boots stand for the baseline."""
+        return self.arm if self.role is Role.DRAFT else BASELINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +137,13 @@ class Plan:
     boots: tuple[Boot, ...]
     estimate_s: float
     """Seconds that boots and answers are expected to take."""
+    placement: Placement = Placement.IN_TURN
+    servers: int = 1
+    """Servers that may run at once."""
+    placement_reason: str = ""
+    """Why it came to this placement, where the config left it open."""
+    extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""

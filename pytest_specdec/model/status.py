@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Missing", "Progress", "State", "Status"]
+__all__ = ["Missing", "Progress", "Served", "State", "Status"]
 
 
 class State(StrEnum):
@@ -29,6 +29,20 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What one boot's server did with its time."""
+
+    boot: int
+    arm: str
+    readiness_s: float
+    """From its start to its first answer."""
+    wall_s: float
+    """From readiness to the last answer."""
+    busy: float
+    """Part of that with a request in flight, 0..1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The last word of a capture about itself."""
 
@@ -41,6 +55,8 @@ class Status:
     wall_s: float = 0.0
     error: str = ""
     """What ended the whole capture, where something did."""
+    served: tuple[Served, ...] = ()
+    """By boot, those that answered anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

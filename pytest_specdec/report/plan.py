@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.plan import Role
+from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.report.printable import printable
 from pytest_specdec.report.progress import clock
 
@@ -32,7 +32,15 @@ def _work(plan: Plan) -> str:
 
 def _cost(plan: Plan) -> str:
     arms = ", ".join(map(_arm, plan.boots))
-    return f"{_n(len(plan.boots), 'boot')} ({arms}), at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
+    return (
+        f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
+    )
+
+
+def _placement(plan: Plan) -> str:
+    if plan.placement is Placement.SIDE_BY_SIDE:
+        return f" side by side, {plan.servers} servers at once" + (f" ({plan.placement_reason})" if plan.placement_reason else "")
+    return f" in turn ({plan.placement_reason})" if plan.placement_reason else ""
 
 
 def _arm(boot: Boot) -> str:

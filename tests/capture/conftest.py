@@ -12,7 +12,7 @@ from pytest_specdec.capture import engines
 from pytest_specdec.capture.arm import Recipe
 from pytest_specdec.capture.engines import speculation
 from pytest_specdec.capture.engines.arguments import flags
-from pytest_specdec.capture.engines.protocol import Pace, Setup
+from pytest_specdec.capture.engines.protocol import Footprint, Pace, Setup
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import port
 from pytest_specdec.capture.launch.process import Command
@@ -44,6 +44,9 @@ class FakeEngine:
 
     def vocabulary(self, config):
         return 40
+
+    def footprint(self, config, *, accelerated):
+        return Footprint(memory_gib=0.1)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,8 @@ parser.add_argument("--speculative-config")
 parser.add_argument("--boot", choices=["well", "die", "never", "refuse"], default="well")
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--grandchild", choices=["in-session", "own-session"])
+parser.add_argument("--engine-core", action="store_true", help="a child that dies of --kill-core-on and takes the server with it")
+parser.add_argument("--kill-core-on", default="")
 parser.add_argument("--die-on", default="")
 parser.add_argument("--hang-on", default="")
 parser.add_argument("--break-on", default="", help="answer 500")
@@ -53,11 +56,23 @@ def law(ids):
 
 def misbehave(text):
     once = options.only_once and Path(options.only_once)
-    for word, how in ((options.die_on, die), (options.hang_on, hang)):
+    for word, how in ((options.die_on, die), (options.hang_on, hang), (options.kill_core_on, kill_core), (options.break_on, broken)):
         if word and word in text and not (once and once.exists()):
             if once:
                 once.touch()
-            how()
+            return how()
+    return False
+
+
+def broken():
+    return True
+
+
+def kill_core():
+    core.kill()
+    core.wait()
+    threading.Timer(0.5, lambda: os._exit(0)).start()
+    return True
 
 
 def die():
@@ -109,9 +124,9 @@ class Handler(BaseHTTPRequestHandler):
             die()
         text = prompt if isinstance(prompt, str) else ""
         print("asked", text[:40], flush=True)
-        misbehave(text)
+        is_broken = misbehave(text) or (core and core.poll() is not None)
         time.sleep(options.slow if text.startswith("p") else 0.0)
-        if options.break_on and options.break_on in text:
+        if is_broken:
             return self.reply(500, {"error": {"message": "internal failure", "code": 500}})
         if options.garble_on and options.garble_on in text:
             return self.reply(200, "<html>")
@@ -186,6 +201,9 @@ if options.print_secrets:
     print("the key is", os.environ.get("VLLM_API_KEY"), flush=True)
 if options.ignore_sigterm:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+core = None
+if options.engine_core:
+    core = subprocess.Popen(["VLLM::EngineCore", "-c", "import time; time.sleep(3600)"], executable=sys.executable)
 if options.grandchild:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=options.grandchild == "own-session")
 if options.boot == "die":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.files import captured, records, scores, transcripts
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.model.captured import Support
+from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
@@ -49,11 +51,16 @@ WANTED = (
 VARIANTS = ("draft-k3", "ngram-k3")
 
 
-@pytest.fixture(scope="module", params=[Depth.STANDARD, Depth.SMOKE])
+PLACED = [(Depth.STANDARD, Placement.IN_TURN), (Depth.SMOKE, Placement.IN_TURN), (Depth.STANDARD, Placement.SIDE_BY_SIDE)]
+
+
+@pytest.fixture(scope="module", params=PLACED, ids="-".join)
 def run(request, tmp_path_factory):
-    directory = RunDirectory.create(tmp_path_factory.mktemp("runs") / request.param)
-    plan = make(CONFIG, WANTED, request.param)
-    return plan, directory, record(CONFIG, plan, directory, deadline_s=None, tell=lambda _: None)
+    depth, placement = request.param
+    directory = RunDirectory.create(tmp_path_factory.mktemp("runs") / depth)
+    config = replace(CONFIG, placement=placement)
+    plan = make(config, WANTED, depth)
+    return plan, directory, record(config, plan, directory, deadline_s=None, tell=lambda _: None)
 
 
 def arms(directory):
@@ -82,12 +89,16 @@ def test_every_arm_answers_every_request_in_order(run):
 
 
 def test_scores_are_aligned_with_the_tokens(run):
-    _, directory, _ = run
+    plan, directory, _ = run
+    asked = {(t.arm, t.workload): t.atoms for boot in plan.boots if boot.role is not Role.DRAFT for t in boot.scores}
+    assert set(asked.values()) == {5, 20}
     for arm, name, transcript in arms(directory):
         laws = scores.read(directory, "baseline", arm, name)
         assert [[p.token_id for p in law.positions] for law in laws] == [list(answer.choice.token_ids) for answer in transcript.answers]
         assert all(
-            len(p.atom_ids) == 20 and list(p.atom_logprobs) == sorted(p.atom_logprobs, reverse=True) for law in laws for p in law.positions
+            len(p.atom_ids) == asked[arm, name] and list(p.atom_logprobs) == sorted(p.atom_logprobs, reverse=True)
+            for law in laws
+            for p in law.positions
         )
     for arm in ("draft-k3", "control"):
         assert [score.under for score in scores.read(directory, "draft", arm, "sampled")] == ["draft"] * len(PROMPTS)

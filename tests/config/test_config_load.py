@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.config import load
-from pytest_specdec.config.config import Placement
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import Family
 
 SUITES = Path(__file__).parents[2] / "suites" / "configs"
@@ -111,7 +111,10 @@ PROBLEMS = [
     (LEAST + "variant: 1\n", ["3  variant: found an unknown key, expected {top}; did you mean 'variants'?"]),
     (LEAST + "zzz: 1\n", ["3  zzz: found an unknown key, expected {top}"]),
     (LEAST + "lossy: on\n", ['3  lossy: found "on", expected true or false']),
-    (LEAST + "placement: side-by-side\n", ['3  placement: found "side-by-side", expected in-turn']),
+    (
+        LEAST + "placement: side-by-sid\n",
+        ["3  placement: found \"side-by-sid\", expected in-turn, side-by-side or auto; did you mean 'side-by-side'?"],
+    ),
     (LEAST + "require:\n  - json_schema\n  - JSON\n", ['5  require[1]: found "JSON", expected the name of a feature, such as json_schema']),
     (LEAST + "require: [a, b, a]\n", ["3  require: found a twice, expected each once"]),
     (LEAST + "gates: {speedup: {at_least: 0}}\n", ["3  gates.speedup.at_least: found 0, expected more than 0"]),

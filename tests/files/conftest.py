@@ -6,7 +6,7 @@ from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
 from pytest_specdec.model.environment import Environment
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import Boot, Cell, Plan, Role
+from pytest_specdec.model.plan import Boot, Cell, Plan, Role, Tokens
 from pytest_specdec.model.score import Position, Score
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters, Transcript
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -25,7 +25,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def plan():
-    scores = tuple((arm, WORKLOAD.name) for arm in ("v", "control", "baseline"))
+    scores = tuple(Tokens(arm=arm, workload=WORKLOAD.name, atoms=20) for arm in ("v", "control", "baseline"))
     boots = (
         Boot(index=0, role=Role.BASELINE, arm="baseline", answers=(WORKLOAD.name,), survey=True),
         Boot(index=1, role=Role.VARIANT, arm="v", answers=(WORKLOAD.name,)),

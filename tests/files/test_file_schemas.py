@@ -15,7 +15,7 @@ from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
 from pytest_specdec.model.environment import Environment
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.pair import Draft, Pair, Variant
-from pytest_specdec.model.plan import Boot, Cell, Plan
+from pytest_specdec.model.plan import Boot, Cell, Plan, Tokens
 from pytest_specdec.model.transcript import Casualty, SpecCounters, Transcript
 from pytest_specdec.model.workload import Request, Workload
 
@@ -35,7 +35,7 @@ def test_a_schema_is_one_and_is_named_after_what_the_files_say(kind, transcript)
 
 DEFINED = {
     "transcript": (Answer, Choice, Timing, Usage, SpecCounters, Casualty),
-    "plan": (Pair, Variant, Draft, Workload, Request, Cell, Boot),
+    "plan": (Pair, Variant, Draft, Workload, Request, Cell, Boot, Tokens),
     "baseline": (Environment,),
 }
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec import capturing, collect, documents, gathering, judging, loop, xdist
+from pytest_specdec import capturing, collect, documents, gathering, judging, loop, resuming, xdist
+from pytest_specdec.capture import observe
+from pytest_specdec.config import load
+from pytest_specdec.files import codec
 
-LOADED = (capturing, collect, documents, gathering, judging, loop, xdist)
+LOADED = (capturing, collect, documents, gathering, judging, loop, resuming, xdist)
 """Once for all sessions in this process: what such a session imports first is forgotten after it."""
 
 CONFIG = """
@@ -37,16 +40,16 @@ from pytest_specdec.model.status import Missing, Progress, State, Status
 from pytest_specdec.model.transcript import SpecCounters, Transcript
 
 HERE = Path(__file__).parent
-REAL = record.record
+REAL = (record.record, record.resume)
 HOW = os.environ.get("FAKE_CAPTURE", "")
 
 
 def pytest_configure(config):
-    record.record = fake
+    record.record, record.resume = fake, resumed
 
 
 def pytest_unconfigure(config):
-    record.record = REAL
+    record.record, record.resume = REAL
 
 
 def fake(config, plan, directory, *, deadline_s, tell):
@@ -57,7 +60,8 @@ def fake(config, plan, directory, *, deadline_s, tell):
     records.write_plan(directory, plan)
     atomic_write(directory.config, config.text)
     about = {"engine": "reference", "engine_version": "0", "model": "target"}
-    records.write_environment(directory, Environment(**about, processor="p", cores=2, memory_gib=8.0))
+    if not directory.environment.exists():
+        records.write_environment(directory, Environment(**about, processor="p", cores=2, memory_gib=8.0))
     if HOW == "raises":
         raise BootError("the server did not come up", found="exit code 7")
     if HOW == "broken":
@@ -68,6 +72,11 @@ def fake(config, plan, directory, *, deadline_s, tell):
     if HOW.startswith("dies") and len((HERE / "captures.jsonl").read_text().splitlines()) == 1:
         os._exit(9)
     return written(plan, directory, tell)
+
+
+def resumed(*args, **kwargs):
+    (HERE / "resumed").touch()
+    return fake(*args, **kwargs)
 
 
 def written(plan, directory, tell):
@@ -193,3 +202,15 @@ def project(pytester):
 @pytest.fixture
 def repository():
     return Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def begun_here():
+    """Have a run that the fake captured say that it was captured on this machine."""
+
+    def _begun_here(run):
+        path = run / "environment.json"
+        real = codec.encode(observe.environment(load.load(run / "config.yaml"), "0"))
+        path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
+
+    return _begun_here

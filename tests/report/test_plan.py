@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.report.plan import lines
 
 
@@ -25,3 +26,11 @@ def test_the_last_boot_at_smoke_depth_is_both_baselines(plan):
     text = "\n".join(lines(replace(plan, boots=boots, cells=()), origin="RUN", replayed=False))
     assert "1 boot (baseline and control)" in text
     assert "none, all judges are exact" in text
+
+
+def test_a_plan_says_which_placement_it_came_to_and_why(plan):
+    beside = replace(plan, placement=Placement.SIDE_BY_SIDE, servers=3)
+    assert "alone) side by side, 3 servers at once, at most" in lines(beside, origin="RUN", replayed=False)[2]
+    because = replace(beside, placement_reason="one server takes 0.45 of the device")
+    assert "3 servers at once (one server takes 0.45 of the device), at" in lines(because, origin="RUN", replayed=False)[2]
+    assert "alone) in turn (too big), at" in lines(replace(plan, placement_reason="too big"), origin="RUN", replayed=False)[2]

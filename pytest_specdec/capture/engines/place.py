@@ -12,7 +12,7 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
-__all__ = ["numbers", "program", "there", "version"]
+__all__ = ["checkpoint_gib", "numbers", "program", "there", "version"]
 
 
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
@@ -41,6 +41,12 @@ def version(program_path: str, package: str) -> tuple[int, ...]:
     for folder in sorted(site.glob(f"python*/site-packages/{package}-*.dist-info")):
         return numbers(folder.name.removeprefix(f"{package}-"))
     return ()
+
+
+def checkpoint_gib(folder: Path) -> float | None:
+    """Return the size of a checkpoint's weights; None where there is no such folder, or no weights in it."""
+    sizes = [path.stat().st_size for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in folder.glob(pattern)]
+    return sum(sizes) / 1024**3 if sizes else None
 
 
 def numbers(text: str) -> tuple[int, ...]:

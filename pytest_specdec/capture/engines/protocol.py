@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.score import Position
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Dialect", "Engine", "Pace", "Setup", "Steps"]
+__all__ = ["Dialect", "Engine", "Footprint", "Pace", "Setup", "Steps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,16 @@ class Pace:
     """Emitted by one stream."""
     scored_tokens_per_s: float
     """Emitted tokens scored per second, all requests together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What one server takes of a machine, estimated before any is started."""
+
+    memory_gib: float | None = None
+    """Of the machine's memory; None where it cannot be told."""
+    device_share: float | None = None
+    """Of the accelerator's memory, above 0 and at most 1; None for a server that needs no accelerator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +120,6 @@ class Engine(Protocol):
 
     def vocabulary(self, config: Config) -> int:
         """Return the tokens in the target's vocabulary; 0 where unknown."""
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return what one server of ``config`` takes on a machine with or without an accelerator."""

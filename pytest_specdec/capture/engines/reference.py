@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines import place, speculation
 from pytest_specdec.capture.engines.arguments import flags
-from pytest_specdec.capture.engines.protocol import Dialect, Pace
+from pytest_specdec.capture.engines.protocol import Dialect, Footprint, Pace
 from pytest_specdec.capture.engines.vllm import METRICS, vocabulary_of
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch.port import HOST
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Reference"]
 
 _NEEDS = ("uvicorn", "starlette", "safetensors", "tokenizers", "jinja2", "llguidance")
+_PROCESS_GIB = 0.25
+"""Of a server without its weights: twice what one was seen to take with short contexts."""
 _SPECULATION = ("speculative-config", "speculative_config")
 
 
@@ -68,6 +70,11 @@ class Reference:
     def vocabulary(self, config: Config) -> int:
         """Read ``vocab_size`` of the checkpoint's config.json."""
         return vocabulary_of(_checkpoint(config, config.engine.model, "engine.model"))
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on the CPU wherever it is
+        """Return the interpreter's share and the weights, once as a file and once as arrays."""
+        weights = place.checkpoint_gib(_checkpoint(config, config.engine.model, "engine.model"))
+        return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
 
 
 def _python(config: Config) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines import place, speculation
 from pytest_specdec.capture.engines.arguments import flags
-from pytest_specdec.capture.engines.protocol import Dialect, Pace
+from pytest_specdec.capture.engines.protocol import Dialect, Footprint, Pace
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import docker
 from pytest_specdec.capture.launch.port import HOST
@@ -27,6 +27,14 @@ __all__ = ["Vllm", "vocabulary_of"]
 
 METRICS = "per-request-spec-decode-metrics"
 _METRICS_SINCE = (0, 30)
+_SHARE = 0.92
+"""vLLM's own ``gpu-memory-utilization``."""
+_KV_GIB = "4"
+"""vLLM's own ``VLLM_CPU_KVCACHE_SPACE``."""
+_PROCESSES_GIB = 3.0
+"""Of API server, engine core and worker without weights and KV space, roughly."""
+_COPIES = 1.5
+"""Weights in memory over weights on disk, roughly: a drafter and buffers included."""
 _REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
 
 
@@ -65,6 +73,16 @@ class Vllm:
         """Read ``vocab_size`` of a local checkpoint's config.json."""
         return vocabulary_of(Path(config.resolve(config.engine.model)))
 
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return the largest ``gpu-memory-utilization`` of the arms; without an accelerator weights, KV space and three processes."""
+        layers = [config.baseline.args, *(variant.args for variant in config.variants)]
+        if accelerated:
+            return Footprint(device_share=max(_share({**config.engine.args, **args}) for args in layers))
+        weights = place.checkpoint_gib(Path(config.resolve(config.engine.model)))
+        kv_gib = config.engine.env.get("VLLM_CPU_KVCACHE_SPACE", _KV_GIB)
+        known = weights is not None and str(kv_gib).isdecimal()
+        return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if known else None)
+
     def _args(self, config: Config, setup: Setup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **_with_paths(config, setup.args), "port": setup.port}
         if setup.speculative and self._version(config) >= _METRICS_SINCE:
@@ -89,6 +107,13 @@ def _with_paths(config: Config, args: Mapping[str, JSON]) -> dict[str, JSON]:
         return dict(args)
     rest = {name: value for name, value in args.items() if name.lstrip("-").replace("_", "-") not in speculation.FLAGS}
     return {**rest, "speculative-config": {**setting, "model": config.resolve(model)}}
+
+
+def _share(args: Mapping[str, JSON]) -> float:
+    """Return the part of the accelerator's memory that a server with ``args`` takes; more than a half where they do not say."""
+    named = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
+    share = named.get("gpu-memory-utilization")
+    return float(share) if isinstance(share, (int, float)) and 0 < share <= 1 else _SHARE
 
 
 def vocabulary_of(checkpoint: Path) -> int:

@@ -12,13 +12,18 @@ __all__ = ["HOST", "free", "pinned"]
 
 HOST = "127.0.0.1"
 _LISTEN = "0A"
+_GIVEN: set[int] = set()
 
 
 def free() -> int:
-    """Return a port that is free on the loopback interface, chosen by binding it."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free on the loopback interface, chosen by binding it, and never the same twice: servers boot side by side."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
 
 
 def pinned(port: int) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.launch import watchdog
+from pytest_specdec.capture.launch import processes, watchdog
 from pytest_specdec.capture.secrets import Secrets
 from pytest_specdec.errors import CaptureError, EngineError
 
@@ -69,6 +69,8 @@ class Server:
             self._dismiss_watchdog()
             raise
         self.pid = self._process.pid
+        self._known: dict[int, str] = {}
+        self._lost: dict[int, str] = {}
         self._tell(f"{self.pid}\n")
 
     @property
@@ -83,6 +85,20 @@ class Server:
         if code is None:
             return ""
         return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}, exit code {code}"
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The processes behind the first one that were found gone first, by title."""
+        return tuple(f"{title} (process {pid})" for pid, title in self._lost.items() if pid != self.pid)
+
+    def look(self) -> None:
+        """Take note of the server's processes, while all is well."""
+        self._known = processes.titles(self.pid, self.marker)
+
+    def look_again(self) -> None:
+        """Find out which of them are gone, as soon as something is wrong: in a moment they all may be."""
+        if not self._lost:
+            self._lost = processes.gone(self._known, self.pid, self.marker)
 
     def wait(self, seconds: float) -> bool:
         """Return whether the server ends within ``seconds``."""
@@ -116,6 +132,10 @@ class Server:
         finally:
             self._dismiss_watchdog()
             self._strike_out_secrets()
+
+    def kill(self) -> None:
+        """Kill every process of the server, without waiting; it still has to be stopped."""
+        self._signal(signal.SIGKILL)
 
     def _kill(self) -> None:
         self._run(self.command.kill, _KILL_S)

@@ -1,0 +1,136 @@
+"""Duties: what a booted server is asked, each piece written as soon as it is whole; in which order is the placement's business."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import lease, observe
+from pytest_specdec.capture.answering import Answering
+from pytest_specdec.capture.arm import Arm
+from pytest_specdec.capture.scoring import PromptLogprobs, Scoring
+from pytest_specdec.capture.survey import Survey
+from pytest_specdec.config.config import Limits
+from pytest_specdec.files import records, scores, transcripts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_specdec.capture.ledger import Ledger
+    from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.recipes import Recipes
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.plan import Boot, Tokens
+    from pytest_specdec.model.workload import Workload
+
+__all__ = ["Duties"]
+
+_UNSAID_S = Limits().request_s
+"""The default of a workload's deadline and of the config's."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Duties:
+    """What one server is asked, with its own reporter."""
+
+    boot: Boot
+    recipes: Recipes
+    reporter: Reporter
+    ledger: Ledger
+    arm: Arm = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.arm = Arm(self.recipes.of(self.boot), tick=self.tick)
+
+    def start(self) -> None:
+        """Boot the server. Raises BootError, and then nothing of it is left."""
+        self.reporter.step(self.boot, "booting", self.boot.arm)
+        with self.loud():
+            self.arm.start()
+        try:
+            if self.ledger.is_news(self.arm.version):
+                records.write_environment(self.recipes.directory, observe.environment(self.recipes.config, self.arm.version))
+        except BaseException:
+            self.arm.stop(0.0)
+            raise
+        self.ledger.booted()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the server and enter what it did."""
+        self.reporter.step(self.boot, "stopping", self.boot.arm)
+        try:
+            self.arm.stop(0.0 if at_once else self.arm.recipe.stop_s)
+        finally:
+            self.ledger.ended(self.boot, self.arm)
+
+    def kill(self) -> None:
+        """Kill the server's processes, if it has any, from another thread than the one that works with it."""
+        self.arm.kill()
+
+    def survey(self) -> None:
+        """Find out what the server honours, where the plan wants to know."""
+        if self.boot.survey and self.arm.running:
+            name = self.boot.arms[0]
+            self.reporter.step(self.boot, "survey", name)
+            with self.loud():
+                vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
+                records.write_capabilities(self.recipes.directory, name, Survey(self.arm, vocabulary).run())
+
+    def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
+        """Return what sends ``workload`` to the server as the arm ``name``."""
+        deadline_s = self._request_s(workload)
+        return Answering(self.arm, workload, name=name, boot=self.boot.index, deadline_s=deadline_s, reporter=self.reporter, then=then)
+
+    def announce(self, name: str, workload: Workload) -> None:
+        """Say that the arm ``name`` answers ``workload`` from now on. Raises DeadlineError."""
+        self.reporter.check()
+        self.reporter.step(self.boot, "answering", name, workload.name, of=len(workload.requests) * workload.passes)
+
+    def keep(self, answering: Answering) -> None:
+        """Write what was answered."""
+        answered = answering.answered()
+        transcript, workload = answered.transcript, answered.transcript.workload
+        if answered.missing:
+            # Kept beside the whole ones under another name, so that nobody judges part of a workload for the whole of it.
+            transcript = replace(transcript, workload=f"{workload}.partial")
+        if not answered.missing or transcript.tokens:
+            transcripts.write(self.recipes.directory, transcript)
+        self.ledger.answered(transcript.arm, workload, answered.missing)
+
+    def scoring(self, workload: Workload) -> Scoring:
+        """Return what scores answers to ``workload`` here."""
+        scorer = PromptLogprobs(self.arm, self._request_s(workload))
+        return Scoring(arm=self.arm, under=self.boot.under, scorer=scorer, reporter=self.reporter)
+
+    def score(self, asked: Tokens, scoring: Scoring) -> None:
+        """Score one arm's answers to one workload and write the scores; nothing where there are no answers."""
+        self.reporter.check()
+        transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
+        if transcript is None:
+            return
+        self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
+        with self.loud():
+            scored = scoring.score(transcript, asked.atoms)
+        scores.write(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
+        self.ledger.scored(self.boot, asked, scored.missing)
+
+    @contextmanager
+    def loud(self) -> Iterator[None]:
+        """Say that this machine is at work."""
+        with lease.loud(self.lease_s, self.tick):
+            yield
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds that a lease is waited for."""
+        return min(self.reporter.left_s, lease.LONGEST_S)
+
+    def tick(self) -> None:
+        """Tell how far a step is that counts nothing. Raises DeadlineError."""
+        self.reporter.check()
+        self.reporter.update(0, 0)
+
+    def _request_s(self, workload: Workload) -> float:
+        """Return the workload's own deadline, or, where it says nothing, the config's."""
+        return self.recipes.config.limits.request_s if workload.deadline_s == _UNSAID_S else workload.deadline_s

@@ -1,0 +1,78 @@
+"""Extensions: a plan taken further by more requests of its own workloads, which are judged together with what is there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import estimate, schedule
+from pytest_specdec.capture.engines import engine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.workload import Request, Workload
+
+__all__ = ["base", "extended", "rounds"]
+
+
+def rounds(plan: Plan) -> int:
+    """Return how often the plan has been extended."""
+    return max((int(name.rpartition(".more")[2]) for names in plan.extensions.values() for name in names), default=0)
+
+
+def base(plan: Plan) -> Plan:
+    """Return the plan as it was before it was extended."""
+    added = {name for names in plan.extensions.values() for name in names}
+    boots = tuple(boot for boot in plan.boots if not added & {*boot.answers, *(asked.workload for asked in boot.scores)})
+    workloads = tuple(workload for workload in plan.workloads if workload.name not in added)
+    return replace(plan, boots=boots, workloads=workloads, extensions={})
+
+
+def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int) -> Plan:
+    """Return ``plan`` with as many requests again of the workloads ``deepest``, whole lists by name, for the variants ``pairs``.
+
+    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the draft models once.
+    """
+    if rounds(plan) >= round_:
+        return plan
+    added = [_further(plan, name, whole, round_) for name, whole in deepest.items()]
+    asked = tuple(pair for pair in plan.pairs if pair.name in pairs)
+    first = max(boot.index for boot in plan.boots) + 1
+    laid = schedule.once(asked, added, plan.placement)
+    boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(laid))
+    extensions = {**plan.extensions}
+    for name, one in zip(deepest, added, strict=True):
+        extensions[name] = (*extensions.get(name, ()), one.name)
+    return replace(
+        plan,
+        boots=(*plan.boots, *boots),
+        workloads=(*plan.workloads, *added),
+        extensions=extensions,
+        estimate_s=estimate.seconds(estimate.steps(boots, added, engine_of(plan.engine).pace)),
+    )
+
+
+def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:
+    known = plan.workload(name)
+    asked = [request for part in (name, *plan.extensions.get(name, ())) for request in plan.workload(part).requests]
+    source = _unasked(whole, {request.id for request in asked}, round_)
+    requests = tuple(request for request, _ in zip(source, asked, strict=False))
+    return replace(known, name=f"{name}.more{round_}", requests=requests)
+
+
+def _unasked(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
+    """Give the rest of the list, then all of it again and again under seeds that follow from request and round."""
+    yield from (request for request in whole.requests if request.id not in known)
+    lap = 0
+    while True:
+        lap += 1
+        for request in whole.requests:
+            again = f"{request.id}@{round_}.{lap}"
+            yield replace(request, id=again, body={**request.body, "seed": _seed(again)})
+
+
+def _seed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

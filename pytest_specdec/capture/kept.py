@@ -1,0 +1,96 @@
+"""Kept: what an earlier, unfinished capture of the same plan left whole, and what is still to be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import records, scores, transcripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.model.plan import Boot, Plan, Tokens
+
+__all__ = ["Kept", "discard", "of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Answers by (arm, workload), scores by (whose law, arm, workload), and the arms whose survey is there."""
+
+    answers: frozenset[tuple[str, str]]
+    scores: frozenset[tuple[str, str, str]]
+    surveys: frozenset[str]
+
+    def remaining(self, plan: Plan) -> tuple[Boot, ...]:
+        """Return the boots that still have something to do, cut to that."""
+        cut = (self._cut(boot) for boot in plan.boots)
+        return tuple(boot for boot in cut if boot.answers or boot.scores or boot.survey)
+
+    def has(self, boot: Boot, asked: Tokens) -> bool:
+        """Return whether the scores are there."""
+        return (boot.under, asked.arm, asked.workload) in self.scores
+
+    def _cut(self, boot: Boot) -> Boot:
+        return replace(
+            boot,
+            answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
+            scores=tuple(asked for asked in boot.scores if not self.has(boot, asked)),
+            survey=boot.survey and boot.arms[0] not in self.surveys,
+        )
+
+
+def of(directory: RunDirectory, plan: Plan) -> Kept:
+    """Return what is whole in ``directory``; what is not whole is as good as not there.
+
+    A timed workload is kept only when all arms have it: figures of two occasions are not compared.
+    """
+    wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
+    whole = {key for key in wanted if _is_whole(directory, plan, *key)}
+    torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
+    answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
+    asked = [(boot, tokens) for boot in plan.boots for tokens in boot.scores if (tokens.arm, tokens.workload) in answers]
+    return Kept(
+        answers=answers,
+        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if _is_scored(directory, boot.under, t)),
+        surveys=frozenset(records.read_capabilities(directory)),
+    )
+
+
+def discard(directory: RunDirectory, plan: Plan, kept: Kept) -> None:
+    """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
+    for boot in plan.boots:
+        for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in kept.answers):
+            directory.transcript(arm, name).unlink(missing_ok=True)
+            directory.transcript(arm, f"{name}.partial").unlink(missing_ok=True)
+        for asked in boot.scores:
+            if not kept.has(boot, asked):
+                directory.scores(boot.under, asked.arm, asked.workload).unlink(missing_ok=True)
+
+
+def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return what is answered again because a boot that is two arms answers for both."""
+    known = set(whole)
+    double = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
+    return {(arm, name) for arms, name in double if any((each, name) not in known for each in arms) for arm in arms}
+
+
+def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str) -> bool:
+    try:
+        found = transcripts.read(directory, arm, name)
+    except RunError:
+        return False
+    return found is not None and found.digest == plan.workload(name).digest
+
+
+def _is_scored(directory: RunDirectory, under: str, asked: Tokens) -> bool:
+    try:
+        transcript = transcripts.read(directory, asked.arm, asked.workload)
+        law = {score.key: score for score in scores.read(directory, under, asked.arm, asked.workload)}
+    except RunError:
+        return False
+    emitted = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}
+    return law.keys() == emitted.keys() and all(tuple(p.token_id for p in law[key].positions) == ids for key, ids in emitted.items())

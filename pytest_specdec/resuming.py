@@ -1,0 +1,111 @@
+"""Resume: a stored run is taken up again or taken further, under the very plan, config and machine that it was begun with."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec import place
+from pytest_specdec.capture import extension, observe
+from pytest_specdec.files import codec, records, yaml
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pytest_specdec.bench import Bench
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.workload import JSON, Workload
+
+__all__ = ["next_round", "plan"]
+
+_MOST = 4
+"""Differences that are told."""
+_FREE = {"estimate_s", "placement_reason"}
+"""Of a plan: said to people, decided by nothing."""
+
+
+def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> Plan:
+    """Return the plan by which the session takes up a stored run: the stored one, or that and more of what was inconclusive.
+
+    ``workloads`` are those of the selected tests, at their deepest. Raises pytest.UsageError.
+    """
+    root, settings = found.root, found.settings
+    option = "--specdec-continue" if settings.continued else "--specdec-resume"
+    stored = records.read_plan(RunDirectory.open(root))
+    _check(option, RunDirectory.open(root), found.config, extension.base(stored), found.plan)
+    if not settings.continued:
+        return stored
+    cells = _inconclusive(RunDirectory.open(root))
+    deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in cells}}
+    if not deepest:
+        msg = f"--specdec-continue: found no inconclusive sampling verdict in {root}/run.json; expected a run that more tokens would settle"
+        raise pytest.UsageError(msg)
+    round_ = getattr(config, "workerinput", {}).get(place.ROUND) or next_round(root)
+    return extension.extended(stored, deepest, [pair for pair, workload in cells if workload in deepest], round_)
+
+
+def next_round(root: Path) -> int:
+    """Return the number of the next extension."""
+    return extension.rounds(records.read_plan(RunDirectory.open(root))) + 1
+
+
+def _inconclusive(directory: RunDirectory) -> list[tuple[str, str]]:
+    """Return pair and workload of the sampling verdicts that the run's report calls inconclusive."""
+    try:
+        judgements = json.loads(directory.run.read_text(encoding="utf-8"))["judgements"]
+    except (OSError, ValueError, KeyError):
+        return []
+    verdicts = [(one, one.get("verdict") or {}) for one in judgements if one.get("family") == Family.SAMPLING]
+    return [(one["pair"], one["workload"]) for one, verdict in verdicts if verdict.get("outcome") == Outcome.INCONCLUSIVE]
+
+
+def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now: Plan) -> None:
+    """Raise pytest.UsageError, with the differences, when the run was begun with another config, plan or machine."""
+    kept, here = records.read_environment(directory), observe.environment(config, "")
+    machine = ("machine", kept.machine, here.machine)
+    client = ("pytest-specdec", kept.packages.get("pytest-specdec"), here.packages.get("pytest-specdec"))
+    found = [
+        *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),
+        *_differences("plan", _encoded(then), _encoded(now)),
+        *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),
+    ]
+    if found:
+        more = [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
+        told = "\n  ".join([*found[:_MOST], *more])
+        root = directory.root
+        msg = f"{option}: found another plan than that of {root}; expected the same config, selection, depth and machine\n  {told}"
+        raise pytest.UsageError(msg)
+
+
+def _data(text: str) -> JSON:
+    return yaml.load(text, "config.yaml").data
+
+
+def _encoded(plan: Plan) -> JSON:
+    encoded = codec.encode(plan)
+    assert isinstance(encoded, dict)
+    workloads = {workload.name: workload.digest for workload in plan.workloads}
+    return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads}
+
+
+def _differences(where: str, then: JSON, now: JSON) -> Iterator[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*then, *now]):
+            yield from _differences(f"{where}.{name}", then.get(name), now.get(name))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for index, (old, new) in enumerate(zip(then, now, strict=True)):
+            yield from _differences(f"{where}[{index}]", old, new)
+    elif then != now:
+        yield f"{where}: the run has {_short(then)}, found {_short(now)}"
+
+
+def _short(value: JSON, most: int = 60) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,88 @@
+"""What becomes of a death, a hang and a 5xx: replayed alone, named by process and request, and known of both arms."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.capture.launch import watchdog
+from pytest_specdec.capture.record import record
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.files import captured, transcripts
+from pytest_specdec.judge import liveness
+from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Depth, Family
+
+FAULTS = {"die_on": Ending.DIED, "hang_on": Ending.HUNG, "break_on": Ending.ERROR}
+
+
+@pytest.fixture
+def run(directory):
+    def _run(config, *workloads):
+        _run.plan = make(config, [Wanted(workload=w, family=Family.LIVENESS) for w in workloads], Depth.SMOKE, ["draft-k3"])
+        status = record(config, _run.plan, directory, deadline_s=None, tell=lambda _: None)
+        assert not list((directory.root / "servers").glob("*.json"))
+        return status
+
+    return _run
+
+
+@pytest.fixture
+def judged(run, directory):
+    return lambda: liveness.judge(captured.read(directory, run.plan, run.plan.cells[0], ()))
+
+
+@pytest.mark.parametrize("fault, ending", FAULTS.items())
+def test_what_fails_again_alone_is_a_finding_where_the_baseline_survives_it(run, judged, config, workload, with_args, fault, ending):
+    run(with_args(config, "draft-k3", **{fault: "p1 of greedy"}), workload(concurrency=1, deadline_s=0.7))
+    verdict = judged()
+    assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, f"1 {ending.value}")
+    assert "p1, alone on a fresh server too; the baseline answers it" in verdict.headline
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_the_baseline_does_not_survive_either_is_invalid(run, judged, config, workload, with_args, fault):
+    run(with_args(config, None, **{fault: "p1 of greedy"}), workload(concurrency=1, deadline_s=0.7))
+    verdict = judged()
+    assert verdict.outcome is Outcome.INVALID
+    assert "the baseline does not survive request p1 either" in verdict.headline
+
+
+@pytest.mark.parametrize("fault, ending", FAULTS.items())
+def test_what_does_not_recur_is_no_finding_and_no_pass(run, judged, config, workload, directory, with_args, fault, ending):
+    config = with_args(config, "draft-k3", **{fault: "p1 of greedy"}, only_once=str(directory.root / "once"))
+    assert run(config, workload(concurrency=1, deadline_s=0.7)).restarts == 1
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", ending, False)]
+    assert all(answer.ok for answer in transcript.answers)
+    assert judged().outcome is Outcome.INVALID
+
+
+def test_an_engine_core_that_is_killed_is_named_with_its_request(run, config, workload, directory, with_args):
+    """As vLLM does: a 500 first, then the API process goes too, with exit code 0."""
+    once = str(directory.root / "once")
+    status = run(with_args(config, "draft-k3", engine_core=True, kill_core_on="p2 of greedy", only_once=once), workload(concurrency=1))
+    (casualty,) = transcripts.read(directory, "draft-k3", "greedy").casualties
+    assert (casualty.request_id, casualty.ending, status.restarts) == ("p2", Ending.DIED, 1)
+    assert casualty.process.startswith("VLLM::EngineCore -c import time")
+    assert casualty.process.endswith("is gone; server, exit code 0")
+
+
+def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config, workload, directory, with_args, monkeypatch):
+    stopped, real = [], watchdog.send
+    monkeypatch.setattr(watchdog, "send", lambda number, pid, marker: (stopped.append((pid, marker)), real(number, pid, marker)))
+    once = str(directory.root / "once")
+    run(with_args(config, "draft-k3", engine_core=True, die_on="p2 of greedy", only_once=once), workload(concurrency=1))
+    (casualty,) = transcripts.read(directory, "draft-k3", "greedy").casualties
+    assert (casualty.request_id, casualty.process) == ("p2", "server, killed by SIGKILL, exit code -9")
+    assert stopped
+    assert not any(watchdog.members(pid, marker) for pid, marker in stopped)
+
+
+def test_a_boot_has_three_restarts_over_all_its_workloads(run, config, workload, with_args):
+    config = with_args(config, "draft-k3", die_on=" of ")
+    status = run(config, *(workload(name, requests=1) for name in ("one", "two", "three")))
+    assert (status.state, status.restarts) == (State.INCOMPLETE, 3)
+    assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "three")]
+    assert "the server is gone after 3 restarts" in status.missing[0].reason

@@ -1,0 +1,169 @@
+"""An unfinished capture is taken up again: what is whole stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture import kept as kept_answers
+from pytest_specdec.capture import record
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Depth, Family
+
+ARMS = ("baseline", "control", "draft-k3", "ngram-k3")
+
+
+@pytest.fixture(params=[Placement.IN_TURN, Placement.SIDE_BY_SIDE])
+def run(request, directory):
+    """Capture into one directory, again with ``again``; how a server misbehaves is not part of the plan."""
+
+    def _run(config, *workloads, depth=Depth.SMOKE, again=False):
+        config = replace(config, placement=request.param)
+        plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth)
+        return (record.resume if again else record.record)(config, plan, directory, deadline_s=None, tell=lambda _: None)
+
+    yield _run
+    assert not list((directory.root / "servers").glob("*.json"))
+
+
+def kept(directory, *names):
+    return {path: path.read_bytes() for name in names for path in directory.root.rglob(f"{name}.jsonl")}
+
+
+def booted(directory):
+    return {path.name: path.read_text().count("\nready\n") for path in (directory.root / "servers").glob("*.log")}
+
+
+def test_only_what_is_missing_is_captured(run, config, workload, directory, with_args):
+    asked = (workload(draft_scored=True), workload("other"))
+    first = run(with_args(config, "ngram-k3", boot="die"), *asked)
+    assert [(missing.arm, missing.workload) for missing in first.missing] == [("ngram-k3", "")]
+    before, boots = kept(directory, "greedy", "other"), booted(directory)
+    status = run(config, *asked, again=True)
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(kept(directory, "greedy", "other")) == len(before) + 4
+    after = booted(directory)
+    assert {name for name in after if after[name] > boots.get(name, 0)} == {n for n in after if "ngram" in n or "control" in n}
+    assert status.boots == first.boots + 2
+    assert status.wall_s > first.wall_s
+    assert {one.arm for one in status.served} == {"draft-k3", "ngram-k3", "control", "small"}
+
+
+def test_what_is_whole_boots_nothing(run, config, workload, directory):
+    run(config, workload(), depth=Depth.STANDARD)
+    boots = booted(directory)
+    assert run(config, workload(), depth=Depth.STANDARD, again=True).state is State.COMPLETE
+    assert booted(directory) == boots
+
+
+def test_a_timed_workload_that_one_arm_lacks_is_answered_again_by_all(run, config, workload, directory, with_args):
+    asked = (workload(), workload("speed", timed=True, passes=2, scored=False))
+    run(with_args(config, "ngram-k3", boot="die"), *asked)
+    greedy, speed = kept(directory, "greedy"), kept(directory, "speed")
+    assert run(config, *asked, again=True).state is State.COMPLETE
+    assert {path: path.read_bytes() for path in greedy} == greedy
+    assert all(path.read_bytes() != before for path, before in speed.items())
+    assert len(kept(directory, "speed")) == len(ARMS)
+
+
+@pytest.mark.parametrize("broken", ["transcript", "scores"])
+def test_a_torn_file_is_as_good_as_none(run, config, workload, directory, broken):
+    run(config, workload())
+    path = directory.transcript("draft-k3", "greedy") if broken == "transcript" else directory.scores("baseline", "draft-k3", "greedy")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert run(config, workload(), again=True).state is State.COMPLETE
+    transcript, law = transcripts.read(directory, "draft-k3", "greedy"), scores.read(directory, "baseline", "draft-k3", "greedy")
+    assert [tuple(p.token_id for p in score.positions) for score in law] == [answer.choice.token_ids for answer in transcript.answers]
+
+
+def test_scores_of_answers_that_are_gone_go_too(run, config, workload, directory):
+    run(config, workload())
+    plan = records.read_plan(directory)
+    directory.transcript("draft-k3", "greedy").unlink()
+    found = kept_answers.of(directory, plan)
+    assert ("draft-k3", "greedy") not in found.answers
+    kept_answers.discard(directory, plan, found)
+    assert not directory.scores("baseline", "draft-k3", "greedy").exists()
+    assert directory.scores("baseline", "ngram-k3", "greedy").exists()
+
+
+def test_servers_of_another_build_end_it_and_change_nothing(run, config, workload, directory, with_args):
+    run(with_args(config, "ngram-k3", boot="die"), workload())
+    environment = replace(records.read_environment(directory), engine_version="1.2.2")
+    records.write_environment(directory, environment)
+    before = kept(directory, "greedy")
+    status = run(config, workload(), again=True)
+    assert status.state is State.INCOMPLETE
+    assert "another build" in status.error
+    assert "1.2.2" in status.error
+    assert kept(directory, "greedy") == before
+    assert records.read_environment(directory) == environment
+
+
+KILLED = textwrap.dedent("""
+    import sys
+    sys.path.insert(0, {here!r})
+    from pathlib import Path
+    import conftest
+    from pytest_specdec.capture import engines
+    from pytest_specdec.capture.record import record
+    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.files import codec
+    import test_resume
+
+    engines.ENGINES = (conftest.FakeEngine(),)
+    root = Path({root!r})
+    config, plan = test_resume.planned(root, slow=60)
+
+    def tell(progress):
+        if progress.arm == "ngram-k3" and progress.doing == "answering":
+            print("answering", flush=True)
+
+    record(config, plan, RunDirectory.create(root / "runs" / "killed"), deadline_s=None, tell=tell)
+""")
+
+
+def planned(root, **args):
+    import conftest
+    from pytest_specdec.config.config import Config, EngineSettings, Limits, VariantSettings
+    from pytest_specdec.model.workload import Request, Route, Workload
+
+    variants = (
+        VariantSettings(name="draft-k3", args={"speculative-config": conftest.DRAFT}),
+        VariantSettings(name="ngram-k3", args={"speculative-config": conftest.NGRAM, **args}),
+    )
+    engine = EngineSettings(kind="fake", model="big")
+    config = Config(name="fake", path=root / "fake.yaml", text="", engine=engine, variants=variants, limits=Limits(boot_s=20.0, stop_s=1.0))
+    asked = tuple(Request(id=f"p{i}", route=Route.COMPLETIONS, body={"prompt": "p", "max_tokens": 2}) for i in range(4))
+    return config, make(config, [Wanted(workload=Workload(name="w", version=1, requests=asked), family=Family.GREEDY)], Depth.SMOKE)
+
+
+def test_a_capture_that_was_killed_is_taken_up_again(tmp_path):
+    script = KILLED.format(here=str(Path(__file__).parent), root=str(tmp_path))
+    capture = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    assert capture.stdout.readline() == "answering\n", capture.communicate()
+    capture.send_signal(signal.SIGKILL)
+    capture.communicate(timeout=30)
+    from pytest_specdec.files.directory import RunDirectory
+
+    directory = RunDirectory.open(tmp_path / "runs" / "killed")
+    assert records.read_status(directory).state is State.RUNNING
+    first = directory.transcript("draft-k3", "w").read_bytes()
+    config, plan = planned(tmp_path)
+    status = record.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    assert (status.state, status.boots) == (State.COMPLETE, 2)
+    assert directory.transcript("draft-k3", "w").read_bytes() == first

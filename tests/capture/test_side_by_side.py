@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from pytest_specdec.capture import ahead, room, waves
+from pytest_specdec.capture.record import record
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.scoring import Scoring
+from pytest_specdec.errors import PlanError
+from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.model.plan import Boot, Placement, Role, Tokens
+from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Depth, Family
+
+
+@pytest.fixture
+def beside(config):
+    """The config with its servers side by side."""
+
+    def _beside(servers=4, config=config):
+        return replace(config, placement=Placement.SIDE_BY_SIDE, limits=replace(config.limits, servers=servers))
+
+    return _beside
+
+
+@pytest.fixture
+def run(directory):
+    def _run(config, *workloads, depth=Depth.SMOKE, only=None, deadline_s=None):
+        plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth, only)
+        _run.plan = plan
+        return record(config, plan, directory, deadline_s=deadline_s, tell=lambda _: None)
+
+    yield _run
+    assert list((directory.root / "servers").glob("*.json")) == []
+
+
+def answered_and_scored(directory, arms, name="greedy"):
+    for arm in arms:
+        transcript = transcripts.read(directory, arm, name)
+        scored = scores.read(directory, "baseline", arm, name)
+        assert [[p.token_id for p in score.positions] for score in scored] == [list(a.choice.token_ids) for a in transcript.answers]
+        assert scored
+
+
+@pytest.mark.parametrize(
+    "depth, servers, boots", [(Depth.SMOKE, 4, 4), (Depth.SMOKE, 2, 4), (Depth.STANDARD, 4, 5), (Depth.STANDARD, 5, 5)]
+)
+def test_as_many_boots_as_in_turn_give_the_same_answers_and_scores(run, beside, workload, directory, depth, servers, boots):
+    status = run(beside(servers), workload(draft_scored=True), workload("speed", timed=True, passes=2, scored=False), depth=depth)
+    assert (status.state, status.missing, status.boots, status.restarts) == (State.COMPLETE, (), boots, 0)
+    answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
+    for arm in ("draft-k3", "control"):
+        assert {score.under for score in scores.read(directory, "small", arm, "greedy")} == {"small"}
+    logs = sorted((directory.root / "servers").glob("*.log"))
+    assert len(logs) == boots
+    assert all(log.read_text().count("\nready\n") == 1 for log in logs)
+    assert set(records.read_capabilities(directory)) == {"baseline", "draft-k3", "ngram-k3"}
+
+
+def test_timed_passes_go_there_and_back_again_and_nothing_runs_beside_them(run, beside, workload, directory):
+    run(beside(), workload(), workload("speed", requests=2, timed=True, passes=3, concurrency=1, scored=False))
+    sent = []
+    for arm in ("baseline", "control", "draft-k3", "ngram-k3"):
+        answers = transcripts.read(directory, arm, "speed").answers
+        sent += [(answer.timing.sent_s, answer.timing.done_s, arm, answer.pass_index) for answer in answers]
+    sent.sort()
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(sent))
+    there = ["baseline", "control", "draft-k3", "ngram-k3"]
+    assert [arm for _, _, arm, _ in sent[::2]] == [*there, *reversed(there), *there]
+    others = [a.timing for arm in there for a in transcripts.read(directory, arm, "greedy").answers]
+    assert min(timing.sent_s for timing in others) >= sent[-1][1]
+
+
+def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workload, directory, with_args):
+    scored_at = []
+    config = with_args(beside(), "draft-k3", slow=0.3)
+    with pytest.MonkeyPatch.context() as patched:
+        real = Scoring.ahead
+        patched.setattr(Scoring, "ahead", lambda self, asked: (real(self, asked), scored_at.append(time.monotonic())))
+        run(config, workload(requests=8, concurrency=1), only=["draft-k3"])
+    last = transcripts.read(directory, "draft-k3", "greedy").answers[-1].timing
+    assert sum(at < last.sent_s for at in scored_at) >= 5
+    answered_and_scored(directory, ("baseline", "control", "draft-k3"))
+
+
+def test_what_cannot_be_scored_ahead_is_scored_in_its_turn(run, beside, workload, directory, monkeypatch):
+    monkeypatch.setattr(ahead.Ahead, "start", lambda _: None)
+    monkeypatch.setattr(ahead, "_LONGEST", 1)
+    monkeypatch.setattr(ahead.Ahead, "_put", lambda *_: None)
+    assert run(beside(), workload()).state is State.COMPLETE
+    answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
+
+
+def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, beside, workload, directory, with_args):
+    status = run(with_args(beside(), "draft-k3", boot="die"), workload(), workload("speed", timed=True, scored=False))
+    assert (status.state, status.error) == (State.INCOMPLETE, "")
+    assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "")]
+    answered_and_scored(directory, ("baseline", "control", "ngram-k3"))
+
+
+def test_without_the_scoring_baseline_the_capture_ends(run, beside, workload, with_args):
+    status = run(with_args(beside(), "baseline", boot="die"), workload())
+    assert status.state is State.INCOMPLETE
+    assert "died at boot" in status.error
+    assert {missing.arm for missing in status.missing} >= {"baseline", "control"}
+
+
+def test_a_death_is_found_and_replayed_beside_others(run, beside, workload, directory, with_args):
+    status = run(with_args(beside(), "draft-k3", die_on="p2 of greedy"), workload())
+    assert (status.state, status.restarts) == (State.COMPLETE, 2)
+    assert [c.request_id for c in transcripts.read(directory, "draft-k3", "greedy").casualties if c.recurred] == ["p2"]
+    assert transcripts.read(directory, "ngram-k3", "greedy").casualties == ()
+
+
+def test_a_bug_in_one_lane_is_raised_and_leaves_no_server(run, beside, workload, directory, monkeypatch):
+    from pytest_specdec.capture.duties import Duties
+
+    def survey(self):
+        raise ZeroDivisionError(os.getpid())
+
+    monkeypatch.setattr(Duties, "survey", survey)
+    with pytest.raises(ZeroDivisionError):
+        run(beside(), workload())
+    assert records.read_status(directory).state is State.INCOMPLETE
+
+
+def test_no_server_is_started_after_the_deadline(run, beside, workload):
+    status = run(beside(), workload(), deadline_s=-1.0)
+    assert (status.boots, status.state) == (0, State.INCOMPLETE)
+    assert "used up" in status.error
+
+
+def test_every_boot_says_how_busy_its_server_was(run, beside, workload, directory):
+    status = run(beside(), workload(), depth=Depth.STANDARD)
+    assert [(one.boot, one.arm) for one in status.served] == [(0, "baseline"), (1, "draft-k3"), (2, "ngram-k3"), (3, "control")]
+    assert all(0 < one.busy <= 1 and one.readiness_s > 0 and one.wall_s > 0 for one in status.served)
+    assert records.read_status(directory).served == status.served
+
+
+def boot(arm, *, scores=False):
+    asked = (Tokens(arm="v", workload="w", atoms=5),) if scores else ()
+    return Boot(index=0, role=Role.VARIANT, arm=arm, scores=asked)
+
+
+def test_what_scores_stays_while_there_is_room_for_one_more():
+    base, draft, other = boot("base", scores=True), boot("draft", scores=True), boot("other", scores=True)
+    one, two, control = boot("one"), boot("two"), boot("control")
+    everything = (base, draft, one, two, control)
+    assert waves.of(everything, 5) == waves.Waves(staying=(base, draft), waves=((one, two, control),))
+    assert waves.of(everything, 4) == waves.Waves(staying=(base, draft), waves=((one, two), (control,)))
+    assert waves.of(everything, 3) == waves.Waves(staying=(base, draft), waves=((one,), (two,), (control,)))
+    assert waves.of(everything, 2) == waves.Waves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
+    assert waves.of((base, draft, other), 2) == waves.Waves(staying=(base,), waves=((draft,), (other,)))
+    assert waves.of((base,), 2) == waves.Waves(staying=(base,), waves=((),))
+
+
+@pytest.mark.parametrize(
+    "total, one, placement, servers",
+    [(64.0, 2.0, Placement.SIDE_BY_SIDE, 4), (8.0, 2.5, Placement.SIDE_BY_SIDE, 2), (8.0, 4.0, Placement.IN_TURN, 1)],
+)
+def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, monkeypatch, total, one, placement, servers):
+    from pytest_specdec.capture import engines
+    from pytest_specdec.capture.engines.protocol import Footprint
+
+    monkeypatch.setattr(room.observe, "memory_gib", lambda: total)
+    monkeypatch.setattr(type(engines.ENGINES[-1]), "footprint", lambda *_, **__: Footprint(memory_gib=one))
+    plan = make(replace(config, placement=Placement.AUTO), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
+    assert (plan.placement, plan.servers) == (placement, servers)
+    assert plan.placement_reason == f"one server takes about {one:.1f} GiB of {total:.0f}"
+
+
+@pytest.mark.parametrize("share, placement", [(0.45, Placement.SIDE_BY_SIDE), (0.92, Placement.IN_TURN)])
+def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
+    from pytest_specdec.capture.engines.vllm import Vllm
+
+    monkeypatch.setattr(room, "accelerated", lambda: True)
+    args = {} if share == 0.92 else {"gpu-memory-utilization": share}
+    config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
+    assert room.of(config, Vllm()).placement is placement
+
+
+def test_a_size_that_is_not_known_means_in_turn(config):
+    from pytest_specdec.capture.engines.vllm import Vllm
+
+    config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
+    found = room.of(config, Vllm())
+    assert (found.placement, found.reason) == (Placement.IN_TURN, "how much memory a server takes is not known before it is started")
+
+
+def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
+    with pytest.raises(PlanError, match="cannot share a port"):
+        make(with_args(beside(), port=8000), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
+    assert room.of(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
