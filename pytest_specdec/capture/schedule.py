@@ -103,7 +103,7 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
     """Say whether ``depth`` sends anything of it; at smoke depth the survey comes too late for workloads that depend on it."""
-    return bool(workload.at(depth).requests) and not (depth is Depth.SMOKE and workload.survey)
+    return workload.take.get(depth) != 0 and not (depth is Depth.SMOKE and workload.survey)
 
 
 def _order(workload: Workload) -> tuple[bool, bool, str]:
