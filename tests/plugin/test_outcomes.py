@@ -25,7 +25,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("verdict, config, args, expected, code", CASES, ids=[" ".join([c[0], c[1].strip(), *c[2]]) for c in CASES])
-def test_a_verdict_becomes_an_outcome(project, verdict, config, args, expected, code):  # noqa: PLR0917 - a table of cases
+def test_a_verdict_becomes_an_outcome(project, verdict, config, args, expected, code):
     body = ", body={'response_format': {'type': 'json_schema'}}"
     result = project.config(config).outcome(verdict, body).run(*args)
     result.assert_outcomes(**expected)

@@ -64,7 +64,7 @@ def test_a_run_that_could_not_judge_says_so(make_run, verdicts, judged):
         (Outcome.INVALID, Result.FAILED, "c INVALID", Tone.BAD),
     ],
 )
-def test_every_outcome_has_its_words_and_tone(verdicts, judged, outcome, result, text, tone):  # noqa: PLR0917 - a table of cases
+def test_every_outcome_has_its_words_and_tone(verdicts, judged, outcome, result, text, tone):
     shown = matrix.cell((judged(replace(verdicts["greedy"], outcome=outcome, cell="c"), result),))
     assert (shown.text, shown.tone) == (text, tone)
 
