@@ -116,7 +116,7 @@ KILLED = textwrap.dedent("""
     import sys
     sys.path.insert(0, {here!r})
     from pathlib import Path
-    import conftest
+    from tests.capture import conftest
     from pytest_specdec.capture import engines
     from pytest_specdec.capture.record import record
     from pytest_specdec.files.directory import RunDirectory
@@ -136,7 +136,7 @@ KILLED = textwrap.dedent("""
 
 
 def planned(root, **args):
-    import conftest
+    from tests.capture import conftest
     from pytest_specdec.config.config import Config, EngineSettings, Limits, VariantSettings
     from pytest_specdec.model.workload import Request, Route, Workload
 
