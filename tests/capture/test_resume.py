@@ -136,9 +136,9 @@ KILLED = textwrap.dedent("""
 
 
 def planned(root, **args):
-    from tests.capture import conftest
     from pytest_specdec.config.config import Config, EngineSettings, Limits, VariantSettings
     from pytest_specdec.model.workload import Request, Route, Workload
+    from tests.capture import conftest
 
     variants = (
         VariantSettings(name="draft-k3", args={"speculative-config": conftest.DRAFT}),
