@@ -12,7 +12,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
-MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 8, Depth.STANDARD: 24})
+MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20})
 
 
 @pytest.mark.specdec(MIXED, family="greedy")

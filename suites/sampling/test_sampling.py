@@ -12,7 +12,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL, COPY
 
-OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 26, Depth.STANDARD: 64})
+OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 20, Depth.STANDARD: 56})
 NUCLEUS = ALL.sampled(temperature=1.0, top_p=0.9, max_tokens=64, requests=320, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24})
 # Drafters that copy speak up where the text repeats itself: cool, and on prompts that ask for it.
 COOL = COPY.sampled(temperature=0.6, max_tokens=64, requests=160, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24})

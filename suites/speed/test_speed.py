@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec import judge
 from pytest_specdec.prompts import SPEED
 
-VACATION = SPEED.speed(max_tokens=96, passes=4)
+VACATION = SPEED.speed(max_tokens=80, passes=4)
 
 
 @pytest.mark.specdec(VACATION, family="speed")

@@ -11,7 +11,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import JSON_TASKS
 
-DOCUMENTS = JSON_TASKS.structured(max_tokens=128, concurrency=16, take={Depth.SMOKE: 8, Depth.STANDARD: 16})
+DOCUMENTS = JSON_TASKS.structured(max_tokens=128, concurrency=16, take={Depth.SMOKE: 8, Depth.STANDARD: 12})
 
 
 @pytest.mark.specdec(DOCUMENTS, family="structured")
