@@ -70,14 +70,15 @@ class Acceptance:
         if bettor.guessed:
             return False
         if bettor.fault not in {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}:
-            return not self._repeats
-        if self.repeated is not None and self._repeats != (bettor.name in REPEATING):
+            return not self.repeats
+        if self.repeated is not None and self.repeats != (bettor.name in REPEATING):
             return False
         less = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
         return -self._tolerance <= less <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
 
     @property
-    def _repeats(self) -> bool:
+    def repeats(self) -> bool:
+        """Whether recovered tokens are the rejected draft tokens more often than by chance: a sound residual gives them no mass."""
         return self.repeated is not None and self.repeated >= ENOUGH_REPEATS
 
     def __str__(self) -> str:
@@ -132,7 +133,9 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
         return "accept-all"
     if seen is None:
         return _called(_placed(book.winner, book, observed))
-    allowed = [bettor for bettor in book.bettors if seen.allows(bettor)] or [book.winner]
+    allowed = [bettor for bettor in book.bettors if seen.allows(bettor)]
+    if not allowed:
+        return Fault.RESIDUAL.value if seen.repeats else _called(_placed(book.winner, book, observed))
     return _called(_placed(max(allowed, key=lambda bettor: bettor.log_wealth), book, observed))
 
 
@@ -144,12 +147,13 @@ def _never_rejected(observed: Observed) -> bool:
 def _placed(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
     """Return the richest bettor on stale state where ``bettor`` bets everywhere and earned less than half its due before any rejection.
 
-    A fault that is everywhere pays there as elsewhere: then betting behind rejections only earns its share of the tokens less.
+    A fault that is everywhere pays there as elsewhere: then betting behind rejections only earns its share of the tokens less. Tokens of
+    the prefill do not count: nothing was drafted for them, so they may be right under any fault.
     """
     state = book.richest({Fault.STATE})
     if bettor.fault not in EVERYWHERE or state is None:
         return bettor
-    before = 1.0 - float(observed.places.rejected_before.mean())
+    before = float((~observed.places.rejected_before & (observed.places.drafted > 0)).mean())
     return state if state.log_wealth > bettor.log_wealth * (1.0 - before / 2.0) else bettor
 
 

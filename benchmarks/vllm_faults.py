@@ -1,0 +1,232 @@
+"""Which fault planted in a real vLLM is caught by what, and after how many tokens: ``python -m benchmarks.vllm_faults``.
+
+Writes one config whose variants are healthy, stock and faulty builds of those in suites/configs/vllm-cpu.yaml, runs the suites on it (one
+baseline serves them all), and prints fault by fault what turned red. Needs ``make vllm-env``. A run that was broken off is taken up again
+by the same command.
+
+``--lane`` is the short form for every change: smoke depth, the healthy variants green, the stock build red in sampling and at the request
+with top_k, two planted faults red. Exit 1 when one of them is not as expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.files import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "suites" / "configs" / "vllm-cpu.yaml"
+FIXES = "fix-expand,fix-topk"
+VARIABLE = "SPECDEC_VLLM_PATCHES"
+HEALTHY, STOCK = "healthy", "stock"
+FAULTS = (
+    "accept-all",
+    "lenient",
+    "recover-argmax",
+    "residual-from-p",
+    "stale-bonus",
+    "kv-stale",
+    "penalties-ignored",
+    "grammar-skipped",
+)
+DRAFTERS = ("ngram-k3", "draft-k3", "draft-prob-k3", "eagle3-k3")
+FAMILIES = ("greedy", "sampling", "structured", "parameters", "liveness")
+BAD = {"fail", "not speculating"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A variant of the run: a way of drafting, and what was done to the engine."""
+
+    drafter: str
+    fault: str = HEALTHY
+
+    @property
+    def name(self) -> str:
+        """The variant's name in the config."""
+        return self.drafter if self.fault == HEALTHY else f"{self.drafter}-{self.fault}"
+
+    @property
+    def patches(self) -> str:
+        """The value of the environment variable that the plugin reads."""
+        return {HEALTHY: FIXES, STOCK: ""}.get(self.fault, f"{FIXES},{self.fault}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a run of the lane has to say about a build."""
+
+    build: Build
+    red: Mapping[str, str] = field(default_factory=dict)
+    """By family, a word that its verdict must contain; families that are not named must not be red."""
+
+
+LANE = (
+    *(Expected(build=Build(drafter=drafter)) for drafter in DRAFTERS),
+    Expected(build=Build(drafter="draft-k3", fault=STOCK), red={"sampling": "evidence", "liveness": "top_k"}),
+    Expected(build=Build(drafter="draft-k3", fault="lenient"), red={"sampling": "lenient"}),
+    Expected(
+        build=Build(drafter="eagle3-k3", fault="accept-all"),
+        red={"greedy": "draft tokens accepted without verification", "sampling": "accept-all"},
+    ),
+)
+
+
+def main() -> int:
+    """Run what was asked for and print it; 1 when the lane or a healthy build is not as expected, 2 when there is no run to read."""
+    options = _options()
+    expected = LANE if options.lane else [Expected(build=build) for build in _builds(options.drafters, options.faults)]
+    folder: Path = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    depth = "smoke" if options.lane else options.depth
+    _capture(folder, [one.build for one in expected], depth, "side-by-side" if options.servers > 1 else "in-turn", options.servers)
+    document = folder / "run" / "run.json"
+    if not document.exists():
+        print(f"no {document}: the suites did not come to a verdict", file=sys.stderr)
+        return 2
+    run = json.loads(document.read_text())
+    print("\n".join(table(run, [one.build for one in expected])))
+    if options.results:
+        options.results.write_text("\n".join(markdown(run, [one.build for one in expected])) + "\n")
+    wrong = [line for one in expected for line in surprises(run, one, strict=options.lane or one.build.fault == HEALTHY)]
+    print("\n".join(wrong) or "all as expected")
+    return int(bool(wrong))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lane", action="store_true", help="the short form, with what is expected of it")
+    parser.add_argument("--faults", nargs="+", choices=[HEALTHY, STOCK, *FAULTS], default=[STOCK, *FAULTS], metavar="FAULT")
+    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS), metavar="VARIANT")
+    parser.add_argument("--depth", choices=("smoke", "standard", "deep"), default="standard")
+    parser.add_argument("--servers", type=int, default=1, help="that may run at once; default 1, in turn")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "vllm-faults", help="of the config and the run")
+    parser.add_argument("--results", type=Path, help="where to write the table as Markdown")
+    return parser.parse_args()
+
+
+def _builds(drafters: Iterable[str], faults: Iterable[str]) -> list[Build]:
+    wanted = list(faults)
+    return [Build(drafter=drafter, fault=fault) for fault in wanted for drafter in drafters]
+
+
+def config(builds: Sequence[Build], placement: str, servers: int) -> dict[str, JSON]:
+    """Return suites/configs/vllm-cpu.yaml with ``builds`` for its variants and paths that hold anywhere."""
+    read = yaml.load(CONFIG.read_text(), str(CONFIG)).data
+    assert isinstance(read, dict)
+    known = {name: _absolute(variant) for name, variant in read["variants"].items()}
+    engine = read["engine"]
+    engine |= {"venv": _path(engine["venv"]), "model": _path(engine["model"])}
+    limits = {**read["limits"], "servers": servers}
+    variants = {build.name: {**known[build.drafter], "env": {VARIABLE: build.patches}} for build in builds}
+    return {**read, "engine": engine, "variants": variants, "placement": placement, "limits": limits}
+
+
+def _absolute(variant: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    args = variant["args"]
+    assert isinstance(args, dict)
+    setting = args["speculative-config"]
+    assert isinstance(setting, dict)
+    if "model" in setting:
+        setting = {**setting, "model": _path(str(setting["model"]))}
+    return {**variant, "args": {**args, "speculative-config": setting}}
+
+
+def _path(relative: str) -> str:
+    return str((CONFIG.parent / relative).absolute())
+
+
+def _capture(folder: Path, builds: Sequence[Build], depth: str, placement: str, servers: int) -> None:
+    written, run = folder / "vllm-faults.yaml", folder / "run"
+    text = yaml.dump(config(builds, placement, servers))
+    if run.exists() and (not written.exists() or written.read_text() != text):
+        shutil.rmtree(run)  # of another selection
+    written.write_text(text)
+    where = ["--specdec-resume" if (run / "plan.json").exists() else "--specdec-run-dir", str(run)]
+    suites = [str(path) for family in FAMILIES if (path := ROOT / "suites" / family).is_dir()]
+    options = ["--specdec-config", str(written), "--specdec-depth", depth, *where, "-q", "-p", "no:cacheprovider"]
+    subprocess.run([sys.executable, "-m", "pytest", *suites, *options], cwd=ROOT, check=False)
+
+
+def surprises(run: Mapping[str, JSON], expected: Expected, *, strict: bool) -> list[str]:
+    """Return a line for each verdict on a build that is not what it should be; with ``strict`` also for red ones that were not expected."""
+    said: dict[str, str] = {}
+    for family, judgements in _by_family(run, expected.build).items():
+        red = [one for one in judgements if _is_red(one)]
+        if red:
+            said[family] = " ".join(_words(one) for one in red)
+    lines = []
+    for family, word in expected.red.items():
+        if word not in said.get(family, ""):
+            lines.append(f"{expected.build.name}: {family} should be red and say {word!r}; it is {said.get(family, 'green')!r}")
+    if strict:
+        lines += [f"{expected.build.name}: {family} is red: {text}" for family, text in said.items() if family not in expected.red]
+    return lines
+
+
+def table(run: Mapping[str, JSON], builds: Sequence[Build]) -> list[str]:
+    """Return a line per build: what turned red, under which name, after how many tokens."""
+    rows = [("fault", "variant", "caught by", "named", "tokens to alarm"), *(_row(run, build) for build in builds)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def markdown(run: Mapping[str, JSON], builds: Sequence[Build]) -> list[str]:
+    """Return the table for a page, with the date and the environment of the run."""
+    environment = run["environment"]
+    assert isinstance(environment, dict)
+    where = ", ".join(f"{key} {environment[key]}" for key in ("engine", "engine_version", "processor", "cores", "python", "system"))
+    head = ["fault", "variant", "caught by", "named", "tokens to alarm"]
+    rows = [head, ["---"] * len(head), *(list(_row(run, build)) for build in builds)]
+    return [f"Captured {run['made_at']}, depth {run['plan']['depth']}; {where}.", "", *(f"| {' | '.join(row)} |" for row in rows)]  # type: ignore[index,call-overload]
+
+
+def _row(run: Mapping[str, JSON], build: Build) -> tuple[str, str, str, str, str]:
+    caught = [(family, one) for family, found in _by_family(run, build).items() for one in found if _is_red(one)]
+    families = list(dict.fromkeys(family for family, _ in caught))
+    names = list(dict.fromkeys(name for _, one in caught if (name := str(one["verdict"]["names"]))))  # type: ignore[index,call-overload]
+    tokens = [f"{one['workload']} {figures['tokens_to_alarm']:.0f}" for _, one in caught if "tokens_to_alarm" in (figures := _figures(one))]
+    return (build.fault, build.drafter, ", ".join(families) or "nothing", "; ".join(names) or "-", ", ".join(tokens) or "-")
+
+
+def _by_family(run: Mapping[str, JSON], build: Build) -> dict[str, list[Mapping[str, JSON]]]:
+    found: dict[str, list[Mapping[str, JSON]]] = {}
+    judgements = run["judgements"]
+    assert isinstance(judgements, list)
+    for one in judgements:
+        if one["pair"] == build.name:
+            found.setdefault(str(one["family"]), []).append(one)
+    return found
+
+
+def _is_red(judgement: Mapping[str, JSON]) -> bool:
+    verdict = judgement["verdict"]
+    if not isinstance(verdict, dict):
+        return judgement["result"] not in {"passed", "skipped"}
+    return verdict["outcome"] in BAD or verdict["outcome"] == "invalid"
+
+
+def _words(judgement: Mapping[str, JSON]) -> str:
+    verdict = judgement["verdict"]
+    return f"{verdict['names']} {verdict['headline']}" if isinstance(verdict, dict) else f"no verdict: {judgement['result']}"
+
+
+def _figures(judgement: Mapping[str, JSON]) -> Mapping[str, float]:
+    verdict = judgement["verdict"]
+    return verdict["figures"] if isinstance(verdict, dict) else {}  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
