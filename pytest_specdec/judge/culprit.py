@@ -26,12 +26,24 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
     Ints = npt.NDArray[np.int64]
 
-__all__ = ["ACCEPTED_UNVERIFIED", "BONUS", "NOT_ROLLED_BACK", "RECOVERED", "UNNAMED", "culprit"]
+__all__ = [
+    "ACCEPTED_UNVERIFIED",
+    "BONUS",
+    "IGNORED",
+    "IGNORED_AT_DRAFTS",
+    "NOT_ROLLED_BACK",
+    "RECOVERED",
+    "UNNAMED",
+    "culprit",
+    "unheeded",
+]
 
 ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"
 NOT_ROLLED_BACK = "state after a rejected draft: the KV cache is not rolled back"
 RECOVERED = "the token in place of a rejected draft token is not the target's"
 BONUS = "the token behind a fully accepted draft is not the target's"
+IGNORED = "penalties or biases are ignored"
+IGNORED_AT_DRAFTS = f"{IGNORED} at draft positions"
 UNNAMED = "emits tokens that the baseline does not choose"
 
 _MOST = 0.9
@@ -56,6 +68,17 @@ def culprit(captured: Captured, answers: Sequence[Forced], gap: float) -> str:
         return ACCEPTED_UNVERIFIED
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
     return _by_slot(wrong, places, after)
+
+
+def unheeded(captured: Captured, answers: Sequence[Forced], raw: Sequence[Forced], gap: float) -> str:
+    """Return that penalties or biases are ignored where the wrong tokens of ``answers`` are right by the ``raw`` law; empty otherwise."""
+    wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
+    plain = np.concatenate([np.array(mine.gaps) <= gap for mine in raw])
+    if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
+        return ""
+    known = drafting(captured)
+    places = joined([_places(known, mine.answer) for mine in answers])
+    return IGNORED_AT_DRAFTS if places.known.any() and _in(wrong, places.draft_slot, places.known) else IGNORED
 
 
 def _by_slot(wrong: Bools, places: Places, after: Bools) -> str:

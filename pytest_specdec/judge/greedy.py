@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import culprit
 from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.parting import parting
+from pytest_specdec.judge.penalised import PLAIN, additions
 from pytest_specdec.judge.refusal import refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.greedy_gap import Difference, Forced
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.score import Score
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
 
@@ -54,15 +56,15 @@ def judge(captured: Captured) -> Verdict:
 
     One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when they are more than both
     the control shows (Fisher, one-sided) and logit noise at the tolerance's own level would cause (binomial), each at the captured share of
-    alpha. Strings are compared for the report only.
+    alpha. Strings are compared for the report only. Presence and frequency penalties and biases are the baseline's choice too.
     """
     return casualty(captured) or refusal(captured) or _scored(captured)
 
 
 def _scored(captured: Captured) -> Verdict:
     try:
-        mine = forced(captured.speculative, captured.scores.get(captured.arm, ()))
-        peers = tuple(each for peer in _peers(captured) for each in forced(peer, captured.scores.get(peer.arm, ())))
+        mine = forced(captured.speculative, _scores(captured, captured.arm))
+        peers = tuple(each for peer in _peers(captured) for each in forced(peer, _scores(captured, peer.arm)))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(each.positions for each in mine):
@@ -76,6 +78,13 @@ def _scored(captured: Captured) -> Verdict:
         or speculating(captured)
         or _passed(captured, tally)
     )
+
+
+def _scores(captured: Captured, arm: str) -> tuple[Score, ...]:
+    """Return the scores of ``arm``'s tokens with what each request asks to be added to the logits."""
+    wishes = {request.id: additions(request.body) for request in captured.workload.requests}
+    known = captured.scores.get(arm, ())
+    return tuple(replace(one, positions=wishes.get(one.request_id, PLAIN).on(one.positions)) for one in known)
 
 
 def _peers(captured: Captured) -> tuple[Transcript, ...]:
@@ -108,7 +117,7 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
         ((_first_wrong(each, tally.allowed.gap), each) for each in tally.mine if _is_wrong(each, tally.allowed.gap)), key=_place
     )
     theirs = {answer.key: answer for answer in captured.baseline.answers}.get(first.answer.key)
-    name = culprit.UNNAMED if captured.is_control else culprit.culprit(captured, tally.mine, tally.allowed.gap)
+    name = _name(captured, tally)
     where = f"request {first.answer.request_id}, token {index + 1} of {len(first.gaps)}"
     return say(
         captured,
@@ -120,6 +129,16 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
         names="" if name == culprit.UNNAMED else name,
         figures=_figures(tally),
     )
+
+
+def _name(captured: Captured, tally: Tally) -> str:
+    if captured.is_control:
+        return culprit.UNNAMED
+    if any(additions(request.body) for request in captured.workload.requests):
+        raw = forced(captured.speculative, captured.scores.get(captured.arm, ()))
+        if found := culprit.unheeded(captured, tally.mine, raw, tally.allowed.gap):
+            return found
+    return culprit.culprit(captured, tally.mine, tally.allowed.gap)
 
 
 def _place(found: tuple[int, Forced]) -> tuple[int, str, int]:

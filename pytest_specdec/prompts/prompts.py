@@ -55,12 +55,21 @@ class Prompts:
         return cls(name=name, category="mixed", items=tuple(item for taken in rounds for item in taken if item is not None))
 
     def greedy(
-        self, *, max_tokens: int = 128, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[Traffic]
+        self,
+        *,
+        max_tokens: int = 128,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        name: str = "",
+        take: Mapping[Depth, int] | None = None,
+        **traffic: Unpack[Traffic],
     ) -> Workload:
-        """Return one request per prompt at temperature 0."""
-        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+        """Return one request per prompt at temperature 0; penalties that are None are left out of the bodies."""
+        asked = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
+        penalties: dict[str, JSON] = {key: value for key, value in asked if value is not None}
+        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
         requests = [_request(prompt, body) for prompt in self.items]
-        return _workload(name or f"{self.name}-greedy", requests, take, traffic)
+        return _workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, traffic)
 
     def sampled(
         self,

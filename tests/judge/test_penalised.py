@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.culprit import IGNORED, IGNORED_AT_DRAFTS
+from pytest_specdec.judge.penalised import Additions, additions
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.score import Position
+from pytest_specdec.model.verdict import Outcome
+from tests.judge.captured_values import VARIANT, answer, captured, score
+
+OTHER = 7
+
+
+def two_atoms(token: int, *, chosen: int | None = None, gap: float = 0.5) -> Position:
+    """``token`` is the raw favourite, OTHER lies ``gap`` below."""
+    laid = {token: -0.5, OTHER: -0.5 - gap}
+    mine = token if chosen is None else chosen
+    return Position(token_id=mine, logprob=laid[mine], atom_ids=tuple(laid), atom_logprobs=tuple(laid.values()))
+
+
+def test_presence_counts_once_and_frequency_each_time():
+    law = Additions(presence=0.8, frequency=0.3).on([two_atoms(1), two_atoms(1), two_atoms(1)])
+    assert [round(position.logprob, 6) for position in law] == [-0.5, -1.6, -1.9]
+    assert [position.atom_ids[0] for position in law] == [1, OTHER, OTHER]
+
+
+def test_a_bias_needs_no_history():
+    (position,) = Additions(bias={OTHER: 1.0}).on([two_atoms(1)])
+    assert (position.atom_ids, position.logprob) == ((OTHER, 1), -0.5)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, Additions()),
+        ({"presence_penalty": 1, "frequency_penalty": None}, Additions(presence=1.0)),
+        ({"frequency_penalty": 0.5, "logit_bias": {"7": -100}}, Additions(frequency=0.5, bias={7: -100.0})),
+    ],
+)
+def test_a_body_says_what_is_added(body, expected):
+    assert additions(body) == expected
+    assert bool(additions(body)) == (expected != Additions())
+
+
+def penalised(chosen: list[list[int]], windows: tuple[int, ...] | None = None) -> Captured:
+    """Answers under a presence penalty of 1: token 1 is the raw favourite everywhere, half a nat above OTHER."""
+    right = [1, OTHER, *[1] * 28]  # both are held after two tokens, so that the favourite comes back
+    mine = [answer(f"chat-{i:02}", tuple(tokens), windows=windows) for i, tokens in enumerate(chosen)]
+    theirs = [answer(f"chat-{i:02}", tuple(right)) for i in range(len(chosen))]
+    laws = {arm: [_scored(arm, each) for each in answers] for arm, answers in ((VARIANT, mine), ("control", theirs), ("baseline", theirs))}
+    seen = captured("greedy", mine, theirs, theirs, scores={arm: tuple(scores) for arm, scores in laws.items()})
+    asked = tuple(replace(request, body={**request.body, "presence_penalty": 1.0}) for request in seen.workload.requests)
+    return replace(seen, workload=replace(seen.workload, requests=asked))
+
+
+def _scored(arm, each):
+    positions = tuple(two_atoms(1, chosen=token) for token in each.choice.token_ids)
+    return replace(score(arm, each, ()), positions=positions)
+
+
+def test_the_penalised_favourite_is_the_baselines_choice():
+    verdict = greedy.judge(penalised([[1, OTHER, *[1] * 28]] * 10))
+    assert verdict.outcome is Outcome.PASS
+
+
+def test_the_raw_favourite_is_not():
+    verdict = greedy.judge(penalised([[1] * 30] * 10))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, IGNORED)
+
+
+def test_ignored_at_draft_positions_only_is_said():
+    verdict = greedy.judge(penalised([[1, 1, *[1] * 28]] * 10, windows=(1, 4, 4, 4, 4, 4, 4, 4, 1)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, IGNORED)
+    spread = [1, 1, 1, 1, OTHER, *[1] * 25]
+    verdict = greedy.judge(penalised([spread] * 10, windows=(1, 4, 4, 4, 4, 4, 4, 4, 1)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, IGNORED_AT_DRAFTS)
