@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -91,7 +92,7 @@ def main() -> int:
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     depth = "smoke" if options.lane else options.depth
-    _capture(folder, [one.build for one in expected], depth, "side-by-side" if options.servers > 1 else "in-turn", options.servers)
+    _capture(folder, [one.build for one in expected], depth, options.servers)
     document = folder / "run" / "run.json"
     if not document.exists():
         print(f"no {document}: the suites did not come to a verdict", file=sys.stderr)
@@ -122,16 +123,16 @@ def _builds(drafters: Iterable[str], faults: Iterable[str]) -> list[Build]:
     return [Build(drafter=drafter, fault=fault) for fault in wanted for drafter in drafters]
 
 
-def config(builds: Sequence[Build], placement: str, servers: int) -> dict[str, JSON]:
-    """Return suites/configs/vllm-cpu.yaml with ``builds`` for its variants and paths that hold anywhere."""
+def config(builds: Sequence[Build], servers: int) -> dict[str, JSON]:
+    """Return suites/configs/vllm-cpu.yaml with ``builds`` for its variants, paths that hold anywhere, and ``servers`` at once."""
     read = yaml.load(CONFIG.read_text(), str(CONFIG)).data
     assert isinstance(read, dict)
     known = {name: _absolute(variant) for name, variant in read["variants"].items()}
     engine = read["engine"]
     engine |= {"venv": _path(engine["venv"]), "model": _path(engine["model"])}
-    limits = {**read["limits"], "servers": servers}
+    placed = {"placement": "side-by-side", "limits": {**read["limits"], "servers": servers}} if servers > 1 else {"placement": "in-turn"}
     variants = {build.name: {**known[build.drafter], "env": {VARIABLE: build.patches}} for build in builds}
-    return {**read, "engine": engine, "variants": variants, "placement": placement, "limits": limits}
+    return {**read, "engine": engine, "variants": variants, **placed}
 
 
 def _absolute(variant: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -145,12 +146,12 @@ def _absolute(variant: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _path(relative: str) -> str:
-    return str((CONFIG.parent / relative).absolute())
+    return os.path.normpath(CONFIG.parent / relative)
 
 
-def _capture(folder: Path, builds: Sequence[Build], depth: str, placement: str, servers: int) -> None:
+def _capture(folder: Path, builds: Sequence[Build], depth: str, servers: int) -> None:
     written, run = folder / "vllm-faults.yaml", folder / "run"
-    text = yaml.dump(config(builds, placement, servers))
+    text = yaml.dump(config(builds, servers))
     if run.exists() and (not written.exists() or written.read_text() != text):
         shutil.rmtree(run)  # of another selection
     written.write_text(text)
