@@ -1,7 +1,8 @@
-"""False alarms over many captures of one healthy booted pair: ``python -m benchmarks.captures``.
+"""False alarms over many captures of healthy booted pairs: ``python -m benchmarks.captures``.
 
-Boots the reference engine's draft-model pair once, captures ``--captures`` sampling workloads with distinct seeds, and judges each of
-them whole, the variant and the control, at the share of the budget that a run gives it. Exit 1 when one alarms.
+Boots the reference engine's draft-model pair once, or every pair of ``--config``, captures ``--captures`` sampling workloads with distinct
+seeds from each, and judges each of them whole, the variant and the control, at the share of the budget that a run gives it. Exit 1 when
+one alarms. With ``--config vllm-cpu --captures 16`` that is more than 100,000 scored tokens of a real engine.
 """
 
 from __future__ import annotations
@@ -41,36 +42,50 @@ def main() -> int:
     """Capture, judge, print; return the exit code."""
     options = _options()
     with tempfile.TemporaryDirectory() as folder:
-        whole = _captured(Path(folder), options.captures * options.requests)
+        pairs = _captured(Path(folder), options.config, options.captures * options.requests)
+    bad = [_judge(whole, options.captures, options.requests) for whole in pairs]
+    print(f"{sum(whole.speculative.tokens for whole in pairs):,} sampled tokens of {len(pairs)} variants, scored and judged")
+    return int(any(bad))
+
+
+def _judge(whole: Captured, captures: int, requests: int) -> bool:
+    """Print what ``captures`` parts of ``requests`` requests each come to; return whether one alarms."""
     alarms: Counter[str] = Counter()
-    for part in _parts(whole, options.captures, options.requests):
+    for part in _parts(whole, captures, requests):
         for one in (part, part.as_control()):
             verdict = sampling.judge(one)
             alarms[f"{one.arm}: {verdict.outcome.value}"] += 1
     tokens = whole.speculative.tokens
-    print(f"{options.captures} captures of {options.requests} requests, {tokens:,} sampled tokens, alpha {whole.alpha:.3g} each")
+    print(f"{whole.arm}: {captures} captures of {requests} requests, {tokens:,} sampled tokens, alpha {whole.alpha:.3g} each")
     print("\n".join(f"  {name}: {count}" for name, count in sorted(alarms.items())))
     verdict = sampling.judge(whole)
-    print(f"judged as one: {verdict.outcome.value}, {verdict.headline}")
-    return int(any("fail" in name or "invalid" in name for name in alarms) or verdict.red)
+    print(f"  judged as one: {verdict.outcome.value}, {verdict.headline}", flush=True)
+    return any("fail" in name or "invalid" in name for name in alarms) or verdict.red
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--config", type=Path, help="a config, or the name of one in suites/configs; default: a pair of the reference engine"
+    )
     parser.add_argument("--captures", type=int, default=100)
     parser.add_argument("--requests", type=int, default=26, help="per capture; default 26, what smoke depth sends")
     return parser.parse_args()
 
 
-def _captured(folder: Path, requests: int) -> Captured:
-    (folder / "pair.yaml").write_text(CONFIG)
-    config = load.load(folder / "pair.yaml")
+def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]:
+    if named is None:
+        named = folder / "pair.yaml"
+        named.write_text(CONFIG)
+    elif not named.exists():
+        named = Path(__file__).parents[1] / "suites" / "configs" / f"{named}.yaml"
+    config = load.load(named)
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=requests, concurrency=32)
     plan = schedule.make(config, [schedule.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")
     status = record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    return stored.read(directory, plan, plan.cells[0], ())
+    return [stored.read(directory, plan, cell, ()) for cell in plan.cells]
 
 
 def _parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:
