@@ -29,16 +29,18 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Exchange", "Sent"]
 
 _SERVER_ERROR = 500
+_IDLE_S = 1.0
+"""Seconds that an idle connection is kept for another request.
+
+Servers on uvicorn, vLLM's among them, close theirs after 5: at that moment a request on it would meet a closed door and pass for a death.
+"""
 _NO_SECRETS = Secrets()
 
 
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """Return what a broken connection may raise in mid-body: the errors of the transport that this version of openai stands on."""
-    transport = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
-    return (openai.APIConnectionError, stream.Overdue, OSError, transport.HTTPError)
-
-
-_TRANSPORT_ERRORS = _transport_errors()
+_TRANSPORT = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+"""What this version of openai stands on: httpx, or what came after it."""
+_TRANSPORT_ERRORS: tuple[type[Exception], ...] = (openai.APIConnectionError, stream.Overdue, OSError, _TRANSPORT.HTTPError)
+"""What a broken connection may raise in mid-body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,10 @@ class Client:
             base_url=f"http://{HOST}:{port}/v1",
             api_key=api_key or "none",
             max_retries=0,
-            http_client=openai.DefaultHttpxClient(trust_env=False),  # a proxy is of no use on the loopback interface
+            http_client=openai.DefaultHttpxClient(
+                trust_env=False,  # a proxy is of no use on the loopback interface
+                limits=_TRANSPORT.Limits(keepalive_expiry=_IDLE_S),
+            ),
         )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ PENALISED = ALL.greedy(
     frequency_penalty=0.4,
     atoms=20,
     concurrency=16,
-    take={Depth.SMOKE: 6, Depth.STANDARD: 12},
+    take={Depth.SMOKE: 10, Depth.STANDARD: 12},
 )
 
 
