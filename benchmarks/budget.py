@@ -1,0 +1,55 @@
+"""What is split before a run, as tables of docs/how-the-gate-decides.md: the false-alarm budget, and a panel's starting wealth."""
+
+from __future__ import annotations
+
+from pytest_specdec.model.plan import SHARES, alpha_of
+from pytest_specdec.model.workload import Family
+from pytest_specdec.stats.panel import WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW
+
+__all__ = ["tables"]
+
+JUDGED = (Family.SAMPLING, Family.GREEDY, Family.PARAMETERS, Family.STRUCTURED, Family.SPEED)
+VARIANTS = (1, 4)
+BETS_ON = {
+    "catalogue": "a named bug, from p and the draft's law q",
+    "surrogate": "the same, as if the draft were the baseline's best token",
+    "generic": "wrong temperature, greedy leaks, improbable tokens",
+    "order": "low or high token ids too often (reused random numbers)",
+    "bonus": "something wrong at bonus slots only",
+    "state": "something wrong behind a refusal only (stale cache)",
+}
+
+
+def tables() -> dict[str, str]:
+    """Return both tables as Markdown."""
+    return {"budget": "\n".join(_budget()), "shares": "\n".join(_shares())}
+
+
+def _budget() -> list[str]:
+    return [
+        "| family | part of its budget | workloads | "
+        + " | ".join(f"each, {count} variant{'s' * (count > 1)}" for count in VARIANTS)
+        + " |",
+        "|---|---|---|" + "---|" * len(VARIANTS),
+        *(
+            f"| {family.value} | {SHARES[family].part:.0%} of {_whole(family)} | {SHARES[family].workloads} | "
+            + " | ".join(f"{alpha_of(family, count):.2g}" for count in VARIANTS)
+            + " |"
+            for family in JUDGED
+        ),
+    ]
+
+
+def _whole(family: Family) -> str:
+    return f"{alpha_of(family, 1) * SHARES[family].workloads / SHARES[family].part:g}"
+
+
+def _shares() -> list[str]:
+    rows = [
+        f"| {group} | {words} | {_share(WITH_DRAFT_LAW, group)} | {_share(WITHOUT_DRAFT_LAW, group)} |" for group, words in BETS_ON.items()
+    ]
+    return ["| bettors | bet on | draft's law known | unknown |", "|---|---|---|---|", *rows]
+
+
+def _share(shares: dict[str, float], group: str) -> str:
+    return f"{shares[group]:.0%}" if group in shares else "-"
