@@ -24,4 +24,4 @@ PENALISED = ALL.greedy(
 
 @pytest.mark.specdec(PENALISED, family="parameters")
 def test_penalties_count_at_every_draft_position(captured, check):
-    check(judge.greedy.judge(captured))
+    check(judge.parameters.judge(captured))

@@ -1,0 +1,18 @@
+"""Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import greedy
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether every token is the baseline's choice once the request's penalties and biases are laid over the baseline's law."""
+    return greedy.judge(captured)
