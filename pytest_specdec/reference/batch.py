@@ -121,7 +121,7 @@ class Batch:
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[Sequence], logits: NDArray[np.float32]) -> list[Delta]:
-        law = laws(_masked(group, logits), Sampling.of(s.request for s in group))
+        law = laws(self._shaped(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])
         return [
             s.take([token], _entries(s, raw[None], [token]))
@@ -136,7 +136,7 @@ class Batch:
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
-        p = laws(_masked(rows, logits, draft), sampling.repeat(live))
+        p = laws(self._shaped(rows, logits, draft), sampling.repeat(live))
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
         windows = verify(p, draft, chances, self._rules)
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)
@@ -153,6 +153,22 @@ class Batch:
             window = [*tokens[:kept], final]
             deltas.append(row.take(window, _entries(row, logits[start : start + kept + 1], window)))
         return deltas
+
+    def _shaped(self, rows: list[Sequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:
+        """Return packed logits with what requests add to them and -inf where a grammar refuses; the very array when nothing does."""
+        bound = [slot for slot, row in enumerate(rows) if row.grammar is not None or row.penalties is not None]
+        if not bound:
+            return logits
+        shaped = logits.copy()
+        for slot in bound:
+            length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
+            drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
+            window, grammar, penalties = shaped[start : start + length + 1], rows[slot].grammar, rows[slot].penalties
+            if penalties is not None:
+                window[:] = self._rules.penalise(window, penalties.walk(drafted))
+            if grammar is not None:
+                window[~grammar.walk(drafted)] = -np.inf
+        return shaped
 
     def _leave(self, slots: list[int]) -> None:
         for slot in reversed(slots):
@@ -182,18 +198,3 @@ def _rectangle(prompts: list[list[int]]) -> NDArray[np.intp]:
     for line, prompt in zip(filled, prompts, strict=True):
         line[: len(prompt)] = prompt
     return filled
-
-
-def _masked(rows: list[Sequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:
-    """Return packed logits with -inf where a row's grammar refuses; the very array when no row has one."""
-    bound = [slot for slot, row in enumerate(rows) if row.grammar is not None]
-    if not bound:
-        return logits
-    masked = logits.copy()
-    for slot in bound:
-        grammar = rows[slot].grammar
-        assert grammar is not None
-        length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
-        drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
-        masked[start : start + length + 1][~grammar.walk(drafted)] = -np.inf
-    return masked

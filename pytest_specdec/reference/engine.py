@@ -15,6 +15,7 @@ from pytest_specdec.reference.counters import Counters
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.padding import padded
+from pytest_specdec.reference.penalties import Penalties
 from pytest_specdec.reference.sequence import Delta, Sequence, randomness
 from pytest_specdec.reference.text import Text
 from pytest_specdec.reference.tokenizer import Tokenizer
@@ -92,6 +93,7 @@ class Engine:
                 text=Text(self.tokenizer.pieces, request.stop),
                 eos_ids=self.shape.eos_ids,
                 grammar=None if request.grammar is None else self.grammars.start(request.grammar),
+                penalties=Penalties(request, self.shape.vocabulary) if request.penalised else None,
                 tell=tell,
             )
             for index in range(request.n)
