@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pytest_specdec.reference import batch, checkpoint, model
 from pytest_specdec.reference.penalties import Penalties
 from pytest_specdec.reference.request import Request
+from tests.reference.asgi_client import PROBABILISTIC, served
 
 PROMPTS = (
     "import os\nimport sys\n",
@@ -154,6 +155,16 @@ def test_drafted_tokens_count_as_output_in_the_law_that_verifies_them(anyone, ra
         for p, prompt, output in step:
             np.testing.assert_allclose(p, law(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
     assert max(map(len, steps)) == (1 if anyone.engine.settings.speculation is None else 4)
+
+
+def test_ignored_at_draft_positions_means_the_raw_law_there_and_the_penalised_one_behind(raw, monkeypatch):
+    body = SAMPLED["whole"]
+    with served(PROBABILISTIC, fault="penalties-ignored") as client:
+        steps = verified(client, asked(seed=5, max_tokens=16, **body), monkeypatch)
+    for *drafts, (bonus, prompt, output) in steps:
+        np.testing.assert_allclose(bonus, law(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+        for p, same, before in drafts:
+            np.testing.assert_allclose(p, law(raw(same + before)[-1], body), atol=1e-4)
 
 
 @given(
