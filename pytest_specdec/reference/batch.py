@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -59,9 +60,11 @@ class Batch:
         self._leave([slot for slot, row in enumerate(self._rows) if row in sequences])
 
     def clear(self) -> list[Sequence]:
-        """Forget every sequence, and return them."""
+        """Forget every sequence, and return them, also after a step that raised."""
         dropped = [*self._rows, *self._waiting]
-        self.drop(set(dropped))
+        self._rows.clear()
+        self._waiting.clear()
+        self._gauge()
         return dropped
 
     def step(self) -> list[Delta]:
@@ -81,6 +84,8 @@ class Batch:
         hidden = self._prefill(prompts, lengths, slot)
         self._drafter.enter(slot, prompts, lengths)
         self._rows += group
+        for _ in group:
+            self._waiting.popleft()
         self._lengths[slot : slot + len(group)] = lengths
         self._sampling = None
         self._counters.prompt_tokens += int(lengths.sum())
@@ -90,14 +95,14 @@ class Batch:
         return self._first_tokens(group, self._target.logits(hidden[ends - 1]))
 
     def _admitted(self) -> list[Sequence]:
-        """Return the waiting sequences whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
+        """Return the first waiting sequences, whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
         group: list[Sequence] = []
         longest = 0
-        while self._waiting and len(self._rows) + len(group) < self._slots:
-            longest = max(longest, len(self._waiting[0].tokens))
+        for sequence in islice(self._waiting, self._slots - len(self._rows)):
+            longest = max(longest, len(sequence.tokens))
             if group and longest * (len(group) + 1) > _PREFILL_TOKENS:
                 break
-            group.append(self._waiting.popleft())
+            group.append(sequence)
         return group
 
     def _prefill(self, prompts: NDArray[np.intp], lengths: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
