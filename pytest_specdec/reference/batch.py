@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -59,9 +60,11 @@ class Batch:
         self._leave([slot for slot, row in enumerate(self._rows) if row in sequences])
 
     def clear(self) -> list[Sequence]:
-        """Forget every sequence, and return them."""
+        """Forget every sequence, and return them, also after a step that raised."""
         dropped = [*self._rows, *self._waiting]
-        self.drop(set(dropped))
+        self._rows.clear()
+        self._waiting.clear()
+        self._gauge()
         return dropped
 
     def step(self) -> list[Delta]:
@@ -81,6 +84,8 @@ class Batch:
         hidden = self._prefill(prompts, lengths, slot)
         self._drafter.enter(slot, prompts, lengths)
         self._rows += group
+        for _ in group:
+            self._waiting.popleft()
         self._lengths[slot : slot + len(group)] = lengths
         self._sampling = None
         self._counters.prompt_tokens += int(lengths.sum())
@@ -90,14 +95,14 @@ class Batch:
         return self._first_tokens(group, self._target.logits(hidden[ends - 1]))
 
     def _admitted(self) -> list[Sequence]:
-        """Return the waiting sequences whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
+        """Return the first waiting sequences, whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
         group: list[Sequence] = []
         longest = 0
-        while self._waiting and len(self._rows) + len(group) < self._slots:
-            longest = max(longest, len(self._waiting[0].tokens))
+        for sequence in islice(self._waiting, self._slots - len(self._rows)):
+            longest = max(longest, len(sequence.tokens))
             if group and longest * (len(group) + 1) > _PREFILL_TOKENS:
                 break
-            group.append(self._waiting.popleft())
+            group.append(sequence)
         return group
 
     def _prefill(self, prompts: NDArray[np.intp], lengths: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
@@ -121,7 +126,7 @@ class Batch:
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[Sequence], logits: NDArray[np.float32]) -> list[Delta]:
-        law = laws(_masked(group, logits), Sampling.of(s.request for s in group))
+        law = laws(self._shaped(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])
         return [
             s.take([token], _entries(s, raw[None], [token]))
@@ -136,7 +141,7 @@ class Batch:
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
-        p = laws(_masked(rows, logits, draft), sampling.repeat(live))
+        p = laws(self._shaped(rows, logits, draft), sampling.repeat(live))
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
         windows = verify(p, draft, chances, self._rules)
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)
@@ -153,6 +158,22 @@ class Batch:
             window = [*tokens[:kept], final]
             deltas.append(row.take(window, _entries(row, logits[start : start + kept + 1], window)))
         return deltas
+
+    def _shaped(self, rows: list[Sequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:
+        """Return packed logits with what requests add to them and -inf where a grammar refuses; the very array when nothing does."""
+        bound = [slot for slot, row in enumerate(rows) if row.grammar is not None or row.penalties is not None]
+        if not bound:
+            return logits
+        shaped = logits.copy()
+        for slot in bound:
+            length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
+            drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
+            window, grammar, penalties = shaped[start : start + length + 1], rows[slot].grammar, rows[slot].penalties
+            if penalties is not None:
+                window[:] = self._rules.penalise(window, penalties.walk(drafted))
+            if grammar is not None:
+                window[~grammar.walk(drafted)] = -np.inf
+        return shaped
 
     def _leave(self, slots: list[int]) -> None:
         for slot in reversed(slots):
@@ -182,18 +203,3 @@ def _rectangle(prompts: list[list[int]]) -> NDArray[np.intp]:
     for line, prompt in zip(filled, prompts, strict=True):
         line[: len(prompt)] = prompt
     return filled
-
-
-def _masked(rows: list[Sequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:
-    """Return packed logits with -inf where a row's grammar refuses; the very array when no row has one."""
-    bound = [slot for slot, row in enumerate(rows) if row.grammar is not None]
-    if not bound:
-        return logits
-    masked = logits.copy()
-    for slot in bound:
-        grammar = rows[slot].grammar
-        assert grammar is not None
-        length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
-        drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
-        masked[start : start + length + 1][~grammar.walk(drafted)] = -np.inf
-    return masked

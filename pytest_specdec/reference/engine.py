@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import traceback
+from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,7 @@ from pytest_specdec.reference.counters import Counters
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.padding import padded
+from pytest_specdec.reference.penalties import Penalties
 from pytest_specdec.reference.sequence import Delta, Sequence, randomness
 from pytest_specdec.reference.text import Text
 from pytest_specdec.reference.tokenizer import Tokenizer
@@ -56,8 +57,9 @@ class Engine:
         self._stopping = False
         self._arrived = count()
         self._grammars: Grammars | None = None
-        self.dead = False
-        """Whether a step raised: then nothing is answered any more."""
+        self._ended = False
+        self.failure: BaseException | None = None
+        """What broke the thread: then nothing is answered any more."""
 
     @property
     def grammars(self) -> Grammars:
@@ -92,14 +94,17 @@ class Engine:
                 text=Text(self.tokenizer.pieces, request.stop),
                 eos_ids=self.shape.eos_ids,
                 grammar=None if request.grammar is None else self.grammars.start(request.grammar),
+                penalties=Penalties(request, self.shape.vocabulary) if request.penalised else None,
                 tell=tell,
             )
             for index in range(request.n)
         )
 
     def submit(self, sequences: tuple[Sequence, ...]) -> None:
-        """Queue sequences."""
+        """Queue sequences; once the thread has ended they are given up at once."""
         self._inbox.put(sequences)
+        if self._ended:
+            self._abandon()
 
     def drop(self, sequences: Iterable[Sequence]) -> None:
         """Stop working on sequences that nobody waits for."""
@@ -112,10 +117,17 @@ class Engine:
                 self._receive()
                 if self._batch.busy:
                     self._tell(self._batch.step())
-        except Exception:  # noqa: BLE001 - whatever broke the step, clients must not wait for ever
-            traceback.print_exc()
-            self.dead = True
-        self._tell([sequence.give_up() for sequence in self._batch.clear()])
+        except BaseException as error:  # noqa: BLE001 - clients must not wait for ever, and a library's panic is no Exception
+            self.failure = error
+        self._ended = True
+        self._abandon()
+
+    def _abandon(self) -> None:
+        left = self._batch.clear()
+        with suppress(Empty):
+            while True:
+                left += self._inbox.get_nowait()
+        self._tell([sequence.give_up() for sequence in left])
 
     def _receive(self) -> None:
         while True:

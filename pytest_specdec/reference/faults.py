@@ -78,6 +78,17 @@ def _kv_off_by_one(ceiling: int) -> Rules:
     return Rules(keep=keep)
 
 
+def _penalties_ignored(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Leave penalties and biases out at draft positions; the bonus position, and any where nothing was drafted, still has them."""
+
+    def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
+        penalised = logits.copy()
+        penalised[-1] += added[-1]
+        return penalised
+
+    return Rules(penalise=penalise)
+
+
 def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
     """Kill the process when a request brings a grammar."""
 
@@ -92,5 +103,6 @@ FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "accept-all": _accept_all,
     "resample-from-p": _resample_from_p,
     "kv-off-by-one": _kv_off_by_one,
+    "penalties-ignored": _penalties_ignored,
     "die-on-json": _die_on_json,
 }

@@ -66,11 +66,11 @@ class Fields:
     def number(self, name: str, default: float, *, low: float, high: float) -> float:
         """Return a number of a range."""
         value = self._body.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise _wrong(name, value, f"a number from {low:g} to {high:g}")
-        return float(value)
+        return default if value is None else _number(name, value, low, high)
+
+    def numbers(self, name: str, *, low: float, high: float) -> dict[str, float]:
+        """Return an object's numbers of a range, by key; none for null."""
+        return {key: _number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
 
     def text(self, name: str) -> str | None:
         """Return a string, or None."""
@@ -100,12 +100,18 @@ class Fields:
         return strings
 
 
+def _number(name: str, value: JSON, low: float, high: float, param: str | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _wrong(name, value, f"a number from {low:g} to {high:g}", param)
+    return float(value)
+
+
 def _among(value: JSON, allowed: tuple[JSON, ...]) -> bool:
     return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in allowed)
 
 
-def _wrong(name: str, value: JSON, expected: str) -> Refusal:
-    return Refusal(message=f"{name} must be {expected}, not {_shown(value)}", param=name)
+def _wrong(name: str, value: JSON, expected: str, param: str | None = None) -> Refusal:
+    return Refusal(message=f"{name} must be {expected}, not {_shown(value)}", param=param or name)
 
 
 def _shown(value: JSON) -> str:

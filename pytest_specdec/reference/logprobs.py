@@ -1,4 +1,4 @@
-"""Log-probabilities: what the raw law, before temperature, truncation and grammar, says of given tokens."""
+"""Log-probabilities: what the raw law, before penalties, temperature, truncation and grammar, says of given tokens."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "parse"]
 
 _BOTH: Final = frozenset({
-    "ignore_eos", "logprobs", "max_tokens", "model", "n", "prompt_logprobs", "response_format", "return_token_ids",
-    "return_tokens_as_token_ids", "seed", "stop", "stream", "stream_options", "temperature", "top_k", "top_p", "user",
+    "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "max_tokens", "model", "n", "presence_penalty", "prompt_logprobs",
+    "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed", "stop", "stream", "stream_options", "temperature", "top_k",
+    "top_p", "user",
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
@@ -33,14 +34,11 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "best_of": (1,),
     "chat_template_kwargs": ({},),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "min_p": (0,),
     "min_tokens": (0,),
     "parallel_tool_calls": (True, False),
-    "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -54,6 +52,8 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
 }
 _MOST_CHOICES: Final = 256
 _MOST_STOPS: Final = 16
+_MOST_PENALTY: Final = 2.0
+_MOST_BIAS: Final = 100.0
 _GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
 _DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
 
@@ -87,6 +87,9 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Req
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=max(top_k, 0),
         top_p=_top_p(fields),
+        presence_penalty=fields.number("presence_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        frequency_penalty=fields.number("frequency_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        logit_bias=_logit_bias(fields, tokenizer.vocabulary),
         seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
         n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
         stop=fields.strings("stop", most=_MOST_STOPS),
@@ -187,6 +190,20 @@ def _top_p(fields: Fields) -> float:
     if top_p == 0:
         raise Refusal(message="top_p must be above 0", param="top_p")
     return top_p
+
+
+def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
+    asked = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
+    try:
+        biases = {int(name): bias for name, bias in asked.items()}
+    except ValueError as error:
+        raise Refusal(message=f"logit_bias has a key that is no token id: {error}", param="logit_bias") from error
+    strange = [token for token in biases if not 0 <= token < vocabulary]
+    if strange:
+        raise Refusal(
+            message=f"logit_bias has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})", param="logit_bias"
+        )
+    return tuple(biases.items())
 
 
 def _logprobs(route: Route, fields: Fields, limits: Limits) -> int | None:

@@ -18,6 +18,12 @@ class Request:
     top_k: int = 0
     """0 is off."""
     top_p: float = 1.0
+    presence_penalty: float = 0.0
+    """Nats taken from the logit of every token that the answer already holds."""
+    frequency_penalty: float = 0.0
+    """Nats taken from the logit of a token for each time that the answer already holds it."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, nats added to its logit), each token once."""
     seed: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
@@ -32,3 +38,8 @@ class Request:
     return_token_ids: bool = False
     tokens_as_ids: bool = False
     """Whether reported log-probabilities name tokens ``token_id:7`` instead of by text."""
+
+    @property
+    def penalised(self) -> bool:
+        """Whether anything is added to the logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.logprobs import Entry
+    from pytest_specdec.reference.penalties import Penalties
     from pytest_specdec.reference.request import Request
     from pytest_specdec.reference.text import Text
 
@@ -41,7 +42,7 @@ def randomness(seed: int, index: int) -> np.random.Generator:
 
 
 class Sequence:
-    """One choice: its tokens, where it stands in text and grammar, and what it was dealt."""
+    """One choice: its tokens, where it stands in text, grammar and penalties, and what it was dealt."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Sequence:
         text: Text,
         eos_ids: tuple[int, ...],
         grammar: Grammar | None = None,
+        penalties: Penalties | None = None,
         tell: Callable[[Delta], None] = lambda _: None,
     ) -> None:
         self.request = request
@@ -59,6 +61,7 @@ class Sequence:
         self.random = random
         self.text = text
         self.grammar = grammar
+        self.penalties = penalties
         self.tell = tell
         self.tokens = list(request.prompt)
         """The prompt and everything emitted."""
@@ -107,6 +110,8 @@ class Sequence:
         self.tokens.append(token)
         if self.grammar is not None:
             self.grammar.advance(token)
+        if self.penalties is not None:
+            self.penalties.advance(token)
         self.stop_reason = self.text.take(token)
         if self.stop_reason is not None:
             self.finish_reason = "stop"

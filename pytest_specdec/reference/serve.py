@@ -6,6 +6,7 @@ import importlib.util
 import signal
 import sys
 import time
+import traceback
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError, SpecdecError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_BROKEN: Final = 1
 _WRONG_USAGE: Final = 2
 _LIBRARIES: Final = ("httptools", "jinja2", "llguidance", "safetensors", "starlette", "tokenizers", "uvicorn")
 _SWITCH_S: Final = 0.0005
@@ -26,7 +28,7 @@ _GRACE_S: Final = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes; return the exit code."""
+    """Serve until a signal comes or the engine breaks; return the exit code."""
     began_s = time.monotonic()
     try:
         settings = parse(arguments)
@@ -60,13 +62,18 @@ def _serve(engine: Engine, began_s: float) -> int:
     from pytest_specdec.reference.server import application  # noqa: PLC0415 - as above
 
     class Server(uvicorn.Server):
-        """Says when it is ready, and ends what is in flight first."""
+        """Says when it is ready, ends when the engine breaks, and ends what is in flight first."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            if engine.failure is not None:
+                return
             took_s = time.monotonic() - began_s
             name, host, port = engine.settings.name, engine.settings.host, engine.settings.port
             print(f"ready: {name} on http://{host}:{port} after {took_s:.2f} s", flush=True)  # noqa: T201 - a command talks to its user
+
+        async def on_tick(self, counter: int) -> bool:
+            return engine.failure is not None or await super().on_tick(counter)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             engine.stop()
@@ -86,4 +93,7 @@ def _serve(engine: Engine, began_s: float) -> int:
         timeout_graceful_shutdown=_GRACE_S,
     )
     Server(config).run()
-    return 0
+    if engine.failure is None:
+        return 0
+    traceback.print_exception(engine.failure)
+    return _BROKEN

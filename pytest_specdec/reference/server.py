@@ -69,7 +69,7 @@ class _Served:
 
     async def health(self, _request: Incoming) -> Response:
         """Say whether requests will be answered."""
-        return Response(status_code=503 if self._engine.dead else 200)
+        return Response(status_code=200 if self._engine.failure is None else 503)
 
     async def version(self, _request: Incoming) -> Response:
         """Say which version this is."""
@@ -99,7 +99,7 @@ class _Served:
             request = protocol.parse(route, _body(await incoming.body()), engine.tokenizer, self._limits)
         except Refusal as refusal:
             return _failed(refusal.status, refusal.message, refusal.param)
-        if engine.dead:
+        if engine.failure is not None:
             return _failed(500, "the engine is dead")
         engine.rules.admit(request)
         reply = Reply(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.request import Request
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "residual", "verify"]
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "penalise", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,11 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
     return lengths + 1 + accepted
 
 
+def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the logits of one row's window, (drafted + 1, vocabulary), with what its request adds to them: the bonus position is last."""
+    return logits + added
+
+
 def admit(request: Request) -> None:
     """Look at a request before it is queued."""
 
@@ -102,6 +107,7 @@ class Rules:
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
+    penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     admit: Callable[[Request], None] = admit
 
 

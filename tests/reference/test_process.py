@@ -15,14 +15,32 @@ import pytest
 
 DRAFT = '{"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}'
 COMMAND = (sys.executable, "-m", "pytest_specdec.reference")
+PLANT = """
+import sys
+from pytest_specdec.reference import batch, engine
+from pytest_specdec.reference.serve import main
+right, calls = {where}, []
+def broken(*arguments):
+    calls.append(arguments)
+    if len(calls) > {spared}:
+        raise {error}("planted")
+    return right(*arguments)
+{where} = broken
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def planted(where, spared=0, error="RuntimeError"):
+    """Return the command of a server whose engine breaks in ``where``, after ``spared`` calls."""
+    return (sys.executable, "-c", PLANT.format(where=where, spared=spared, error=error))
 
 
 @contextmanager
-def running(*options):
+def running(*options, command=COMMAND, **files):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([*COMMAND, "target", "--port", str(port), *options], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "target", "--port", str(port), *options], stdout=subprocess.PIPE, text=True, **files)
     try:
         process.ready = process.stdout.readline()
         process.url = f"http://127.0.0.1:{port}"
@@ -64,6 +82,36 @@ def test_dying_on_json_ends_the_process_by_sigkill():
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             post(process, {"response_format": {"type": "json_object"}})
         assert process.wait(10) == -signal.SIGKILL
+
+
+def traceback_ends(log):
+    return "Traceback (most recent call last)" in log and log.splitlines()[-1].endswith("planted")
+
+
+@pytest.mark.parametrize("where", ["batch.Batch._prefill", "engine.Engine._receive", "batch.Batch._leave"])
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit", "BaseException"])
+def test_an_engine_that_breaks_on_a_request_answers_500_and_ends_the_server_with_its_traceback(where, error):
+    spared = 1 if where.endswith("_receive") else 0
+    with running(command=planted(where, spared, error), stderr=subprocess.STDOUT) as process:
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            post(process, {"max_tokens": 3})
+        assert process.wait(10) == 1
+        assert traceback_ends(process.stdout.read())
+
+
+def test_an_engine_that_breaks_before_any_request_ends_the_server():
+    with running(command=planted("engine.Engine._receive"), stderr=subprocess.STDOUT) as process:
+        assert process.wait(30) == 1
+        assert traceback_ends(process.ready + process.stdout.read())
+
+
+def test_an_engine_that_breaks_in_a_stream_gives_up_what_is_in_flight():
+    with running("--speculative-config", DRAFT, command=planted("batch.verify", 4), stderr=subprocess.STDOUT) as process:
+        with post(process, {"max_tokens": 100, "stream": True}) as stream:
+            said = stream.read()
+        assert b"the engine gave this request up" in said
+        assert process.wait(10) == 1
+        assert traceback_ends(process.stdout.read())
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,30 @@ def test_neutral_values_change_nothing(baseline):
 
 
 @pytest.mark.parametrize(
+    "body", [{"presence_penalty": -2, "frequency_penalty": 2}, {"logit_bias": {"0": 100, "4095": -100}}, {"logit_bias": None}]
+)
+def test_the_ends_of_the_ranges_are_honoured(baseline, body):
+    assert baseline.complete({"prompt": "def", "max_tokens": 1, "temperature": 0, **body})["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize(
     "field,value",
     [
-        ("logit_bias", {"5": 1}),
+        ("logit_bias", {"5": 100.5}),
+        ("logit_bias", {"5": -101}),
+        ("logit_bias", {"5": "1"}),
+        ("logit_bias", {"5": None}),
+        ("logit_bias", {"5": True}),
+        ("logit_bias", {"five": 1}),
+        ("logit_bias", {"4096": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", [5]),
         ("min_p", 0.1),
-        ("frequency_penalty", 0.5),
-        ("presence_penalty", -1),
+        ("frequency_penalty", 2.1),
+        ("frequency_penalty", "1"),
+        ("frequency_penalty", float("nan")),
+        ("presence_penalty", -2.1),
+        ("presence_penalty", True),
         ("repetition_penalty", 1.1),
         ("best_of", 2),
         ("echo", True),

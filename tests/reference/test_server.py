@@ -10,6 +10,7 @@ import pytest
 
 from pytest_specdec.reference import checkpoint, model
 from pytest_specdec.reference.drafters import lookup
+from tests.reference.asgi_client import served
 
 CODE = "def main():\n"
 PROMPTS = (
@@ -315,6 +316,20 @@ def test_a_long_prompt_is_taken_in_by_chunks(anyone, law):
     decoder = model.load(checkpoint.read("target"), 700)
     logits = decoder.logits(decoder.forward(np.array([prompt]), decoder.cache(1), np.zeros(1, np.intp))[-1:])
     assert ids(answer)[0] == logits.argmax()
+
+
+def test_nothing_waits_for_an_engine_that_broke(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pytest_specdec.reference.batch.Batch._prefill", broken)
+    with served() as client:
+        statuses = [client.ask("/v1/completions", sampled())[0] for _ in range(2)]
+        client.engine.failure, failure = None, client.engine.failure
+        late = client.ask("/v1/completions", sampled())[0]  # it came in before the break was known
+        client.engine.failure = failure
+        assert (statuses, late, type(failure)) == ([500, 500], 500, ZeroDivisionError)
+        assert client.get("/health")[0] == 503
 
 
 def test_the_small_routes_answer(baseline):

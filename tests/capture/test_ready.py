@@ -1,0 +1,37 @@
+"""Readiness, with a reference server that cannot answer."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytest_specdec.capture import ready
+from pytest_specdec.capture.engines.protocol import Setup
+from pytest_specdec.capture.engines.reference import Reference
+from pytest_specdec.capture.launch.port import free
+from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.errors import BootError
+
+PLANT = """
+import sys
+from pytest_specdec.reference.{module} import {name}
+from pytest_specdec.reference.serve import main
+def broken(*_):
+    raise RuntimeError("planted")
+{name}.{method} = broken
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("module,name,method", [("batch", "Batch", "_prefill"), ("engine", "Engine", "_receive")])
+def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, name, method, tmp_path):
+    setup = Setup(model="target", port=free(), secrets=Secrets())
+    code = PLANT.format(module=module, name=name, method=method)
+    server = Server(Command(argv=(sys.executable, "-c", code, "target", "--port", str(setup.port))), tmp_path / "server.log")
+    try:
+        with pytest.raises(BootError, match=r"(?s)died at boot: exit code 1.*Traceback.*RuntimeError: planted"):
+            ready.wait(server, setup, Reference.dialect, draft_tokens=0, boot_s=600.0, tick=lambda: None)
+    finally:
+        server.stop(0.0)

@@ -1,0 +1,196 @@
+"""Penalties and biases: what is added to the logits, at every draft position too, against the definition computed the slow way."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_specdec.reference import batch, checkpoint, model
+from pytest_specdec.reference.penalties import Penalties
+from pytest_specdec.reference.request import Request
+from tests.reference.asgi_client import PROBABILISTIC, served
+
+PROMPTS = (
+    "import os\nimport sys\n",
+    "def main():\n",
+    "a b c d a b c d a b",
+    "for i in range(10):\n    print(i)\n",
+    "<|im_start|>user\nWrite JSON.<|im_end|>\n<|im_start|>assistant\n",
+)
+ASKED = {
+    "both": {"presence_penalty": 0.8, "frequency_penalty": 0.4},
+    "presence": {"presence_penalty": 2.0},
+    "rewards": {"presence_penalty": -0.5, "frequency_penalty": -0.2},
+    "bias": {"logit_bias": {str(token): 3.5 for token in range(300, 340)}},
+    "all": {"presence_penalty": 0.5, "frequency_penalty": 1.5, "logit_bias": {"13": -100, "30": 2}},
+}
+
+
+def asked(prompt=PROMPTS[0], **body):
+    return {"prompt": prompt, "temperature": 0, "max_tokens": 48, "return_token_ids": True, "ignore_eos": True, **body}
+
+
+def ids(answer):
+    return answer["choices"][0]["token_ids"]
+
+
+@pytest.fixture(scope="module")
+def raw():
+    """Raw logits behind every token, from the model alone."""
+    decoder = model.load(checkpoint.read("target"), 320)
+
+    def of(tokens):
+        return decoder.logits(decoder.forward(np.array([tokens]), decoder.cache(1), np.zeros(1, np.intp))).astype(np.float64)
+
+    return of
+
+
+def penalised(logits, output, body):
+    """The definition of OpenAI's reference, token by token."""
+    logits = logits.copy()
+    for token, count in Counter(output).items():
+        logits[token] -= count * body.get("frequency_penalty", 0) + (count > 0) * body.get("presence_penalty", 0)
+    for token, bias in body.get("logit_bias", {}).items():
+        logits[int(token)] += bias
+    return logits
+
+
+def law(logits, body):
+    """Temperature, then top-k, then top-p."""
+    p = np.exp((logits - logits.max()) / body["temperature"])
+    order = np.argsort(-p)
+    p[order[body.get("top_k", len(p)) :]] = 0
+    p /= p.sum()
+    before = np.cumsum(p[order]) - p[order]
+    p[order[before >= body.get("top_p", 1.0)]] = 0
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("body", ASKED.values(), ids=ASKED)
+def test_a_greedy_token_is_the_largest_penalised_logit(anyone, raw, body):
+    answer = anyone.complete(asked(**body))
+    prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
+    logits = raw(prompt + emitted)[len(prompt) - 1 : -1]
+    assert emitted == [int(penalised(row, emitted[:at], body).argmax()) for at, row in enumerate(logits)]
+    assert emitted != ids(anyone.complete(asked()))
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("body", ASKED.values(), ids=ASKED)
+def test_every_speculative_greedy_token_is_the_baselines_under_penalties(baseline, probabilistic, greedy_draft, ngram, prompt, body):
+    expected = ids(baseline.complete(asked(prompt, **body)))
+    for variant in (probabilistic, greedy_draft, ngram):
+        assert ids(variant.complete(asked(prompt, **body))) == expected
+
+
+def test_penalised_and_plain_requests_share_a_batch(anyone):
+    bodies = [
+        asked(),
+        asked(**ASKED["both"]),
+        asked(temperature=1, seed=3),
+        asked(**ASKED["all"]),
+        asked(temperature=1, seed=3, presence_penalty=2),
+    ]
+    alone = [ids(anyone.complete(body)) for body in bodies]
+    assert [ids(answer) for answer in anyone.complete(*bodies)] == alone
+    assert alone[2] != alone[4]
+
+
+def test_a_grammar_binds_under_penalties(baseline, probabilistic, greedy_draft, ngram):
+    free = {"temperature": 0, "max_tokens": 40, "return_token_ids": True, "response_format": {"type": "json_object"}}
+    banned = ids(baseline.chat("Write JSON.", **free))[:2]
+    body = free | ASKED["both"] | {"logit_bias": {str(token): -100 for token in banned}}
+    expected = baseline.chat("Write JSON.", **body)
+    assert expected["choices"][0]["message"]["content"].startswith("{")
+    assert not set(ids(expected)) & set(banned)
+    for variant in (probabilistic, greedy_draft, ngram):
+        assert ids(variant.chat("Write JSON.", **body)) == ids(expected)
+
+
+def test_reported_logprobs_stay_raw_under_penalties(anyone, raw):
+    answer = anyone.complete(asked(logprobs=1, **ASKED["all"]))
+    prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
+    logits = raw(prompt + emitted)[len(prompt) - 1 : -1]
+    expected = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    said = answer["choices"][0]["logprobs"]["token_logprobs"]
+    np.testing.assert_allclose(said, expected[range(len(emitted)), emitted], atol=1e-4)
+
+
+def verified(client, body, monkeypatch):
+    """Return the laws that each verify step of a request went by, beside the output before each of them."""
+    steps = []
+    verify = batch.verify
+
+    def watched(p, draft, *rest):
+        windows = verify(p, draft, *rest)
+        steps.append((p.copy(), draft.tokens[0, : draft.counts[0]].tolist(), int(windows.accepted[0])))
+        return windows
+
+    monkeypatch.setattr(batch, "verify", watched)
+    answer = client.complete(body)
+    prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
+    at, found = 1, []
+    for p, drafted, accepted in steps:
+        assert len(p) == len(drafted) + 1
+        found.append([(p[j], prompt, emitted[:at] + drafted[:j]) for j in range(len(p))])
+        at += 1 + accepted
+    return found
+
+
+SAMPLED = {
+    "whole": {"temperature": 0.6, **ASKED["both"], "presence_penalty": -0.3},
+    "truncated": {"temperature": 0.7, "top_k": 40, "top_p": 0.9, **ASKED["all"]},
+}
+
+
+@pytest.mark.parametrize("body", SAMPLED.values(), ids=SAMPLED)
+def test_drafted_tokens_count_as_output_in_the_law_that_verifies_them(anyone, raw, body, monkeypatch):
+    """With the law right at every position, what is emitted follows it: test_verify has the draws."""
+    steps = verified(anyone, asked(PROMPTS[2], seed=5, max_tokens=32, **body), monkeypatch)
+    for step in steps:
+        for p, prompt, output in step:
+            np.testing.assert_allclose(p, law(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+    assert max(map(len, steps)) == (1 if anyone.engine.settings.speculation is None else 4)
+
+
+def test_ignored_at_draft_positions_means_the_raw_law_there_and_the_penalised_one_behind(raw, monkeypatch):
+    body = SAMPLED["whole"]
+    with served(PROBABILISTIC, fault="penalties-ignored") as client:
+        steps = verified(client, asked(seed=5, max_tokens=16, **body), monkeypatch)
+    for *drafts, (bonus, prompt, output) in steps:
+        np.testing.assert_allclose(bonus, law(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+        for p, same, before in drafts:
+            np.testing.assert_allclose(p, law(raw(same + before)[-1], body), atol=1e-4)
+
+
+@given(
+    st.lists(st.integers(0, 5), max_size=8),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.floats(-2, 2),
+    st.floats(-2, 2),
+    st.dictionaries(st.integers(0, 5), st.floats(-100, 100), max_size=3),
+)
+def test_a_walk_is_the_definition_at_each_position_and_stays_where_it_is(emitted, drafted, presence, frequency, bias):
+    request = Request(
+        prompt=(1, 1, 2), max_tokens=9, presence_penalty=presence, frequency_penalty=frequency, logit_bias=tuple(bias.items())
+    )
+    penalties = Penalties(request, 6)
+    for token in emitted:
+        penalties.advance(token)
+    body = {
+        "presence_penalty": presence,
+        "frequency_penalty": frequency,
+        "logit_bias": {str(token): value for token, value in bias.items()},
+    }
+    expected = [penalised(np.zeros(6), emitted + drafted[:at], body) for at in range(len(drafted) + 1)]
+    for _ in range(2):
+        np.testing.assert_allclose(penalties.walk(drafted), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_plain_requests_have_nothing_to_add():
+    assert not Request(prompt=(1,), max_tokens=1).penalised
+    assert all(Request(prompt=(1,), max_tokens=1, **one).penalised for one in ({"presence_penalty": 1}, {"logit_bias": ((1, 1.0),)}))
