@@ -77,7 +77,7 @@ def test_a_killed_process_is_named_with_its_requests_and_the_run_goes_on_without
 
 def test_a_killed_capture_leaves_no_process_and_is_taken_up_where_it_was(run):
     server, _ = run.strike(session := run.begin(), CONTROL, STRUCK, "pytest")
-    parts = {"vllm": 1, "resource tracker": 1, "VLLM::EngineCore": 1, "VLLM::Worker": 1}
+    parts = {"vllm serve": 1, "resource_tracker": 1, "VLLM::EngineCore": 1, "VLLM::Worker": 1}
     assert {part: sum(part in line for line in run.struck) for part in parts} == parts, run.struck
     assert run.ended(session) == -9
     assert run.survivors(within_s=MOMENT_S) == []
