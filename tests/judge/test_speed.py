@@ -243,6 +243,13 @@ def test_an_answer_that_came_in_one_burst_has_every_arms_whole_requests_compared
     assert not any("plausible" in line for line in verdict.evidence)
 
 
+def test_the_baselines_boots_are_compared_by_whole_requests_too_where_only_a_variant_came_in_a_burst():
+    control = calm(260.0, ttft_s=0.0101 + 80 / 260)
+    verdict = speed.judge(seen(measured_burst(), calm(260.0), control, gates=()))
+    assert verdict.figures["answers_in_one_burst"] == 4
+    assert any(line.startswith("the baseline's two boots: a factor of 0.5") for line in verdict.evidence)
+
+
 def test_where_every_answer_was_read_as_it_came_decoding_alone_is_compared():
     verdict = speed.judge(seen(calm(520.0), calm(260.0), calm(260.0), gates=()))
     assert verdict.figures["speedup"] == pytest.approx(2.0, rel=1e-3)
