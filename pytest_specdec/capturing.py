@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec import following
-from pytest_specdec.capture import record
+from pytest_specdec.capture import kept, record
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
@@ -61,9 +61,9 @@ def _finished(bench: Bench) -> bool:
     try:
         directory = RunDirectory.open(bench.root)
         state = records.read_status(directory).state
+        is_whole = bench.settings.resume is not None and state is State.COMPLETE and not kept.has_harmed(directory, bench.plan)
     except RunError:
         return False
-    is_whole = bench.settings.resume is not None and state is State.COMPLETE
     is_over = bench.settings.taken_up is None or is_whole or following.is_of(directory.status, bench.began_ns)
     return state is not State.RUNNING and is_over
 

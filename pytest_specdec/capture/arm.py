@@ -100,7 +100,7 @@ class Arm:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The processes behind the server's first one that were found gone when something went wrong."""
+        """The processes behind the server's first one that were found gone when something went wrong, in words."""
         return self._server.lost if self._server else ()
 
     def look(self) -> None:

@@ -21,6 +21,6 @@ def describe(arm: Arm, sent: Sent, *, recurred: bool) -> Casualty:
         request_id=sent.answer.request_id,
         ending=Ending.DIED if ended else sent.ending or Ending.ERROR,
         recurred=recurred,
-        process="; ".join([*(f"{name} is gone" for name in arm.lost), own]),
+        process="; ".join([*arm.lost, own]),
         log_tail=arm.log_tail(),
     )

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, Tokens
+    from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Kept", "discard", "of"]
+__all__ = ["Kept", "discard", "has_harmed", "of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Kept:
 def of(directory: RunDirectory, plan: Plan) -> Kept:
     """Return what is whole in ``directory``; what is not whole is as good as not there.
 
-    A timed workload is kept only when all arms have it: figures of two occasions are not compared.
+    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Answers beside a death that no
+    request brings about again are not whole: they are judged as an infrastructure error, and a second occasion may do without one.
     """
     wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole = {key for key in wanted if _is_whole(directory, plan, *key)}
@@ -58,6 +60,12 @@ def of(directory: RunDirectory, plan: Plan) -> Kept:
         scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if _is_scored(directory, boot.under, t)),
         surveys=frozenset(records.read_capabilities(directory)),
     )
+
+
+def has_harmed(directory: RunDirectory, plan: Plan) -> bool:
+    """Return whether there are answers that another capture would give anew although nothing is missing."""
+    found = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
+    return any(transcript is not None and _is_harmed(transcript) for transcript in found)
 
 
 def discard(directory: RunDirectory, plan: Plan, kept: Kept) -> None:
@@ -83,7 +91,12 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str) -> bool:
         found = transcripts.read(directory, arm, name)
     except RunError:
         return False
-    return found is not None and found.digest == plan.workload(name).digest
+    return found is not None and found.digest == plan.workload(name).digest and not _is_harmed(found)
+
+
+def _is_harmed(transcript: Transcript) -> bool:
+    """Say whether a server died and no request explains it; one that does explains what was in flight beside it, too."""
+    return bool(transcript.casualties) and not any(casualty.recurred for casualty in transcript.casualties)
 
 
 def _is_scored(directory: RunDirectory, under: str, asked: Tokens) -> bool:

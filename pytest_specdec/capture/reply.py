@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.engines.protocol import Steps
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Reply", "has_content", "of_stream", "of_whole"]
+__all__ = ["Reply", "Size", "of_stream", "of_whole", "size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,14 @@ class Reply:
     choices: tuple[Choice, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
     usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much one chunk of a stream brings, over all choices."""
+
+    token_ids: int
+    characters: int
 
 
 def of_whole(data: Mapping[str, JSON], steps: Steps | None) -> Reply:
@@ -53,9 +61,13 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: Steps | None, draft_t
     )
 
 
-def has_content(chunk: Mapping[str, JSON]) -> bool:
-    """Whether a chunk brings text or tokens, which an opening role chunk and a closing usage chunk do not."""
-    return any(_text(choice) or _integers(choice.get("token_ids")) for choice in _objects(chunk.get("choices")))
+def size(chunk: Mapping[str, JSON]) -> Size:
+    """Return how much a chunk brings; an opening role chunk and a closing usage chunk bring nothing."""
+    choices = _objects(chunk.get("choices"))
+    return Size(
+        token_ids=sum(len(_integers(choice.get("token_ids"))) for choice in choices),
+        characters=sum(len(_text(choice)) for choice in choices),
+    )
 
 
 def _choice(choice: Mapping[str, JSON]) -> Choice:

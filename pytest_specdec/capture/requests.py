@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import openai
 
-from pytest_specdec.capture import reply, stream
+from pytest_specdec.capture import burst, reply, stream
 from pytest_specdec.capture.busy import Busy
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.secrets import Secrets
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from pytest_specdec.capture.burst import Burst
     from pytest_specdec.capture.engines.protocol import Dialect, Steps
     from pytest_specdec.capture.stream import Received
     from pytest_specdec.model.transcript import SpecCounters
@@ -159,7 +160,7 @@ class Client:
             return self._parsed_stream(request, exchange, exchange.received, pass_index)
         data = exchange.received.json()
         steps = self._dialect.steps(data)
-        return _answered(request, pass_index, exchange, reply.of_whole(data, steps), steps, first_s=None)
+        return _answered(request, pass_index, exchange, reply.of_whole(data, steps), steps, first=None)
 
     def _parsed_stream(self, request: Request, exchange: Exchange, received: Received, pass_index: int) -> Sent:
         events = received.events()
@@ -171,13 +172,12 @@ class Client:
             return _failed(request, pass_index, exchange, "connection lost: the stream has no end", Ending.DIED)
         chunks = [chunk for _, chunk in stamped]
         steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
-        first_s = next((at_s for at_s, chunk in stamped if reply.has_content(chunk)), None)
         whole = reply.of_stream(chunks, steps, self._draft_tokens)
-        return _answered(request, pass_index, exchange, whole, steps, first_s=first_s)
+        return _answered(request, pass_index, exchange, whole, steps, first=burst.first(stamped))
 
 
 def _answered(
-    request: Request, pass_index: int, exchange: Exchange, said: reply.Reply, steps: Steps | None, *, first_s: float | None
+    request: Request, pass_index: int, exchange: Exchange, said: reply.Reply, steps: Steps | None, *, first: Burst | None
 ) -> Sent:
     answer = Answer(
         request_id=request.id,
@@ -186,7 +186,12 @@ def _answered(
         prompt_token_ids=said.prompt_token_ids,
         choices=said.choices,
         usage=said.usage,
-        timing=Timing(sent_s=exchange.sent_s, first_s=first_s, done_s=exchange.done_s),
+        timing=Timing(
+            sent_s=exchange.sent_s,
+            first_s=first.at_s if first else None,
+            done_s=exchange.done_s,
+            first_tokens=first.tokens(said.usage) if first else None,
+        ),
     )
     return Sent(answer=answer, counters=steps.counters if steps else None)
 

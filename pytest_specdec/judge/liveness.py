@@ -26,6 +26,7 @@ __all__ = ["casualty", "judge"]
 
 _VERB = {Ending.DIED: "dies on", Ending.HUNG: "hangs on", Ending.ERROR: "answers 5xx to"}
 _PROMPT = {"prompt", "messages", "seed"}
+_RESUME = "the same command with --specdec-resume RUN answers this workload again, and keeps what is whole"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
 
@@ -57,12 +58,14 @@ def casualty(captured: Captured) -> Verdict | None:
     once = [c for c in mine if not c.recurred]
     if once:
         return _infrastructure(
-            captured, once, f"infrastructure: the server {_VERB[once[0].ending]} request {once[0].request_id} once, not again alone"
+            captured, once, f"infrastructure: the server {_VERB[once[0].ending]} {_in_flight(once)} once, not again alone", settle=_RESUME
         )
     theirs = [(t.arm, c) for t in _baselines(captured) for c in t.casualties]
     if theirs:
         arm, first = theirs[0]
-        return _infrastructure(captured, [c for _, c in theirs], f"the {arm} itself {_VERB[first.ending]} request {first.request_id}")
+        settle = "" if any(c.recurred for _, c in theirs) else _RESUME
+        headline = f"the {arm} itself {_VERB[first.ending]} {_in_flight([c for a, c in theirs if a == arm])}"
+        return _infrastructure(captured, [c for _, c in theirs], headline, settle=settle)
     return None
 
 
@@ -92,13 +95,20 @@ def _killed(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
     )
 
 
-def _infrastructure(captured: Captured, casualties: Sequence[Casualty], headline: str) -> Verdict:
+def _in_flight(casualties: Sequence[Casualty]) -> str:
+    """Name the first of what was in flight; which of several it was that the server died after, nobody knows."""
+    others = f" (and {len(casualties) - 1} more in flight)" if len(casualties) > 1 else ""
+    return f"request {casualties[0].request_id}{others}"
+
+
+def _infrastructure(captured: Captured, casualties: Sequence[Casualty], headline: str, settle: str = "") -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
         headline,
         short=(f"ending       {_ending(casualties[0])}", *_tail(casualties[0], 3)),
         evidence=[line for each in casualties for line in _told(each)],
+        settle=settle,
         figures={"casualties": len(casualties)},
     )
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Figure", "Paces", "paces", "prompt_tokens_per_s", "response_tokens_per_s", "ttft_s"]
+__all__ = ["Figure", "Paces", "in_one_burst", "paces", "prompt_tokens_per_s", "response_tokens_per_s", "tokens_per_s", "ttft_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,37 +32,78 @@ class Paces:
     """What can be said about the speed of one arm beside the baseline's boots."""
 
     response: Figure
-    """Decode tokens per second."""
+    """Decode tokens per second; with ``whole`` those of the whole request, time to first content included."""
     ttft: Figure | None
-    """Seconds to the first content."""
+    """Seconds to the first content; None with ``whole``."""
     prompt: Figure | None
-    """Prompt tokens per second of time to first content."""
+    """Prompt tokens per second of time to first content; None with ``whole``."""
     requests: int
     """Per pass, at least."""
+    whole: bool
+    """Whether whole requests are compared, in all arms alike, because some answers' decoding could not be timed."""
+    bursts: int
+    """Answers that came in one burst."""
+    answers: int
+    """All answers, over all arms."""
 
 
-def paces(baselines: Sequence[Transcript], speculative: Transcript) -> Paces | None:
-    """Return the figures over requests that every arm answered, pass by pass; None where no pass has one with usable timing."""
-    response = _figure(response_tokens_per_s, baselines, speculative)
+def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> Paces | None:
+    """Return the figures over requests that every arm answered, pass by pass; None where no pass has one with usable timing.
+
+    One answer in one burst, in whichever arm, has whole requests compared in all of them, as ``whole`` asks for in any case.
+    """
+    answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
+    bursts = sum(map(in_one_burst, answers))
+    whole = whole or bursts > 0
+    response = _figure(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
     if response is None:
         return None
-    shared = _shared(response_tokens_per_s, baselines, speculative)
-    ttft = _figure(ttft_s, baselines, speculative)
-    prompt = _figure(prompt_tokens_per_s, baselines, speculative)
-    return Paces(response=response, ttft=ttft, prompt=prompt, requests=min(map(len, shared.values())))
+    return Paces(
+        response=response,
+        ttft=None if whole else _figure(ttft_s, baselines, speculative),
+        prompt=None if whole else _figure(prompt_tokens_per_s, baselines, speculative),
+        requests=min(map(len, _shared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
+        whole=whole,
+        bursts=bursts,
+        answers=len(answers),
+    )
 
 
 def response_tokens_per_s(answer: Answer) -> float | None:
-    """Return (n - n1) / (t_done - t_first): tokens behind the first chunk over the time they took (facts/speed.md section 3).
+    """Return (n - n1) / (t_done - t_first): tokens behind the first ones over the time they took (facts/speed.md section 3).
 
-    n is the server's own count, n1 the tokens of the first chunk: the prefill's window, else 1. None where that cannot be known.
+    n is the server's own count, n1 what was there at t_first: one token as a rule, more where a busy machine kept the client from reading.
+    The last of them came at most one step before t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot
+    be known.
     """
-    timing, choice = answer.timing, answer.choice
+    timing = answer.timing
     if not answer.ok or timing is None or timing.first_s is None or timing.done_s <= timing.first_s:
         return None
-    first = choice.windows[0] if choice.windows else 1
-    tokens = (answer.usage.completion_tokens if answer.usage else len(choice.token_ids)) - first
+    first = _prefilled(answer) if timing.first_tokens is None else timing.first_tokens
+    tokens = _tokens(answer) - first
     return tokens / (timing.done_s - timing.first_s) if tokens > 0 else None
+
+
+def tokens_per_s(answer: Answer) -> float | None:
+    """Return n / (t_done - t_sent), which takes no stamp in between; None where not streamed or not answered."""
+    timing = answer.timing
+    if not answer.ok or timing is None or timing.first_s is None or timing.done_s <= timing.sent_s or not _tokens(answer):
+        return None
+    return _tokens(answer) / timing.latency_s
+
+
+def in_one_burst(answer: Answer) -> bool:
+    """Whether most tokens were there when the client read the first: how long they took nobody has seen, and t_first is late by as much."""
+    there = answer.timing.first_tokens if answer.ok and answer.timing else None
+    return there is not None and there > _prefilled(answer) and 2 * there > _tokens(answer)
+
+
+def _prefilled(answer: Answer) -> int:
+    return answer.choice.windows[0] if answer.choice.windows else 1
+
+
+def _tokens(answer: Answer) -> int:
+    return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
 
 
 def ttft_s(answer: Answer) -> float | None:

@@ -10,7 +10,7 @@ from pytest_specdec.judge.measured import SPEEDUP, Change, measured
 from pytest_specdec.judge.refusal import refusal
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
-from pytest_specdec.judge.speed_table import figures, further, method, table
+from pytest_specdec.judge.speed_table import doubts, figures, further, method, table
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.verdict import Outcome
 
@@ -121,8 +121,8 @@ def _spoken(captured: Captured, found: Measured, outcome: Outcome, headline: str
         captured,
         outcome,
         headline,
-        short=(*lines[:2], method(found)),
-        evidence=(*table(found), *lines, method(found), *further(captured, found)),
+        short=(*lines[:2], method(found), *doubts(found)),
+        evidence=(*table(found), *lines, method(found), *doubts(found), *further(captured, found)),
         rules_out=f"the speedup is {found.shown}: values outside would have shown at the judgement's share of alpha" if decided else "",
         settle=_settle(found) if outcome is Outcome.NOT_DECIDED else "",
         cell=found.shown,

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.measured import Measured
-    from pytest_specdec.judge.paces import Figure
+    from pytest_specdec.judge.paces import Figure, Paces
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["figures", "further", "method", "table"]
+__all__ = ["doubts", "figures", "further", "method", "table"]
 
 _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 _LEAST_STEP_COST = 0.95
@@ -45,21 +46,34 @@ def method(measured: Measured) -> str:
     return f"interval: {confidence}, {measured.estimate.method}, {passes} passes of {measured.paces.requests} requests"
 
 
+def doubts(measured: Measured) -> tuple[str, ...]:
+    """Return what the figures do not mean although their names say so."""
+    found = measured.paces
+    if not found.whole:
+        return ()
+    bursts = f"{found.bursts} of {found.answers} answers came in one burst, so that their decoding could not be timed"
+    return (f"whole requests, time to first token included: {bursts}",)
+
+
 def further(captured: Captured, measured: Measured) -> tuple[str, ...]:
     """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
-    again = None if captured.control is None or captured.is_control else paces((captured.baseline,), captured.control)
+    again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
     lines = [] if again is None else [f"the baseline's two boots: a factor of {_ratio(again.response, 1):.3f} between them"]
     if measured.length is None:
         return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
     over = measured.length.interval
     limits = f" [{over.low:.2f}, {over.high:.2f}]" if over else ""
-    cost = measured.length.tokens / measured.ratio
+    length = f"acceptance length: {measured.length.tokens:.2f}{limits} tokens per verify step"
+    return (*lines, length) if measured.paces.whole else (*lines, length, _plausibility(measured.length.tokens / measured.ratio))
+
+
+def _again(baseline: Transcript, control: Transcript, measured: Measured) -> Paces | None:
+    return paces((baseline,), control, whole=measured.paces.whole)
+
+
+def _plausibility(cost: float) -> str:
     verdict = "plausible" if cost >= _LEAST_STEP_COST else "implausible: more speed than the steps saved can give, doubt the measurement"
-    return (
-        *lines,
-        f"acceptance length: {measured.length.tokens:.2f}{limits} tokens per verify step",
-        f"a verify step costs {cost:.2f} plain steps (acceptance length over speedup): {verdict}",
-    )
+    return f"a verify step costs {cost:.2f} plain steps (acceptance length over speedup): {verdict}"
 
 
 def figures(measured: Measured) -> dict[str, float]:
@@ -74,7 +88,9 @@ def figures(measured: Measured) -> dict[str, float]:
         **{f"speculative_{name}": figure.speculative for name, figure in known.items()},
         **({"ttft_speedup": _ratio(found.ttft, -1)} if found.ttft else {}),
         **({"prompt_speedup": _ratio(found.prompt, 1)} if found.prompt else {}),
-        **({"acceptance_length": measured.length.tokens, "step_cost": measured.length.tokens / measured.ratio} if measured.length else {}),
+        **({"acceptance_length": measured.length.tokens} if measured.length else {}),
+        **({"step_cost": measured.length.tokens / measured.ratio} if measured.length and not found.whole else {}),
+        **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
         "passes": float(len(found.response.log_ratios)),
     }
 

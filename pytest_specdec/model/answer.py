@@ -15,6 +15,11 @@ class Timing:
     first_s: float | None
     """When the first chunk with content came; None when the answer was not streamed or had no content."""
     done_s: float
+    first_tokens: int | None = None
+    """Tokens that were there at ``first_s``: those of the first chunk and of chunks that had been waiting behind it. None where unknown.
+
+    More than the first step's where the client was kept from reading; ``first_s`` is then late by all steps but one.
+    """
 
     @property
     def latency_s(self) -> float:

@@ -84,6 +84,28 @@ def test_grandchildren_that_outlive_their_parent_are_ended(start, own_session):
     assert watchdog.members(server.pid, server.marker) == []
 
 
+@pytest.mark.parametrize("collected, words", [(False, "was killed by SIGKILL"), (True, "is gone")])
+def test_a_process_that_was_killed_is_named_with_its_signal_until_its_parent_collects_it(start, log, collected, words):
+    """A worker's parent is the engine core, which mostly has other things to do than to wait for it."""
+    code = f"""
+        import os, subprocess, sys, time
+        child = subprocess.Popen(["worker", "-c", "import time; time.sleep(600)"], executable=sys.executable)
+        print("born", child.pid, flush=True)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        {"child.wait()" if collected else "pass"}
+        print("over", flush=True)
+        time.sleep(600)
+    """
+    server = start(python(code))
+    said(log, "born")
+    server.look()
+    child = int(log.read_text().rpartition("\nborn ")[2].split()[0])
+    os.kill(child, signal.SIGKILL)
+    said(log, "over")
+    server.look_again()
+    assert server.lost == (f"worker -c import time; time.sleep(600) (process {child}) {words}",)
+
+
 def test_a_process_that_lost_its_environment_is_found_by_its_session(start, log):
     code = (
         "import os, sys, time; os.execve(sys.executable, [sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(600)'], {})"

@@ -163,7 +163,8 @@ def test_several_choices_have_no_windows_of_the_request():
 
 
 def test_only_text_or_tokens_are_content():
-    assert [reply.has_content(chunk) for chunk in chunks(1, 2)] == [False, True, True, False]
+    sizes = [reply.size(chunk) for chunk in chunks(1, 2)]
+    assert [bool(size.token_ids or size.characters) for size in sizes] == [False, True, True, False]
 
 
 def test_steps_are_counted_as_the_server_counts_them():

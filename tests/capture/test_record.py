@@ -105,6 +105,7 @@ def test_a_timed_workload_keeps_its_passes_and_drops_the_warm_up(run, config, wo
     asked = (directory.root / "servers" / "0-draft-k3.log").read_text().count("\nasked p1 of speed")
     assert asked == 1 + 3
     assert all(answer.timing.sent_s <= answer.timing.first_s <= answer.timing.done_s for answer in transcript.answers)
+    assert all(1 <= answer.timing.first_tokens <= answer.usage.completion_tokens for answer in transcript.answers)
 
 
 def test_what_was_found_of_each_arm_is_written(run, config, workload, directory):

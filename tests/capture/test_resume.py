@@ -60,6 +60,33 @@ def test_only_what_is_missing_is_captured(run, config, workload, directory, with
     assert {one.arm for one in status.served} == {"draft-k3", "ngram-k3", "control", "small"}
 
 
+@pytest.mark.parametrize("struck", ["draft-k3", "baseline"])
+def test_answers_beside_a_death_that_did_not_recur_are_captured_again(run, config, workload, directory, with_args, struck):
+    """They are no finding and never a pass: another occasion may do without a death. Of two baselines either may be the one that dies."""
+    fatal = with_args(config, struck, die_on="p1 of greedy", only_once=str(directory.root / "once"))
+    asked = (workload(), workload("other"))
+    assert run(fatal, *asked, depth=Depth.STANDARD).state is State.COMPLETE
+    (arm,) = (each for each in ARMS if transcripts.read(directory, each, "greedy").casualties)
+    harmed, unharmed, boots = kept(directory, "greedy"), kept(directory, "other"), booted(directory)
+    assert run(config, *asked, depth=Depth.STANDARD, again=True).state is State.COMPLETE
+    assert transcripts.read(directory, arm, "greedy").casualties == ()
+    assert {path.parent.name for path, before in harmed.items() if "transcripts" in path.parts and path.read_bytes() != before} == {arm}
+    assert {path: path.read_bytes() for path in unharmed} == unharmed
+    again = {name.partition("-")[2] for name, count in booted(directory).items() if count > boots[name]}
+    assert f"{arm}.log" in again
+    assert "ngram-k3.log" not in again
+
+
+def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, directory, with_args):
+    fatal = with_args(config, "draft-k3", die_on="p1 of greedy")
+    run(fatal, workload())
+    boots = booted(directory)
+    plan = records.read_plan(directory)
+    assert not kept_answers.has_harmed(directory, plan)
+    run(config, workload(), again=True)
+    assert booted(directory) == boots
+
+
 def test_what_is_whole_boots_nothing(run, config, workload, directory):
     run(config, workload(), depth=Depth.STANDARD)
     boots = booted(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -83,9 +84,10 @@ def test_the_checkpoints_that_ship_fit_their_budget_and_are_readable_by_all():
 
 @for_vllm
 def test_paths_relative_to_a_recipe_reach_the_server_as_paths_that_are_there(path):
+    made = {f"../../{folder}" for folder in re.findall(r"\.specdec/checkpoints/\S+", (ROOT / "Makefile").read_text())}
     for arm, argv in commands(path).items():
         models = [argv[0], *drafters(argv)]
-        relative = [model for model in models if model.startswith(".")]
+        relative = [model for model in models if model.startswith(".") and model not in made]
         missing = [model for model in models if model.startswith("/") and not (Path(model) / "config.json").is_file()]
         assert relative + missing == [], f"{arm}: a server is started elsewhere"
 

@@ -45,9 +45,10 @@ def answer(
     )
 
 
-def timed(request_id="chat-00", *, per_s, tokens=101, ttft_s=0.1, pass_index=0, prompt_tokens=20, **choice):
-    """An answer of which all tokens but the first came at ``per_s``."""
-    timing = Timing(sent_s=5.0, first_s=5.0 + ttft_s, done_s=5.0 + ttft_s + (tokens - 1) / per_s)
+def timed(request_id="chat-00", *, per_s, tokens=101, ttft_s=0.1, pass_index=0, prompt_tokens=20, burst=None, **choice):
+    """An answer of which all tokens but the first came at ``per_s``; the first ``burst`` were read together, when the last of them came."""
+    first_s = 5.0 + ttft_s + ((burst or 1) - 1) / per_s
+    timing = Timing(sent_s=5.0, first_s=first_s, done_s=5.0 + ttft_s + (tokens - 1) / per_s + (1e-5 if burst else 0.0), first_tokens=burst)
     usage = Usage(prompt_tokens=prompt_tokens, completion_tokens=tokens)
     return answer(request_id, range(tokens), timing=timing, usage=usage, pass_index=pass_index, **choice)
 

@@ -92,7 +92,13 @@ def test_a_casualty_that_does_not_recur_is_infrastructure_and_never_a_pass():
     verdict = judged(casualties=[dead(recurred=False)])
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline == "infrastructure: the server dies on request chat-01 once, not again alone"
+    assert "--specdec-resume" in verdict.settle
     assert "request chat-01: died: api server, exit code -9; did not recur" in verdict.evidence
+
+
+def test_of_several_requests_in_flight_none_is_blamed():
+    verdict = judged(casualties=[dead("chat-00", recurred=False), dead(recurred=False)])
+    assert verdict.headline == "infrastructure: the server dies on request chat-00 (and 1 more in flight) once, not again alone"
 
 
 def test_a_deadly_request_outweighs_one_that_did_not_recur():
@@ -105,6 +111,13 @@ def test_a_baseline_with_a_casualty_of_its_own_cannot_judge(arm):
     verdict = judged(theirs=hurt) if arm == "baseline" else judged(control=hurt)
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline == f"the {arm} itself hangs on request chat-01"
+    assert verdict.settle == ""
+
+
+def test_a_baseline_that_died_once_may_live_the_next_time():
+    verdict = judged(theirs=transcript("baseline", four(), casualties=(dead(recurred=False),)))
+    assert verdict.outcome is Outcome.INVALID
+    assert "--specdec-resume" in verdict.settle
 
 
 def test_the_controls_death_is_its_own_when_it_is_judged():

@@ -8,7 +8,7 @@ import pytest
 from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance_length import acceptance_length
 from pytest_specdec.judge.paces import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
-from pytest_specdec.model.answer import Timing
+from pytest_specdec.model.answer import Timing, Usage
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
@@ -210,6 +210,51 @@ def test_more_speed_than_saved_steps_is_doubted(mine, said):
 )
 def test_response_speed_counts_tokens_behind_the_first_chunk(given, per_s):
     assert response_tokens_per_s(given) == (None if per_s is None else pytest.approx(per_s))
+
+
+@pytest.mark.parametrize("burst", [1, 2, 30, 50])
+def test_tokens_that_were_read_together_with_the_first_are_not_counted_behind_it(burst):
+    assert response_tokens_per_s(timed(per_s=50.0, burst=burst)) == pytest.approx(50.0, rel=1e-4)
+
+
+def measured_burst():
+    """Stamps of a real baseline on a machine with few cores: one token a chunk, all of them read when the last one came."""
+    timing = Timing(sent_s=0.0, first_s=0.3094, done_s=0.3101, first_tokens=80)
+    usage = Usage(prompt_tokens=149, completion_tokens=80)
+    return [answer("chat-00", range(80), timing=timing, usage=usage, pass_index=i, windows=(1,) * 80) for i in range(4)]
+
+
+def calm(per_s, count=4, ttft_s=0.0101, **fields):
+    return passes(per_s, count=count, ttft=ttft_s, tokens=80, burst=1, **fields)
+
+
+def test_an_answer_that_came_in_one_burst_has_every_arms_whole_requests_compared():
+    """Once 2,382 tokens/s were told of a server that makes 260."""
+    verdict = speed.judge(seen(calm(520.0), calm(260.0), measured_burst(), gates=()))
+    assert verdict.figures["baseline_response_tokens_per_s"] == pytest.approx(80 / 0.31, rel=0.05)
+    assert verdict.figures["speculative_response_tokens_per_s"] == pytest.approx(80 / (0.0101 + 79 / 520), rel=0.05)
+    assert verdict.figures["speedup"] == pytest.approx(0.31 / (0.0101 + 79 / 520), rel=0.05)
+    assert verdict.figures["answers_in_one_burst"] == 4
+    assert "baseline_ttft_s" not in verdict.figures
+    told = "whole requests, time to first token included: 4 of 12 answers came in one burst, so that their decoding could not be timed"
+    assert told in verdict.short
+    assert told in verdict.evidence
+    assert "the baseline's two boots: a factor of 1.0" in " ".join(verdict.evidence)
+    assert not any("plausible" in line for line in verdict.evidence)
+
+
+def test_the_baselines_boots_are_compared_by_whole_requests_too_where_only_a_variant_came_in_a_burst():
+    control = calm(260.0, ttft_s=0.0101 + 80 / 260)
+    verdict = speed.judge(seen(measured_burst(), calm(260.0), control, gates=()))
+    assert verdict.figures["answers_in_one_burst"] == 4
+    assert any(line.startswith("the baseline's two boots: a factor of 0.5") for line in verdict.evidence)
+
+
+def test_where_every_answer_was_read_as_it_came_decoding_alone_is_compared():
+    verdict = speed.judge(seen(calm(520.0), calm(260.0), calm(260.0), gates=()))
+    assert verdict.figures["speedup"] == pytest.approx(2.0, rel=1e-3)
+    assert "answers_in_one_burst" not in verdict.figures
+    assert not any("burst" in line for line in (*verdict.short, *verdict.evidence))
 
 
 def test_prompt_speed_is_prompt_tokens_over_time_to_first_token():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -86,7 +87,10 @@ def test_a_floor_never_comes_down_by_itself(tmp_path):
     assert gates.read(path)[0].between_boot_sd is None
 
 
-@pytest.mark.parametrize("verdicts", [[], [speed(0.5, Outcome.FAIL)]])
+WHOLE = replace(speed(2.0), figures={**speed(2.0).figures, "answers_in_one_burst": 1.0})
+
+
+@pytest.mark.parametrize("verdicts", [[], [speed(0.5, Outcome.FAIL)], [WHOLE]], ids=["nothing", "failed", "whole requests"])
 def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
     assert baselines.update(tmp_path, "tiny", HERE, verdicts) is None
     assert baselines.candidate(tmp_path, HERE, verdicts) is None

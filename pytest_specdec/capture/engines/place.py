@@ -12,7 +12,7 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
-__all__ = ["checkpoint_gib", "numbers", "program", "there", "version"]
+__all__ = ["checkpoint_gib", "model_there", "numbers", "program", "there", "version"]
 
 
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
@@ -33,6 +33,19 @@ def there(found: str | None, where: str, expected: str, remedy: str) -> str:
         what = "the engine is not installed"
         raise EngineError(what, where=where, found="no such program", expected=expected, remedy=remedy)
     return found
+
+
+def model_there(config: Config) -> None:
+    """Raise EngineError when the model is a path, which no name of a hub is, and nothing is there."""
+    model = config.engine.model
+    if model.startswith((".", "/", "~")) and not Path(config.resolve(model)).exists():
+        raise EngineError(
+            what="the model is not there",
+            where=f"{config.path}: engine.model",
+            found=f"no folder {model}",
+            expected="a checkpoint's folder, absolute or relative to the config",
+            remedy="mend the path, or make the checkpoint: the config says how where it is one that is made",
+        )
 
 
 def version(program_path: str, package: str) -> tuple[int, ...]:

@@ -50,11 +50,12 @@ class Vllm:
         return speculation.draft(args)
 
     def check(self, config: Config) -> None:
-        """Look for ``vllm`` (or ``docker`` for an image); models may come from the hub, so they are not looked for."""
+        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine; others may come from the hub."""
         if config.engine.image:
             place.there(shutil.which("docker"), f"engine.image: {config.engine.image}", "`docker` on PATH", "install docker")
         else:
             self._program(config)
+            place.model_there(config)
 
     def command(self, config: Config, setup: Setup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""

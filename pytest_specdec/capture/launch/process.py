@@ -88,8 +88,8 @@ class Server:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The processes behind the first one that were found gone first, by title."""
-        return tuple(f"{title} (process {pid})" for pid, title in self._lost.items() if pid != self.pid)
+        """The processes behind the first one that were found gone first, in words."""
+        return tuple(words for pid, words in self._lost.items() if pid != self.pid)
 
     def look(self) -> None:
         """Take note of the server's processes, while all is well."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from pytest_specdec.capture.launch import watchdog
@@ -17,9 +19,18 @@ def titles(session: int, marker: str) -> dict[int, str]:
 
 
 def gone(known: dict[int, str], session: int, marker: str) -> dict[int, str]:
-    """Return those of ``known`` that do not live any more."""
+    """Return those of ``known`` that do not live any more, each in words with its end, as far as nobody has collected it yet."""
     living = set(watchdog.members(session, marker))
-    return {pid: title for pid, title in known.items() if pid not in living}
+    return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
+
+
+def _end(pid: int) -> str:
+    """Read the exit code of a process that its parent has not waited for: the last field of proc_pid_stat(5)."""
+    try:
+        code = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[-1])
+    except (OSError, IndexError):
+        return "is gone"
+    return f"was killed by {signal.Signals(os.WTERMSIG(code)).name}" if os.WIFSIGNALED(code) else "is gone"
 
 
 def _title(pid: int) -> str:

@@ -1,0 +1,131 @@
+"""``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more.
+
+Its further layers are the identity: what attention and MLP add to the residual is multiplied by zero, in whichever engine runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.errors import EngineError, SpecdecError
+from pytest_specdec.reference.checkpoint import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["main", "write"]
+
+LAYERS: Final = 48
+_WRONG_USAGE: Final = 2
+_SEED: Final = 20231121
+_SPREAD: Final = 0.02
+_SILENT: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+"""The matrices through which a layer speaks to the residual."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the checkpoint, or leave it as it is if it is there; return the exit code."""
+    parser = ArgumentParser(prog="python -m pytest_specdec.reference.pad", allow_abbrev=False, description=__doc__)
+    parser.add_argument("model", help="a checkpoint that comes with the package, or the path of a Qwen3 folder")
+    parser.add_argument("folder", type=Path, help="where to write; a new folder")
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"layers in all (default: {LAYERS})")
+    asked = parser.parse_args(arguments)
+    try:
+        written = write(asked.model, asked.layers, asked.folder)
+    except SpecdecError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
+        return _WRONG_USAGE
+    print(f"{asked.folder}: {asked.layers} layers{'' if written else ', as it was'}")  # noqa: T201 - as above
+    return 0
+
+
+def write(model: str, layers: int, folder: Path) -> bool:
+    """Write ``model`` with identity layers up to ``layers`` into ``folder``; return False when that is what is there.
+
+    Raises EngineError for fewer layers than the model has, and when ``folder`` holds something else.
+    """
+    source = locate(model)
+    config = _config(source, layers)
+    if folder.exists():
+        _refuse_other(folder, config)
+        return False
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        unfinished = Path(made) / folder.name
+        shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
+        (unfinished / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        _write_tensors(source, layers, unfinished)
+        unfinished.rename(folder)
+    return True
+
+
+def _config(source: Path, layers: int) -> dict[str, object]:
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    had = config["num_hidden_layers"]
+    if layers < had:
+        raise EngineError(
+            what="padding adds layers and takes none away",
+            where="--layers",
+            found=str(layers),
+            expected=f"at least {had}, those of {source}",
+        )
+    types = {"layer_types": [*config["layer_types"], *["full_attention"] * (layers - had)]} if "layer_types" in config else {}
+    return {**config, **types, "num_hidden_layers": layers}
+
+
+def _refuse_other(folder: Path, config: Mapping[str, object]) -> None:
+    path = folder / "config.json"
+    if not path.is_file() or json.loads(path.read_text(encoding="utf-8")) != config:
+        raise EngineError(
+            what="the folder is in use",
+            where=str(folder),
+            found="another checkpoint" if path.is_file() else "something else",
+            expected="a new folder, or one that this command wrote from the same model with as many layers",
+            remedy="name another folder, or remove this one",
+        )
+
+
+def _write_tensors(source: Path, layers: int, folder: Path) -> None:
+    from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - an optional library
+
+    known = load_file(source / "model.safetensors")
+    had = json.loads((source / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    path = folder / "model.safetensors"
+    save_file({**known, **dict(_added(known, range(had, layers)))}, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors leaves it to its owner alone
+
+
+def _added(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
+    """Yield further layers by name, in the shapes of the first: random matrices, norms of one, and zeros where a layer would speak."""
+    import numpy as np  # noqa: PLC0415 - wrong usage is told before numpy is loaded
+
+    first = "model.layers.0."
+    random = np.random.Generator(np.random.SFC64(_SEED))
+    for index in indices:
+        for name, tensor in known.items():
+            if name.startswith(first):
+                part = name.removeprefix(first)
+                yield f"model.layers.{index}.{part}", _filled(part, tensor, random)
+
+
+def _filled(part: str, like: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    if part in _SILENT:
+        return np.zeros_like(like)
+    if like.ndim == 1:
+        return np.ones_like(like)
+    return ((random.random(like.shape, dtype=np.float32) - np.float32(0.5)) * np.float32(_SPREAD)).astype(like.dtype)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
