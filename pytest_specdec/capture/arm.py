@@ -125,6 +125,10 @@ class Arm:
         """Return the last lines of the running or last server's log."""
         return self._server.log_tail() if self._server else self._last_tail
 
+    def cause(self) -> str:
+        """Return the first exception that the running or last server's log tells of; empty where it tells none."""
+        return self._server.cause() if self._server else ""
+
     def counters(self) -> SpecCounters | None:
         """Read the server's speculation counters; None where it has none."""
         dialect = self.recipe.engine.dialect

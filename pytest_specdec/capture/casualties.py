@@ -22,5 +22,6 @@ def describe(arm: Arm, sent: Sent, *, recurred: bool) -> Casualty:
         ending=Ending.DIED if ended else sent.ending or Ending.ERROR,
         recurred=recurred,
         process="; ".join([*arm.lost, own]),
+        cause=arm.cause() if ended else "",
         log_tail=arm.log_tail(),
     )

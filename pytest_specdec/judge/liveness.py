@@ -87,7 +87,7 @@ def _killed(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
         captured,
         Outcome.FAIL,
         f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
-        short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_tail(first, 2)),
+        short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_shown(first, 2)),
         evidence=[line for each in deadly for line in _told(each)],
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
@@ -106,7 +106,7 @@ def _infrastructure(captured: Captured, casualties: Sequence[Casualty], headline
         captured,
         Outcome.INVALID,
         headline,
-        short=(f"ending       {_ending(casualties[0])}", *_tail(casualties[0], 3)),
+        short=(f"ending       {_ending(casualties[0])}", *_shown(casualties[0], 3)),
         evidence=[line for each in casualties for line in _told(each)],
         settle=settle,
         figures={"casualties": len(casualties)},
@@ -119,7 +119,16 @@ def _ending(one: Casualty) -> str:
 
 def _told(one: Casualty) -> tuple[str, ...]:
     recurred = "recurred alone on a fresh server" if one.recurred else "did not recur"
-    return (f"request {one.request_id}: {_ending(one)}; {recurred}", *_tail(one, len(one.log_tail)))
+    return (f"request {one.request_id}: {_ending(one)}; {recurred}", *_cause(one), *_tail(one, len(one.log_tail)))
+
+
+def _cause(one: Casualty) -> tuple[str, ...]:
+    return (f"cause        {quoted(one.cause, 200)}",) if one.cause else ()
+
+
+def _shown(one: Casualty, lines: int) -> tuple[str, ...]:
+    """Return the cause or, where the log tells none, its last ``lines`` lines: after a death they are of the shutdown."""
+    return _cause(one) or _tail(one, lines)
 
 
 def _tail(one: Casualty, lines: int) -> tuple[str, ...]:

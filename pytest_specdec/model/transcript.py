@@ -75,6 +75,8 @@ class Casualty:
     """Whether the request, alone on a fresh server of the same arm, did it again."""
     process: str = ""
     """Which process ended and how: ``api server, exit code -9``."""
+    cause: str = ""
+    """The first exception that the server's log tells of, and where it was raised; empty where it tells none."""
     log_tail: tuple[str, ...] = ()
     """The last lines of the server's log, at most 20."""
 

@@ -178,3 +178,12 @@ def test_a_pass_needs_speculation():
     verdict = judged(counters=SpecCounters())
     assert verdict.outcome is Outcome.NOT_SPECULATING
     assert verdict.pair == VARIANT
+
+
+def test_the_cause_is_shown_instead_of_the_shutdown():
+    asked = [*requests(4)]
+    asked[1] = Request(id="chat-01", route=Route.CHAT, body={**asked[1].body, **JSON_OBJECT})
+    told = replace(dead(), cause="KeyError: 7 (engine.py:3, in step)")
+    verdict = judged(four(at_1=answer("chat-01", status=None)), casualties=[told], workload=a_workload(asked))
+    assert verdict.short[2:] == ('cause        "KeyError: 7 (engine.py:3, in step)"',)
+    assert "log          KeyError: 7" in verdict.evidence

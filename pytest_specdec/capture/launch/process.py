@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.launch import processes, watchdog
+from pytest_specdec.capture.launch.cause import cause
 from pytest_specdec.capture.secrets import Secrets
 from pytest_specdec.errors import CaptureError, EngineError
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOG_TAIL", "Command", "Server"]
 
+_LOG_BYTES = 64_000
+"""How much of a log's end is read."""
 LOG_TAIL = 20
 """Lines of a server's log that an error shows."""
 _SCRUBBED = ("LLAMA_ARG_", "SGLANG_SIMULATE_", "VLLM_API_KEY", watchdog.MARKER)
@@ -110,11 +113,17 @@ class Server:
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
         """Return the last lines that this server wrote, secrets struck out."""
+        return tuple(self._written().splitlines()[-lines:])
+
+    def cause(self) -> str:
+        """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
+        return cause(self._written())
+
+    def _written(self) -> str:
         with self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(self._log_start, end - 64_000))
-            text = file.read().decode(errors="replace")
-        return tuple(self.command.secrets.mask(text).splitlines()[-lines:])
+            file.seek(max(self._log_start, end - _LOG_BYTES))
+            return self.command.secrets.mask(file.read().decode(errors="replace"))
 
     def stop(self, stop_s: float) -> None:
         """End the server and every process of it: SIGTERM, after ``stop_s`` seconds SIGKILL.
