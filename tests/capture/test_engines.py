@@ -142,11 +142,12 @@ def test_a_vllm_that_is_there_passes(engine_config, program):
 
 @pytest.mark.parametrize("model", ["../nowhere/target-48", "/no/such/model"])
 def test_a_model_that_is_a_path_is_looked_for_before_anything_boots(engine_config, program, model, tmp_path):
+    there = str(program())
     with pytest.raises(EngineError, match="the model is not there") as caught:
-        engine_of("vllm").check(engine_config("vllm", executable=str(program()), model=model))
+        engine_of("vllm").check(engine_config("vllm", executable=there, model=model))
     assert caught.value.found == f"no folder {model}"
-    engine_of("vllm").check(engine_config("vllm", executable=str(program()), model=str(tmp_path)))
-    engine_of("vllm").check(engine_config("vllm", executable=str(program()), model="Qwen/Qwen3-8B"))
+    engine_of("vllm").check(engine_config("vllm", executable=there, model=str(tmp_path)))
+    engine_of("vllm").check(engine_config("vllm", executable=there, model="Qwen/Qwen3-8B"))
 
 
 @pytest.mark.parametrize("text,numbers", [("0.32.0+cpu", (0, 32, 0)), ("v0.9", (0, 9)), ("nightly", ())])
