@@ -8,7 +8,7 @@ recovered token ever the draft token that was rejected.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from pytest_specdec.stats.alternatives import CATALOGUE, Fault, ratio
 from pytest_specdec.stats.drafts import Split, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.stats.alternatives import Alternative
     from pytest_specdec.stats.betting import Bettor, Book
@@ -123,7 +123,8 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
 
 
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
-EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
+DECISIVE = log(8.0)
+"""By how much a bettor that bets behind rejections only must be ahead of all others."""
 
 
 def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
@@ -131,9 +132,9 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
     if seen is None:
-        return _called(_placed(book.winner, book, observed))
+        return _called(_tempered(_foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth), book, observed))
     allowed = [bettor for bettor in book.bettors if seen.allows(bettor)] or [book.winner]
-    return _called(_placed(max(allowed, key=lambda bettor: bettor.log_wealth), book, observed))
+    return _called(_tempered(_foremost(allowed, lambda bettor: bettor.log_wealth), book, observed))
 
 
 def _never_rejected(observed: Observed) -> bool:
@@ -141,16 +142,26 @@ def _never_rejected(observed: Observed) -> bool:
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.places.ended[slots].any())
 
 
-def _placed(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
-    """Return the richest bettor on stale state where ``bettor`` bets everywhere and earned less than half its due before any rejection.
+def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float]) -> Bettor:
+    """Return who holds most; one who bets behind rejections only must be ahead by DECISIVE.
 
-    A fault that is everywhere pays there as elsewhere: then betting behind rejections only earns its share of the tokens less.
+    Of a fault that is everywhere the tokens before any rejection are few, and what they paid a bettor is the log of the odds between
+    everywhere and behind rejections.
     """
-    state = book.richest({Fault.STATE})
-    if bettor.fault not in EVERYWHERE or state is None:
+    first = max(bettors, key=held)
+    second = max((bettor for bettor in bettors if bettor.fault is not Fault.STATE), key=held, default=first)
+    return first if held(first) - held(second) > DECISIVE else second
+
+
+def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
+    """Return the best on a wrong temperature for one on improbable tokens, where the former earned as decisively among the atoms alone.
+
+    Where the tail is outside the core, what a temperature makes of it is seen by the latter only.
+    """
+    other = book.richest({Fault.TEMPERATURE})
+    if bettor.fault is not Fault.TAIL or other is None or observed.law.core[:, -1].any():
         return bettor
-    before = 1.0 - float(observed.places.rejected_before.mean())
-    return state if state.log_wealth > bettor.log_wealth * (1.0 - before / 2.0) else bettor
+    return other if other.log_wealth > DECISIVE else bettor
 
 
 def _called(bettor: Bettor) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats.drafts import index_of, one_hot
-from pytest_specdec.stats.laws import SLACK, Processing, Raw, requested
+from pytest_specdec.stats.laws import SLACK, Processing, Raw
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -66,9 +66,27 @@ class Bank:
 
 
 def asking(bank: Bank, asked: Asked) -> Bank:
-    """Return ``bank`` as ``asked`` makes it, both laws; of a bank that nothing was asked of. What is only bounded is taken as estimated."""
-    p, q = (requested(raw(bank.ids, law, law[:, 0]), asked.of(len(bank))).p for law in (bank.p, bank.q))
-    return replace(bank, p=p, q=bank.q if (bank.q.max(axis=1) == 1.0).all() else q, asked=asked, raw=bank.p)
+    """Return ``bank`` as ``asked`` makes both its laws; of a bank that nothing was asked of.
+
+    The tail is taken for equally probable tokens, as many as the vocabulary has beyond the atoms, so the laws are known whole.
+    """
+    p, q = (law if (law.max(axis=1) == 1.0).all() else _asked(law, asked, bank.vocabulary - bank.ids.shape[1]) for law in (bank.p, bank.q))
+    return replace(bank, p=p, q=q, asked=asked, raw=bank.p)
+
+
+def _asked(law: Floats, asked: Asked, beyond: int) -> Floats:
+    """Return ``law`` cooled and cut to its nucleus; of a tail that the nucleus ends in, the part inside. Top-k is not simulated."""
+    assert not asked.top_k
+    count = np.concatenate([np.ones(law.shape[1] - 1), [beyond]])
+    each = (law / count) ** (1.0 / asked.temperature)
+    order = np.argsort(-each, axis=1, kind="stable")
+    mass = np.take_along_axis(each * count, order, axis=1)
+    mass /= mass.sum(axis=1, keepdims=True)
+    room = np.maximum(asked.top_p - (mass.cumsum(axis=1) - mass), 0.0)
+    kept = np.where(count[order] > 1, np.minimum(mass, room), np.where(room > 0, mass, 0.0))
+    cut = np.empty_like(law)
+    np.put_along_axis(cut, order, kept, axis=1)
+    return np.asarray(cut / cut.sum(axis=1, keepdims=True))
 
 
 def raw(ids: Ints, law: Floats, chosen: Floats, outcome: Ints | None = None) -> Raw:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Shape
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
-__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "Trace", "emit", "observe", "simulate", "zipf"]
+__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "Trace", "emit", "moved", "observe", "simulate", "trace_of", "zipf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,31 @@ class Trace:
     """Whether any window of the answer before did."""
     ended: Bools
     """Whether its window ended with it."""
+    last: Bools
+    """Whether it is the last of its answer."""
 
-    def part(self, answers: slice, tokens: slice = slice(None)) -> Trace:
-        """Return some of the answers, or of their tokens."""
-        return Trace(**{name: getattr(self, name)[answers, tokens] for name in self.__slots__})
+    def part(self, answers: slice | Ints) -> Trace:
+        """Return some of the answers."""
+        return Trace(**{name: getattr(self, name)[answers] for name in self.__slots__})
+
+    def flat(self, tokens: int) -> Trace:
+        """Return the first ``tokens`` of all answers, one behind the other, as a single answer."""
+        return Trace(**{name: getattr(self, name).reshape(1, -1)[:, :tokens] for name in self.__slots__})
+
+
+def trace_of(at: Ints, outcome: Ints, *, slot: int = 0, drafted: int = 0, short: bool = False, ever: bool = False) -> Trace:
+    """Return one answer in which every token, at positions ``at`` [T], stands at the same place of a window."""
+    shape = (1, len(at))
+    return Trace(
+        at=at[None, :],
+        outcome=outcome[None, :],
+        slot=np.full(shape, slot),
+        drafted=np.full(shape, drafted),
+        short=np.full(shape, short),
+        ever=np.full(shape, ever),
+        ended=np.zeros(shape, dtype=np.bool_),
+        last=np.zeros(shape, dtype=np.bool_),
+    )
 
 
 def simulate(
@@ -145,14 +166,15 @@ def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int,
     """
     shape = (answers, tokens)
     at, outcome, slot, drafted = (np.zeros(shape, dtype=np.int64) for _ in range(4))
-    short, ever, ended = (np.zeros(shape, dtype=np.bool_) for _ in range(3))
+    short, ever, ended, last = (np.zeros(shape, dtype=np.bool_) for _ in range(4))
+    last[:, -1] = True
     now = _Servers(
         slot=np.zeros(answers, dtype=np.int64),
         drafted=np.zeros(answers, dtype=np.int64),
         short=np.zeros(answers, dtype=np.bool_),
         ever=np.zeros(answers, dtype=np.bool_),
     )
-    moved = _moved(bank, rules.bonus_ids_off_by)
+    shifted = moved(bank, rules.bonus_ids_off_by)
     context = None if prompts is None else _mixed(prompts.astype(np.uint64))
     for step in range(tokens):
         here = random.integers(len(bank), size=answers) if context is None else (context % np.uint64(len(bank))).astype(np.int64)
@@ -162,12 +184,12 @@ def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int,
         emitted = _step(bank, here, now, rules, random)
         now.move(emitted)
         token = emitted.token
-        if moved is not None:
-            token = np.where(emitted.bonus, moved[here, token], token)
+        if shifted is not None:
+            token = np.where(emitted.bonus, shifted[here, token], token)
         outcome[:, step], ended[:, step] = token, ~emitted.accepted
         if context is not None:
             context = _mixed(context ^ ids_at(bank.ids[here], np.minimum(token, bank.ids.shape[1])).astype(np.uint64))
-    return Trace(at=at, outcome=outcome, slot=slot, drafted=drafted, short=short, ever=ever, ended=ended)
+    return Trace(at=at, outcome=outcome, slot=slot, drafted=drafted, short=short, ever=ever, ended=ended, last=last)
 
 
 def _mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -178,7 +200,7 @@ def _mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return np.asarray(number ^ (number >> np.uint64(31)))
 
 
-def _moved(bank: Bank, by: int) -> Ints | None:
+def moved(bank: Bank, by: int) -> Ints | None:
     """Return the split outcome [B, K+2] of the id that lies ``by`` behind each outcome's; None for 0."""
     if not by:
         return None
@@ -233,14 +255,12 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
 
 
 def _places(trace: Trace, *, windows: bool) -> Places:
-    last = np.zeros(trace.at.shape, dtype=np.bool_)
-    last[:, -1] = True
-    hidden = np.full(last.size, -1, dtype=np.int64)
+    hidden = np.full(trace.at.size, -1, dtype=np.int64)
     return Places(
         slot=trace.slot.ravel() if windows else hidden,
         drafted=trace.drafted.ravel() if windows else hidden,
         after_rejection=trace.short.ravel() & windows,
         rejected_before=trace.ever.ravel() & windows,
         ended=trace.ended.ravel(),
-        last=last.ravel(),
+        last=trace.last.ravel(),
     )
