@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import logsumexp
 
 from pytest_specdec.judge.naming import acceptance, name
 from pytest_specdec.stats.betting import settled
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Runs", "first_alarms", "names", "quantile"]
 
-BLOCK = 256
-"""Tokens read off at a time, a whole number of answers; at the first one fewer."""
+BLOCK = 4
+"""Answers read off at a time."""
+AT_ONCE = 64
+"""Runs read off at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,29 +52,31 @@ class Runs:
         return self.trace.part(slice(run * self.answers, run * self.answers + (answers or self.answers)))
 
 
-def first_alarms(runs: Runs, panel: Grid, level: float, *, within: int) -> Floats:
-    """Return after how many tokens each run's log wealth first reached ``level``; inf where it did not ``within`` so many."""
+def first_alarms(runs: Runs, panel: Grid, level: float, start: Floats | None = None) -> tuple[Floats, Floats]:
+    """Return after how many tokens each run's log wealth first reached ``level``, inf where it never did; and every bettor's at the end.
+
+    ``start`` is every bettor's log wealth before, [runs, bettors]; without, its share of one. A run is left alone after its alarm.
+    """
     length = runs.trace.at.shape[1]
     found = np.full(runs.count, np.inf)
-    wealth = np.tile(panel.log_weights, (runs.count, 1))
+    wealth = np.tile(panel.log_weights, (runs.count, 1)) if start is None else start.copy()
     silent = np.arange(runs.count)
-    each = BLOCK // length
-    for begin in range(0, min(runs.answers, within // length), each):
-        chunk = range(begin, min(begin + each, runs.answers, within // length))
-        rows = (silent[:, None] * runs.answers + np.array(chunk)[None, :]).ravel()
-        for part in np.array_split(np.arange(len(silent)), -(-len(silent) // 64)):
-            here = rows.reshape(len(silent), -1)[part].ravel()
-            paid = panel.read(runs.trace.part(here)).reshape(len(part), -1, len(panel.seats))
-            paths = wealth[silent[part], None, :] + paid.cumsum(axis=1, dtype=np.float64)
-            highest = paths.max(axis=2)
-            mixture = highest + np.log(np.exp(paths - highest[:, :, None]).sum(axis=2))
-            reached = mixture >= level
-            wealth[silent[part]] = paths[:, -1]
-            found[silent[part]] = np.where(reached.any(axis=1), begin * length + reached.argmax(axis=1) + 1.0, np.inf)
+    for begin in range(0, runs.answers, BLOCK):
+        count = min(BLOCK, runs.answers - begin)
+        for few in np.array_split(silent, -(-len(silent) // AT_ONCE)):
+            rows = few[:, None] * runs.answers + begin + np.arange(count)[None, :]
+            paid = panel.read(runs.trace.part(rows.ravel())).reshape(len(few), count * length, -1)
+            paths = wealth[few, None, :] + paid.cumsum(axis=1, dtype=np.float64)
+            wealth[few] = paths[:, -1]
+            reached = np.zeros(paths.shape[:2], dtype=np.bool_)
+            # The mixture holds at most as many times the richest as there are bettors.
+            near = np.flatnonzero(paths.max(axis=(1, 2)) >= level - np.log(paths.shape[2]))
+            reached[near] = logsumexp(paths[near], axis=2) >= level
+            found[few] = np.where(reached.any(axis=1), begin * length + reached.argmax(axis=1) + 1.0, np.inf)
         silent = silent[np.isinf(found[silent])]
         if not len(silent):
             break
-    return found
+    return found, wealth
 
 
 def names(runs: Runs, panel: Grid, until: Floats, *, windows: bool) -> Counter[str]:

@@ -91,9 +91,9 @@ def slots(accepted: float, *, k: int, tokens: int) -> tuple[float, float, float]
 def divergence(law: Law, asked: Floats, m: Floats, *, truncated: bool) -> float:
     """Return the mean over positions of the least KL(m || r), in nats, of the laws r that a correct server may have.
 
-    Where nothing is cut off that is ``sum m ln(m/p)`` of the ``asked`` law p. Under truncation the judge grants the server any mass in the band
-    between core and violations, and up to the bound to the violations: ``m(core) KL(m|core || p|core)`` and, where violations are too
-    frequent, ``kl(m(violation) || bound)``.
+    Where nothing is cut off that is ``sum m ln(m/p)`` of the ``asked`` law p. Under truncation the judge grants the server any mass in the
+    band between core and violations, and up to the bound to the violations: ``m(core) KL(m|core || p|core)`` and, where violations are
+    too frequent, ``kl(m(violation) || bound)``.
     """
     if not truncated:
         return float(_kl(m, asked).mean())

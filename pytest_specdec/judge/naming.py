@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.alternatives import CATALOGUE, Fault, ratio
+from pytest_specdec.stats.alternatives import CATALOGUE, GENERIC, Fault, ratio
 from pytest_specdec.stats.drafts import Split, overlap
 
 if TYPE_CHECKING:
@@ -122,9 +122,13 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
     return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + rest * share)
 
 
+TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
+EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
 DECISIVE = log(8.0)
-"""By how much a bettor that bets behind rejections only must be ahead of all others."""
+"""By how much one bettor must be ahead of another that is the likelier a priori."""
+SHORT = 1.8
+"""Standard deviations by which what a fault pays before any rejection must fall short of its due before it is not everywhere."""
 
 
 def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
@@ -132,9 +136,11 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
     if seen is None:
-        return _called(_tempered(_foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth), book, observed))
-    allowed = [bettor for bettor in book.bettors if seen.allows(bettor)] or [book.winner]
-    return _called(_tempered(_foremost(allowed, lambda bettor: bettor.log_wealth), book, observed))
+        first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
+    else:
+        allowed = [bettor for bettor in book.bettors if seen.allows(bettor)] or [book.winner]
+        first = _foremost(allowed, lambda bettor: bettor.log_wealth, observed)
+    return _called(_tempered(first, book, observed))
 
 
 def _never_rejected(observed: Observed) -> bool:
@@ -142,15 +148,21 @@ def _never_rejected(observed: Observed) -> bool:
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.places.ended[slots].any())
 
 
-def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float]) -> Bettor:
-    """Return who holds most; one who bets behind rejections only must be ahead by DECISIVE.
+def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observed: Observed) -> Bettor:
+    """Return who holds most, those apart who bet behind rejections only.
 
-    Of a fault that is everywhere the tokens before any rejection are few, and what they paid a bettor is the log of the odds between
-    everywhere and behind rejections.
+    A fault that is everywhere pays before any rejection as elsewhere: its share of the tokens, d nats of the wealth, give or take
+    sqrt(2 d), because a log likelihood ratio varies by twice its mean. Where less is missing the fault may well be everywhere.
     """
-    first = max(bettors, key=held)
-    second = max((bettor for bettor in bettors if bettor.fault is not Fault.STATE), key=held, default=first)
-    return first if held(first) - held(second) > DECISIVE else second
+    elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
+    state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
+    if state is None or not elsewhere:
+        return max(bettors, key=held)
+    first = max(elsewhere, key=held)
+    if first.fault not in EVERYWHERE:
+        return state if held(state) - held(first) > DECISIVE else first
+    due = max(0.0, first.log_wealth) * (1.0 - float(observed.places.rejected_before.mean()))
+    return state if first.log_wealth - state.log_wealth < due - SHORT * sqrt(2.0 * due) else first
 
 
 def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
@@ -158,9 +170,9 @@ def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
 
     Where the tail is outside the core, what a temperature makes of it is seen by the latter only.
     """
-    other = book.richest({Fault.TEMPERATURE})
-    if bettor.fault is not Fault.TAIL or other is None or observed.law.core[:, -1].any():
+    if bettor.fault is not Fault.TAIL or observed.law.core[:, -1].any():
         return bettor
+    other = max((one for one in book.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
     return other if other.log_wealth > DECISIVE else bettor
 
 
