@@ -93,7 +93,8 @@ def mode_name(knows: str, *, windows: bool) -> str:
 def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, object]:
     """Return everything that is measured of ``one`` under drafts of ``kind``, ready to be stored."""
     bank = table.bank(kind)
-    runs = drawn(bank, one.rules, scale, scale.random(one.name, kind), tokens=scale.tokens, runs=scale.runs)
+    stretches = _Stretches(bank=bank, one=one, kind=kind, scale=scale)
+    runs = stretches.at(0)
     found: dict[str, object] = {"fault": one.name, "kind": kind, "runs": scale.runs, "named_runs": scale.named}
     if one.closed:
         away = distance(bank, laws(bank, one.rules, k=scale.k, tokens=scale.answer))
@@ -107,7 +108,7 @@ def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, o
     ways = {}
     for knows, windows in MODES:
         panel = table.grid(kind, knows, windows=windows)
-        alarms = _alarms(runs, panel, one, kind, scale)
+        alarms = _alarms(stretches, panel, scale)
         way: dict[str, object] = {
             "median": quantile(alarms, 0.5),
             "late": quantile(alarms, 0.99),
@@ -128,18 +129,36 @@ def drawn(bank: Bank, rules: Rules, scale: Scale, random: np.random.Generator, *
     return Runs(bank=bank, trace=trace, answers=answers, k=scale.k)
 
 
-def _alarms(runs: Runs, panel: Grid, one: Planted, kind: str, scale: Scale) -> Floats:
+@dataclass(slots=True, kw_only=True)
+class _Stretches:
+    """The tokens of all runs, a budget's worth at first and then as many again as so far, drawn when they are first needed."""
+
+    bank: Bank
+    one: Planted
+    kind: str
+    scale: Scale
+    made: dict[int, Runs] = field(default_factory=dict)
+
+    def at(self, spent: int) -> Runs:
+        """Return the stretch that begins after ``spent`` tokens."""
+        if spent not in self.made:
+            tokens = min(spent, self.scale.most - spent) if spent else self.scale.tokens
+            random = self.scale.random(self.one.name, self.kind, str(spent))
+            self.made[spent] = drawn(self.bank, self.one.rules, self.scale, random, tokens=tokens, runs=self.scale.runs)
+        return self.made[spent]
+
+
+def _alarms(stretches: _Stretches, panel: Grid, scale: Scale) -> Floats:
     """Return tokens to an alarm of every run; those still silent at the end of the budget go on with further tokens."""
-    alarms, wealth = first_alarms(runs, panel, scale.level)
-    spent = runs.tokens
+    alarms, wealth = first_alarms(stretches.at(0), panel, scale.level)
+    spent = scale.tokens
     while spent < scale.most and np.isinf(alarms).any():
         silent = np.flatnonzero(np.isinf(alarms))
-        more = min(spent, scale.most - spent)
-        random = scale.random(one.name, kind, str(spent))
-        later = drawn(runs.bank, one.rules, scale, random, tokens=more, runs=len(silent))
-        reached, wealth[silent] = first_alarms(later, panel, scale.level, wealth[silent])
+        later = stretches.at(spent)
+        rows = (silent[:, None] * later.answers + np.arange(later.answers)).ravel()
+        reached, wealth[silent] = first_alarms(replace(later, trace=later.trace.part(rows)), panel, scale.level, wealth[silent])
         alarms[silent] = spent + reached
-        spent += more
+        spent += later.tokens
     return alarms
 
 

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Store", "digest", "environment"]
 
-JUDGED = ("pytest_specdec/stats", "pytest_specdec/judge/naming.py", "pytest_specdec/judge/promise.py", "benchmarks/detection/faults.py")
+JUDGED = (
+    "pytest_specdec/stats",
+    "pytest_specdec/judge/naming.py",
+    "pytest_specdec/judge/promise.py",
+    *(f"benchmarks/detection/{name}.py" for name in ("alarms", "bounds", "cells", "faults", "grid", "promises", "two_sample")),
+)
 """What the figures hang on, beside the settings and the bank."""
 
 
