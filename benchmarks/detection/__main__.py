@@ -52,12 +52,16 @@ def main() -> int:
     drawn_from = _banks(asked.bank, scale)
     settings = {**dataclasses.asdict(scale), "sources": digest(root), "bank": _fingerprint(drawn_from)}
     store = Store(asked.out or (root / ".specdec/detection" if asked.quick else root / "benchmarks/results") / "detection.json", settings)
+    store.closed = asked.stored
     if asked.quick:
         print(f"quick: {scale.runs} runs a fault instead of {FULL.runs}, {scale.positions} positions instead of {FULL.positions}")
     parts = _parts(store, drawn_from, scale, quick=asked.quick)
     _compare(store, drawn_from, parts["cells"], scale, quick=asked.quick)
     parts["spots"] = _spots(store) if asked.http else store.results.get("http", [])
     found = targets.judged(parts["cells"], parts["promises"])
+    if asked.stored:
+        whole = sum(len(one.kinds) for one in faults.ALL)
+        print(f"{len(parts['cells'])} of {whole} faults and kinds of drafts are stored")
     store.content["targets"] = [dataclasses.asdict(one) for one in found]
     store.write()
     written = tables.page(settings, store.content["environment"], parts, found)
@@ -69,6 +73,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small enough for every change")
+    parser.add_argument("--stored", action="store_true", help="measure nothing, tell what is stored: of a run that was stopped a part")
     parser.add_argument("--http", action="store_true", help="plant three faults in a real server as well")
     parser.add_argument("--bank", type=Path, default=banks.FOLDER / banks.FILE, help="a file of benchmarks.bank; made when missing")
     parser.add_argument("--out", type=Path, help="where the figures are kept, a .json file")
@@ -93,6 +98,9 @@ def _fingerprint(drawn_from: dict[str, Bank]) -> str:
 
 
 def _told(store: Store, key: str, make: Callable[[], object]) -> object:
+    """Return the result of ``key``; of a closed store None where there is none."""
+    if store.closed:
+        return store.results.get(key)
     began = time.perf_counter()
     result, new = store.made(key, make)
     print(f"  {key}{'' if new else ' (stored)'}  {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
@@ -105,7 +113,7 @@ def _parts(store: Store, drawn_from: dict[str, Bank], scale: Scale, *, quick: bo
     for asked in dict.fromkeys(one.asked for one in faults.ALL):
         table = Table(banks=drawn_from, asked=asked, k=scale.k)
         wanted = [(one, kind) for one in faults.ALL if one.asked == asked for kind in one.kinds]
-        parts["cells"] += [{**_told(store, f"{one.name} | {kind}", partial(measured, table, one, kind, scale))} for one, kind in wanted]
+        parts["cells"] += [_told(store, f"{one.name} | {kind}", partial(measured, table, one, kind, scale)) for one, kind in wanted]
         for kind in drawn_from:
             key = f"healthy | {asked} | {kind}"
             parts["healthy"].append(_told(store, key, lambda kind=kind, table=table: _sound(table, kind, scale)))
@@ -115,8 +123,8 @@ def _parts(store: Store, drawn_from: dict[str, Bank], scale: Scale, *, quick: bo
             for tokens in QUICK_SIZES if quick else SIZES:
                 key = f"promise | {kind} | {tokens}"
                 make = partial(promised, table, kind, tokens, scale)
-                parts["promises"] += _told(store, key, make)
-    return parts
+                parts["promises"] += _told(store, key, make) or []
+    return {name: [row for row in rows if row is not None] for name, rows in parts.items()}
 
 
 def _compare(store: Store, drawn_from: dict[str, Bank], cells: Sequence[targets.Cell], scale: Scale, *, quick: bool) -> None:
@@ -125,7 +133,8 @@ def _compare(store: Store, drawn_from: dict[str, Bank], cells: Sequence[targets.
     for cell in cells:
         if cell["fault"] in rules and np.isfinite(cell["ways"][targets.KNOWN]["median"]):
             make = partial(_compared, drawn_from[cell["kind"]], rules[cell["fault"]], cell, scale, quick=quick)
-            cell["two_sample"] = _told(store, f"two samples | {cell['fault']} | {cell['kind']}", make)
+            if compared := _told(store, f"two samples | {cell['fault']} | {cell['kind']}", make):
+                cell["two_sample"] = compared
 
 
 def _compared(bank: Bank, rules: Rules, cell: targets.Cell, scale: Scale, *, quick: bool) -> dict[str, float]:

@@ -30,6 +30,9 @@ JUDGED = (
 class Store:
     """Results of one set of settings; those of another are dropped."""
 
+    closed = False
+    """Whether nothing more is measured."""
+
     def __init__(self, path: Path, settings: dict[str, object]) -> None:
         self.path = path
         found = json.loads(path.read_text()) if path.exists() else {}

@@ -279,6 +279,26 @@ def test_texts_with_the_same_beginning_share_their_context():
     assert len(set.union(*by_first.values())) > 1
 
 
+def test_a_context_hangs_on_the_prompt_and_on_all_tokens_before():
+    bank = made_up(certain=False, positions=500)
+    trace = emit(bank, RIGHT, np.random.default_rng(0), answers=400, tokens=3, k=K, prompts=np.repeat([0, 1], 200))
+    outcome = np.minimum(trace.outcome, 5)
+    same_last = outcome[:, 1] == 0
+    after = {first: set(trace.at[:200][same_last[:200] & (outcome[:200, 0] == first), 2].tolist()) for first in range(2)}
+    assert all(after.values())
+    assert not after[0] & after[1]
+    other_prompt = set(trace.at[200:][same_last[200:] & (outcome[200:, 0] == 0), 2].tolist())
+    assert not after[0] & other_prompt
+
+
+def test_a_nucleus_that_ends_in_the_tail_keeps_a_part_of_it():
+    """Ten tokens of .05 behind one of .5: at top-p .75 five of the ten are left."""
+    bank = replace(
+        made_up(certain=False, positions=1), ids=np.array([[3]]), p=np.array([[0.5, 0.5]]), q=np.array([[0.5, 0.5]]), vocabulary=11
+    )
+    assert asking(bank, Asked(top_p=0.75)).p == pytest.approx(np.array([[2 / 3, 1 / 3]]))
+
+
 @pytest.mark.parametrize("asked", [Asked(temperature=0.6), Asked(temperature=0.7, top_p=0.8), Asked(top_p=0.7)])
 def test_a_bank_is_asked_as_a_server_would_be(asked):
     """With a single token beyond the atoms the law is known whole."""
