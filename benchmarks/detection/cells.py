@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["MODES", "Scale", "Table", "drawn", "measured", "mode_name"]
 
 WAYS = (EXACT, SURROGATE, NONE)
+BEYOND = 3.0
+LONGEST = 8192
+"""Tokens of a run drawn at a time."""
 MODES = tuple((knows, windows) for knows in WAYS for windows in (True, False))
 """What the judge knows of the draft, and whether it knows the windows."""
 
@@ -44,6 +47,8 @@ class Scale:
     """The budget of a run, at the end of which it is named."""
     most: int
     """Tokens after which a run that is still silent is given up."""
+    farthest: int
+    """The same where everything is known and the bound lies so far that ``most`` is less than BEYOND times it."""
     alpha: float
     k: int = 3
     answer: int = 64
@@ -108,7 +113,8 @@ def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, o
     ways = {}
     for knows, windows in MODES:
         panel = table.grid(kind, knows, windows=windows)
-        alarms = _alarms(stretches, panel, scale)
+        far = knows == EXACT and windows and scale.most < BEYOND * float(found.get("bound", 0.0)) <= scale.farthest
+        alarms = _alarms(stretches, panel, scale, most=scale.farthest if far else scale.most)
         way: dict[str, object] = {
             "median": quantile(alarms, 0.5),
             "late": quantile(alarms, 0.99),
@@ -131,7 +137,7 @@ def drawn(bank: Bank, rules: Rules, scale: Scale, random: np.random.Generator, *
 
 @dataclass(slots=True, kw_only=True)
 class _Stretches:
-    """The tokens of all runs, a budget's worth at first and then as many again as so far, drawn when they are first needed."""
+    """The tokens of all runs, a budget's worth at first and then as many again as so far, LONGEST at most; drawn when first needed."""
 
     bank: Bank
     one: Planted
@@ -142,17 +148,17 @@ class _Stretches:
     def at(self, spent: int) -> Runs:
         """Return the stretch that begins after ``spent`` tokens."""
         if spent not in self.made:
-            tokens = min(spent, self.scale.most - spent) if spent else self.scale.tokens
+            tokens = min(spent, LONGEST) if spent else self.scale.tokens
             random = self.scale.random(self.one.name, self.kind, str(spent))
             self.made[spent] = drawn(self.bank, self.one.rules, self.scale, random, tokens=tokens, runs=self.scale.runs)
         return self.made[spent]
 
 
-def _alarms(stretches: _Stretches, panel: Grid, scale: Scale) -> Floats:
+def _alarms(stretches: _Stretches, panel: Grid, scale: Scale, *, most: int) -> Floats:
     """Return tokens to an alarm of every run; those still silent at the end of the budget go on with further tokens."""
     alarms, wealth = first_alarms(stretches.at(0), panel, scale.level)
     spent = scale.tokens
-    while spent < scale.most and np.isinf(alarms).any():
+    while spent < most and np.isinf(alarms).any():
         silent = np.flatnonzero(np.isinf(alarms))
         later = stretches.at(spent)
         rows = (silent[:, None] * later.answers + np.arange(later.answers)).ravel()

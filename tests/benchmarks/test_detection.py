@@ -14,13 +14,13 @@ from benchmarks.detection.grid import EXACT, NONE, SURROGATE, grid
 from benchmarks.detection.promises import kept, promised
 from benchmarks.detection.store import Store, digest
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, Fault
-from pytest_specdec.stats.bank import Asked, asking, zipf
+from pytest_specdec.stats.bank import Asked, asking, ids_at, zipf
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.simulation import RIGHT, emit, observe
 
 K, ANSWER = 3, 16
-SCALE = Scale(positions=12, runs=8, named=4, tokens=256, most=512, alpha=1e-3, answer=ANSWER)
+SCALE = Scale(positions=12, runs=8, named=4, tokens=256, most=512, farthest=512, alpha=1e-3, answer=ANSWER)
 
 
 def made_up(*, certain, positions=12):
@@ -281,14 +281,15 @@ def test_texts_with_the_same_beginning_share_their_context():
 
 def test_a_context_hangs_on_the_prompt_and_on_all_tokens_before():
     bank = made_up(certain=False, positions=500)
-    trace = emit(bank, RIGHT, np.random.default_rng(0), answers=400, tokens=3, k=K, prompts=np.repeat([0, 1], 200))
-    outcome = np.minimum(trace.outcome, 5)
-    same_last = outcome[:, 1] == 0
-    after = {first: set(trace.at[:200][same_last[:200] & (outcome[:200, 0] == first), 2].tolist()) for first in range(2)}
-    assert all(after.values())
-    assert not after[0] & after[1]
-    other_prompt = set(trace.at[200:][same_last[200:] & (outcome[200:, 0] == 0), 2].tolist())
-    assert not after[0] & other_prompt
+    prompts = np.repeat([0, 1], 200)
+    trace = emit(bank, RIGHT, np.random.default_rng(0), answers=400, tokens=3, k=K, prompts=prompts)
+    said = [ids_at(bank.ids[trace.at[:, step]], np.minimum(trace.outcome[:, step], 5)).tolist() for step in range(2)]
+    assert len(set(trace.at[:, 0].tolist())) == 2
+    assert len(set(trace.at[:, 1].tolist())) > len(set(said[0])), "the prompt counts"
+    assert len(set(trace.at[:, 2].tolist())) > len(set(zip(prompts.tolist(), said[1], strict=True))), "the first token counts"
+    assert len(set(zip(prompts.tolist(), *said, trace.at[:, 2].tolist(), strict=True))) == len(
+        set(zip(prompts.tolist(), *said, strict=True))
+    )
 
 
 def test_a_nucleus_that_ends_in_the_tail_keeps_a_part_of_it():
