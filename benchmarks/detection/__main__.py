@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ALPHA = alpha_of(Family.SAMPLING, 1)
 """The judge's own level for one workload under one variant."""
-FULL = Scale(positions=1024, runs=200, named=60, tokens=2048, most=16_384, farthest=65_536, alpha=ALPHA)
+FULL = Scale(positions=1024, runs=200, named=60, tokens=4096, most=16_384, farthest=65_536, alpha=ALPHA)
 QUICK = Scale(positions=192, runs=20, named=10, tokens=2048, most=2048, farthest=2048, alpha=ALPHA)
 REPEATS = {True: 2, False: 10}
 MOST_TOKENS = {True: 10_000, False: 100_000}

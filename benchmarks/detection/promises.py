@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,9 @@ from pytest_specdec.stats.simulation import RIGHT, Rules, observe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchmarks.detection.alarms import Runs
     from benchmarks.detection.cells import Scale
+    from pytest_specdec.stats.bank import Bank
     from pytest_specdec.stats.panel import Observed
 
 __all__ = ["CONFIDENCE", "SIZES", "kept", "promised", "told"]
@@ -55,7 +58,7 @@ def told(made: Promise) -> Iterator[tuple[str, float, Rules]]:
 def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[str, object]]:
     """Return promise and observation for every fault that one healthy run of so many tokens speaks of.
 
-    The run's own sentence is taken; then every fault is planted in ``scale.runs`` runs of the same size over the same positions.
+    The run's own sentence is taken; then every fault is planted in ``scale.runs`` runs of the same size over its positions.
     """
     bank = table.bank(kind)
     run = drawn(bank, RIGHT, scale, scale.random("promise", kind, str(tokens)), tokens=tokens, runs=1)
@@ -64,7 +67,7 @@ def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[st
     rows = []
     for fault, chance, rules in told(made):
         random = scale.random("planted", kind, str(tokens), fault)
-        faulty = drawn(bank, rules, scale, random, tokens=tokens, runs=scale.runs)
+        faulty = _planted(bank, rules, scale, random, run)
         alarms, _wealth = first_alarms(faulty, table.grid(kind, EXACT, windows=True), scale.level)
         hits = int(np.isfinite(alarms).sum())
         within = limits(hits, scale.runs, CONFIDENCE)
@@ -79,6 +82,14 @@ def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[st
             "high": within.high,
         })  # fmt: skip
     return rows
+
+
+def _planted(bank: Bank, rules: Rules, scale: Scale, random: np.random.Generator, run: Runs) -> Runs:
+    """Return runs of a faulty server like ``run``, whose positions are drawn from those that ``run`` went through."""
+    rows = run.trace.at.ravel()
+    seen = replace(bank, ids=bank.ids[rows], p=bank.p[rows], q=bank.q[rows], drafted=bank.drafted[rows])
+    faulty = drawn(seen, rules, scale, random, tokens=run.tokens, runs=scale.runs)
+    return replace(faulty, bank=bank, trace=replace(faulty.trace, at=rows[faulty.trace.at]))
 
 
 def kept(row: dict[str, object]) -> bool:
