@@ -3,7 +3,7 @@
 Prints and stores, per fault and kind of draft: how far the law moves, the bound, tokens to an alarm with the draft's law, with the
 surrogate and without, the names, tests of two samples beside it; then promised power against observed. Exit 1 when a target is missed.
 The full form writes each cell as it is done to ``benchmarks/results/detection.json`` and goes on where it stopped; ``--quick`` is smaller,
-says so, and writes to ``.specdec/detection``.
+says so, writes to ``.specdec/detection``, and exits by the overall ratio and the promises only: the rest wants more runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> int:
     written = tables.page(settings, store.content["environment"], parts, found)
     store.path.with_suffix(".md").write_text(written)
     print(written)
-    return int(not all(one.met for one in found))
+    return int(not all(one.met or (asked.quick and one.scarce) for one in found))
 
 
 def _options() -> argparse.Namespace:

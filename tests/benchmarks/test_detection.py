@@ -207,6 +207,11 @@ def test_a_target_is_met_or_missed(one, row, missed):
     assert all(word.startswith(start) for word, start in zip(words, missed, strict=True))
 
 
+def test_a_quick_run_answers_for_the_overall_ratio_and_the_promises():
+    firm = [target.words for target in targets.judged([cell(150.0)], [ROW]) if not target.scarce]
+    assert [words.split(",")[0] for words in firm] == ["median tokens over bound", "promised power"]
+
+
 def test_what_is_too_small_to_be_seen_is_no_ratio():
     tiny = cell(inf, least=40_000.0, divergence=2e-4)
     ratio, *_ = targets.judged([cell(150.0), tiny], [ROW])
