@@ -8,16 +8,16 @@ recovered token ever the draft token that was rejected.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.alternatives import CATALOGUE, Fault, ratio
+from pytest_specdec.stats.alternatives import CATALOGUE, GENERIC, Fault, ratio
 from pytest_specdec.stats.drafts import Split, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.stats.alternatives import Alternative
     from pytest_specdec.stats.betting import Bettor, Book
@@ -123,8 +123,13 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
     return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + rest * share)
 
 
+TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
+DECISIVE = log(8.0)
+"""By how much one bettor must be ahead of another that is the likelier a priori."""
+SHORT = 1.8
+"""Standard deviations by which what a fault pays before any rejection must fall short of its due before it is not everywhere."""
 
 
 def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
@@ -132,11 +137,13 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
     if seen is None:
-        return _called(_placed(book.winner, book, observed))
-    allowed = [bettor for bettor in book.bettors if seen.allows(bettor)]
-    if not allowed:
-        return Fault.RESIDUAL.value if seen.repeats else _called(_placed(book.winner, book, observed))
-    return _called(_placed(max(allowed, key=lambda bettor: bettor.log_wealth), book, observed))
+        first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
+    else:
+        allowed = [bettor for bettor in book.bettors if seen.allows(bettor)]
+        if not allowed and seen.repeats:
+            return Fault.RESIDUAL.value
+        first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
+    return _called(_tempered(first, book, observed))
 
 
 def _never_rejected(observed: Observed) -> bool:
@@ -144,17 +151,34 @@ def _never_rejected(observed: Observed) -> bool:
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.places.ended[slots].any())
 
 
-def _placed(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
-    """Return the richest bettor on stale state where ``bettor`` bets everywhere and earned less than half its due before any rejection.
+def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observed: Observed) -> Bettor:
+    """Return who holds most, those apart who bet behind rejections only.
 
-    A fault that is everywhere pays there as elsewhere: then betting behind rejections only earns its share of the tokens less. Tokens of
-    the prefill do not count: nothing was drafted for them, so they may be right under any fault.
+    A fault that is everywhere pays before any rejection as elsewhere: its share of the tokens, d nats of the wealth, give or take
+    sqrt(2 d), because a log likelihood ratio varies by twice its mean. Where less is missing the fault may well be everywhere. Tokens
+    of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
     """
-    state = book.richest({Fault.STATE})
-    if bettor.fault not in EVERYWHERE or state is None:
-        return bettor
+    elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
+    state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
+    if state is None or not elsewhere:
+        return max(bettors, key=held)
+    first = max(elsewhere, key=held)
+    if first.fault not in EVERYWHERE:
+        return state if held(state) - held(first) > DECISIVE else first
     before = float((~observed.places.rejected_before & (observed.places.drafted > 0)).mean())
-    return state if state.log_wealth > bettor.log_wealth * (1.0 - before / 2.0) else bettor
+    due = max(0.0, first.log_wealth) * before
+    return state if first.log_wealth - state.log_wealth < due - SHORT * sqrt(2.0 * due) else first
+
+
+def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
+    """Return the best on a wrong temperature for one on improbable tokens, where the former earned as decisively among the atoms alone.
+
+    Where the tail is outside the core, what a temperature makes of it is seen by the latter only.
+    """
+    if bettor.fault is not Fault.TAIL or observed.law.core[:, -1].any():
+        return bettor
+    other = max((one for one in book.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
+    return other if other.log_wealth > DECISIVE else bettor
 
 
 def _called(bettor: Bettor) -> str:

@@ -62,6 +62,8 @@ class Alternative:
     law: Shape
     accept: Shape = ratio
     """Probability with which it accepts each draft token."""
+    draft: bool = True
+    """Whether its law hangs on q."""
     repeats: bool = False
     """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
 
@@ -247,6 +249,7 @@ CATALOGUE = (
     _rule("typical acceptance", typical, lambda p, _: favourite(p)),
     _rule("greedy acceptance", best_only, the_target, repeats=True),
     Alternative(name="resample from p", fault=Fault.RESIDUAL, law=ruled(ratio, the_target), repeats=True),
+    Alternative(name="recover by argmax", fault=Fault.RESIDUAL, law=ruled(ratio, lambda p, _: favourite(p)), repeats=True),
     Alternative(name="residual argmax", fault=Fault.RESIDUAL, law=ruled(ratio, residual_best)),
     Alternative(name="residual not normalised", fault=Fault.RESIDUAL, law=unnormalised),
 )
@@ -254,9 +257,10 @@ CATALOGUE = (
 
 BONUS = (
     Alternative(name="bonus from q", fault=Fault.BONUS, law=accept_all),
-    Alternative(name="greedy bonus", fault=Fault.BONUS, law=greedy(1.0)),
+    Alternative(name="greedy bonus", fault=Fault.BONUS, law=greedy(1.0), draft=False),
+    Alternative(name="bonus out of place", fault=Fault.BONUS, law=tail(0.8), draft=False),
 )
-"""What goes wrong at a bonus slot."""
+"""What goes wrong at a bonus slot; a stale or shifted token is an improbable one there."""
 
 GENERIC = (
     *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, law=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),

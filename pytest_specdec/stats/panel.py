@@ -28,9 +28,17 @@ STATEWISE: tuple[tuple[str, Callable[[Places], Bools]], ...] = (
     (" once a draft was rejected", lambda places: places.rejected_before),
 )
 
-WITH_DRAFT_LAW = {"catalogue": 0.35, "surrogate": 0.05, "generic": 0.20, "order": 0.15, "bonus": 0.15, "state": 0.10}
-WITHOUT_DRAFT_LAW = {"surrogate": 0.30, "generic": 0.20, "order": 0.20, "bonus": 0.15, "state": 0.15}
-"""Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group.
+WITH_DRAFT_LAW = {
+    "catalogue": 0.45,
+    "surrogate": 0.04,
+    "generic": 0.18,
+    "order": 0.08,
+    "bonus": 0.10,
+    "bonus at large": 0.05,
+    "state": 0.10,
+}
+WITHOUT_DRAFT_LAW = {"surrogate": 0.35, "generic": 0.20, "order": 0.12, "bonus": 0.10, "bonus at large": 0.08, "state": 0.15}
+"""Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group; a group without seats is left out.
 
 Who sits at the table is settled by the set-up (a draft law, windows), never by what was emitted: a panel chosen afterwards would be no bet.
 """
@@ -83,7 +91,8 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "surrogate": tuple(_surrogate(observed)),
         "generic": generic,
         "order": tuple(_order(observed)),
-        "bonus": tuple(_bonus(observed, generic)),
+        "bonus": tuple(_bonus(observed)),
+        "bonus at large": tuple(_bonus_at_large(observed, generic)),
         "state": tuple(_state(observed, generic)),
     }
     return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
@@ -118,12 +127,6 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
         return
     for one, _, table in catalogue_tables(observed):
         yield _seated(one.name, one.fault, betting.at_outcome(table, observed.law))
-    share = draft_share(observed, observed.q, observed.drafted)
-    if not observed.places.known.any():
-        for one in BONUS:
-            yield _seated(
-                one.name, one.fault, _bet(observed, _mixed(one, observed.law.p, observed.q, np.where(observed.drafted, 1.0 - share, 0.0)))
-            )
 
 
 def _surrogate(observed: Observed) -> Iterator[Bettor]:
@@ -139,7 +142,7 @@ def _surrogate(observed: Observed) -> Iterator[Bettor]:
 def _generic(observed: Observed) -> Iterator[Bettor]:
     for one in GENERIC:
         yield _seated(one.name, one.fault, _bet(observed, one.law(observed.law.p, observed.law.p)))
-    for share in (0.005, 0.1):
+    for share in (0.005, 0.1, 0.4):
         yield _seated(f"{share:.1%} drawn evenly", Fault.TAIL, betting.pointwise(observed.law, share, observed.size))
     for share in (0.001, 0.01, 0.1):
         name = f"{share:.1%} outside what temperature, top-k and top-p leave"
@@ -154,16 +157,29 @@ def _order(observed: Observed) -> Iterator[Bettor]:
         )
 
 
-def _bonus(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
-    if not observed.places.known.any():
+def _bonus(observed: Observed) -> Iterator[Bettor]:
+    """Bet at bonus slots only; where windows are hidden and q is known, everywhere, by the chance of a bonus."""
+    p, known = observed.law.p, bool(observed.places.known.any())
+    if not known and observed.q is None:
         return
     here = observed.places.bonus_slot
-    if observed.q is not None:
-        drawn = _bet(observed, BONUS[0].law(observed.law.p, observed.q))
-        yield _seated(BONUS[0].name, Fault.BONUS, np.where(here & observed.drafted, drawn, 0.0))
-    yield _seated(BONUS[1].name, Fault.BONUS, np.where(here, _bet(observed, BONUS[1].law(observed.law.p, observed.law.p)), 0.0))
+    for one in BONUS:
+        if observed.q is None and one.draft:
+            continue
+        q = p if observed.q is None else observed.q
+        if known:
+            place = here & observed.drafted if one.draft else here
+            yield _seated(one.name, one.fault, np.where(place, _bet(observed, one.law(p, q)), 0.0))
+        else:
+            chance = np.where(observed.drafted, 1.0 - draft_share(observed, q, observed.drafted), 0.0)
+            yield _seated(one.name, one.fault, _bet(observed, _mixed(one, p, q, chance)))
+
+
+def _bonus_at_large(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
+    if not observed.places.known.any():
+        return
     for one in generic:
-        yield _seated(one.name + " at the bonus", Fault.BONUS, np.where(here, one.log_payoffs, 0.0))
+        yield _seated(one.name + " at the bonus", Fault.BONUS, np.where(observed.places.bonus_slot, one.log_payoffs, 0.0))
 
 
 def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:

@@ -6,7 +6,7 @@ It tells how often the betting test alarms on a correct server and how soon on a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -22,8 +22,9 @@ from pytest_specdec.stats.alternatives import (
     the_target,
     tilted,
 )
-from pytest_specdec.stats.drafts import Split, index_of, one_hot
-from pytest_specdec.stats.laws import SLACK, Processing, Raw, requested
+from pytest_specdec.stats.bank import Bank, ids_at, raw, zipf
+from pytest_specdec.stats.drafts import Split, index_of
+from pytest_specdec.stats.laws import requested
 from pytest_specdec.stats.panel import Observed
 from pytest_specdec.stats.places import Places
 
@@ -35,56 +36,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Shape
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
-__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "simulate", "zipf"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bank:
-    """Positions to draw from: B laws of a baseline at temperature 1, with the draft's."""
-
-    ids: Ints
-    """[B, K]."""
-    p: Floats
-    """[B, K+1], the tail atom last, at least 1e-6."""
-    q: Floats
-    """[B, K+1]."""
-    drafted: Bools
-    """[B], where a window that begins here has a draft."""
-    vocabulary: int
-
-    def __len__(self) -> int:
-        return len(self.p)
-
-
-def zipf(random: np.random.Generator, *, positions: int, vocabulary: int, atoms: int, certain: bool = False) -> Bank:
-    """Return a bank of made-up laws: Zipf logits at many temperatures with noise, and a draft that is a noisy, cooler copy of the target.
-
-    As in facts/statistics.md section 8. A ``certain`` draft proposes its best token, and none at every fourth position.
-    """
-    rank = np.arange(1, vocabulary + 1)
-    sharpness = random.uniform(0.3, 3.0, size=(positions, 1))
-    logits = -sharpness * np.log(rank) + 0.7 * random.normal(size=(positions, vocabulary))
-    guess = 0.95 * logits + random.normal(size=logits.shape)
-    order = np.argsort(-logits, axis=1)[:, :atoms]
-    target, draft = _softmax(logits), _softmax(guess)
-    p = _coarse(target, order)
-    q = _coarse(draft, order)
-    if certain:
-        q = one_hot(index_of(guess.argmax(axis=1).astype(np.int64), order.astype(np.int64)), atoms + 1)
-    drafted = random.integers(4, size=positions) > 0 if certain else np.ones(positions, dtype=np.bool_)
-    return Bank(ids=order.astype(np.int64), p=p, q=q, drafted=drafted, vocabulary=vocabulary)
-
-
-def _softmax(logits: Floats) -> Floats:
-    mass = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
-
-
-def _coarse(law: Floats, order: npt.NDArray[np.intp]) -> Floats:
-    atoms = np.take_along_axis(law, order, axis=1)
-    tail = np.maximum(1.0 - atoms.sum(axis=1, keepdims=True), SLACK)
-    coarse = np.concatenate([atoms, tail], axis=1)
-    return np.asarray(coarse / coarse.sum(axis=1, keepdims=True))
+__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "Trace", "emit", "moved", "observe", "simulate", "trace_of", "zipf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +47,14 @@ class Rules:
     """Probability that each draft token is accepted."""
     replacement: Shape = residual
     bonus: Shape = the_target
+    target: Shape = the_target
+    """What the server takes for the target's law at every token."""
     stale: Shape = the_target
     """What the target's law has become once a draft was rejected in the answer."""
+    forgets: Literal["", "bonus", "everywhere"] = ""
+    """Where the server does nothing of what is asked of the law."""
+    bonus_ids_off_by: int = 0
+    """What is added to the id of a bonus token; an id that no atom has lies in the tail."""
 
 
 RIGHT = Rules()
@@ -129,14 +87,65 @@ class _Servers:
     ever: Bools
     """Whether any window of the answer did."""
 
+    def move(self, emitted: _Emitted) -> None:
+        """Go on behind what was emitted."""
+        self.short = np.where(emitted.accepted, self.short, emitted.verify)
+        self.ever = self.ever | (emitted.verify & ~emitted.accepted)
+        self.slot = np.where(emitted.accepted, self.slot + 1, 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Emitted:
     """One token of every server."""
 
     token: Ints
-    """Of the split outcomes: K is the draft token in the tail, K+1 the rest of the tail."""
+    """Of the split outcomes."""
+    accepted: Bools
+    verify: Bools
+    bonus: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """What S answers of T tokens went through, arrays [S, T]."""
+
+    at: Ints
+    """The bank's position."""
+    outcome: Ints
+    """0..K+1, of the split outcomes: K is the draft token in the tail, K+1 the rest of the tail."""
+    slot: Ints
+    drafted: Ints
+    short: Bools
+    """Whether the window before came short of its draft."""
+    ever: Bools
+    """Whether any window of the answer before did."""
     ended: Bools
+    """Whether its window ended with it."""
+    last: Bools
+    """Whether it is the last of its answer."""
+
+    def part(self, answers: slice | Ints) -> Trace:
+        """Return some of the answers."""
+        return Trace(**{name: getattr(self, name)[answers] for name in self.__slots__})
+
+    def flat(self, tokens: int) -> Trace:
+        """Return the first ``tokens`` of all answers, one behind the other, as a single answer."""
+        return Trace(**{name: getattr(self, name).reshape(1, -1)[:, :tokens] for name in self.__slots__})
+
+
+def trace_of(at: Ints, outcome: Ints, *, slot: int = 0, drafted: int = 0, short: bool = False, ever: bool = False) -> Trace:
+    """Return one answer in which every token, at positions ``at`` [T], stands at the same place of a window."""
+    shape = (1, len(at))
+    return Trace(
+        at=at[None, :],
+        outcome=outcome[None, :],
+        slot=np.full(shape, slot),
+        drafted=np.full(shape, drafted),
+        short=np.full(shape, short),
+        ever=np.full(shape, ever),
+        ended=np.zeros(shape, dtype=np.bool_),
+        last=np.zeros(shape, dtype=np.bool_),
+    )
 
 
 def simulate(
@@ -144,43 +153,76 @@ def simulate(
 ) -> Observed:
     """Return the tokens of ``runs`` runs of ``answers`` answers of ``tokens`` tokens each, run by run and answer by answer.
 
-    Every position is drawn from ``bank`` evenly. The first token of an answer is the prefill's and not speculated. ``windows`` says
-    whether the judge may know the windows.
+    Every position is drawn from ``bank`` evenly. ``windows`` says whether the judge may know the windows.
     """
-    streams = runs * answers
-    at = random.integers(len(bank), size=(streams, tokens))
-    outcome = np.empty((streams, tokens), dtype=np.int64)
-    flags = {name: np.zeros((streams, tokens), dtype=np.int64) for name in ("slot", "drafted", "short", "ever", "ended")}
+    return observe(bank, emit(bank, rules, random, answers=runs * answers, tokens=tokens, k=k), k=k, windows=windows)
+
+
+def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int, tokens: int, k: int, prompts: Ints | None = None) -> Trace:
+    """Return what ``answers`` answers of ``tokens`` tokens went through; the first token is the prefill's and not speculated.
+
+    Every position is drawn from ``bank`` evenly and anew; with ``prompts`` [answers] it follows from the answer's prompt and the tokens
+    before, as a text's does.
+    """
+    shape = (answers, tokens)
+    at, outcome, slot, drafted = (np.zeros(shape, dtype=np.int64) for _ in range(4))
+    short, ever, ended, last = (np.zeros(shape, dtype=np.bool_) for _ in range(4))
+    last[:, -1] = True
     now = _Servers(
-        slot=np.zeros(streams, dtype=np.int64),
-        drafted=np.zeros(streams, dtype=np.int64),
-        short=np.zeros(streams, dtype=np.bool_),
-        ever=np.zeros(streams, dtype=np.bool_),
+        slot=np.zeros(answers, dtype=np.int64),
+        drafted=np.zeros(answers, dtype=np.int64),
+        short=np.zeros(answers, dtype=np.bool_),
+        ever=np.zeros(answers, dtype=np.bool_),
     )
+    shifted = moved(bank, rules.bonus_ids_off_by)
+    context = None if prompts is None else _mixed(prompts.astype(np.uint64))
     for step in range(tokens):
+        here = random.integers(len(bank), size=answers) if context is None else (context % np.uint64(len(bank))).astype(np.int64)
         if step:
-            now.drafted = np.where(now.slot == 0, k * bank.drafted[at[:, step]], now.drafted)
-        for name in ("slot", "drafted", "short", "ever"):
-            flags[name][:, step] = getattr(now, name)
-        emitted = _step(bank.p[at[:, step]], bank.q[at[:, step]], now, rules, random)
-        outcome[:, step], flags["ended"][:, step] = emitted.token, emitted.ended
-    return _observed(bank, at, outcome, flags, k=k, windows=windows)
+            now.drafted = np.where(now.slot == 0, k * bank.drafted[here], now.drafted)
+        at[:, step], slot[:, step], drafted[:, step], short[:, step], ever[:, step] = here, now.slot, now.drafted, now.short, now.ever
+        emitted = _step(bank, here, now, rules, random)
+        now.move(emitted)
+        token = emitted.token
+        if shifted is not None:
+            token = np.where(emitted.bonus, shifted[here, token], token)
+        outcome[:, step], ended[:, step] = token, ~emitted.accepted
+        if context is not None:
+            context = _mixed(context ^ ids_at(bank.ids[here], np.minimum(token, bank.ids.shape[1])).astype(np.uint64))
+    return Trace(at=at, outcome=outcome, slot=slot, drafted=drafted, short=short, ever=ever, ended=ended, last=last)
 
 
-def _step(p: Floats, q: Floats, now: _Servers, rules: Rules, random: np.random.Generator) -> _Emitted:
-    """Emit one token on every server and move on: its place among the split outcomes, and whether it ended its window."""
+def _mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the finaliser of splitmix64, so that one token more is another context (Steele, Lea and Flood 2014)."""
+    number = number + np.uint64(0x9E3779B97F4A7C15)
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(number ^ (number >> np.uint64(31)))
+
+
+def moved(bank: Bank, by: int) -> Ints | None:
+    """Return the split outcome [B, K+2] of the id that lies ``by`` behind each outcome's; None for 0."""
+    if not by:
+        return None
+    width = bank.ids.shape[1]
+    atoms = np.stack([index_of(bank.ids[:, atom] + by, bank.ids) for atom in range(width)], axis=1)
+    rest = np.full((len(bank), 2), width + 1, dtype=np.int64)
+    return np.concatenate([np.where(atoms == width, width + 1, atoms), rest], axis=1)
+
+
+def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.Generator) -> _Emitted:
+    """Emit one token on every server."""
+    p, q, unasked = bank.p[at], bank.q[at], bank.unasked[at]
+    p = unasked if rules.forgets == "everywhere" else rules.target(p, q)
     split = Split.of(np.where(now.ever[:, None], rules.stale(p, q), p), q)
     p, q = split.p, split.q
     verify, bonus = now.slot < now.drafted, (now.slot == now.drafted) & (now.drafted > 0)
     draft = _pick(q, random)
     chance = np.take_along_axis(rules.accept(p, q), draft[:, None], axis=1)[:, 0]
     accepted = verify & (random.random(len(p)) < chance)
-    law = np.where(verify[:, None], rules.replacement(p, q), np.where(bonus[:, None], rules.bonus(p, q), p))
-    token = np.where(accepted, draft, _pick(law, random))
-    now.short = np.where(accepted, now.short, verify)
-    now.ever = now.ever | (verify & ~accepted)
-    now.slot = np.where(accepted, now.slot + 1, 0)
-    return _Emitted(token=token, ended=~accepted)
+    after = Split.of(unasked, bank.q[at]).p if rules.forgets == "bonus" else rules.bonus(p, q)
+    law = np.where(verify[:, None], rules.replacement(p, q), np.where(bonus[:, None], after, p))
+    return _Emitted(token=np.where(accepted, draft, _pick(law, random)), accepted=accepted, verify=verify, bonus=bonus)
 
 
 def _pick(law: Floats, random: np.random.Generator) -> Ints:
@@ -188,47 +230,37 @@ def _pick(law: Floats, random: np.random.Generator) -> Ints:
     return np.asarray((mass > random.random(len(law))[:, None] * mass[:, -1:]).argmax(axis=1), dtype=np.int64)
 
 
-def _observed(bank: Bank, at: Ints, outcome: Ints, flags: Mapping[str, Ints], *, k: int, windows: bool) -> Observed:
-    rows, width = at.ravel(), bank.ids.shape[1]
-    chosen = np.minimum(outcome.ravel(), width)
-    certain = bank.q[rows].max(axis=1) == 1.0
-    drafted = np.where(certain, bank.q[rows].argmax(axis=1) == outcome.ravel(), 0.0)
-    own = np.take_along_axis(bank.p[rows], chosen[:, None], axis=1)[:, 0]
-    own_draft = np.take_along_axis(bank.q[rows], chosen[:, None], axis=1)[:, 0]
+def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
+    """Return what a judge knows of ``trace``, answer by answer; ``windows`` says whether it knows the windows."""
+    rows, outcome, width = trace.at.ravel(), trace.outcome.ravel(), bank.ids.shape[1]
+    chosen = np.minimum(outcome, width)
+    q = bank.q[rows]
+    certain = q.max(axis=1) == 1.0
     # The tail's tokens are taken to be equally probable.
-    own = np.where(chosen == width, own / max(bank.vocabulary - width, 1), own)
-    own_draft = np.where(chosen == width, own_draft / max(bank.vocabulary - width, 1), own_draft)
-    ids = np.concatenate([bank.ids, np.full((len(bank), 1), bank.vocabulary)], axis=1)
-    with np.errstate(divide="ignore"):
-        raw = Raw(
-            ids=bank.ids[rows],
-            logprobs=np.log(bank.p[rows, :-1]),
-            chosen=np.take_along_axis(ids[rows], chosen[:, None], axis=1)[:, 0],
-            chosen_logprobs=np.log(own),
-        )
-    plain = Processing(temperature=np.ones(len(rows)), top_k=np.zeros(len(rows), dtype=np.int64), top_p=np.ones(len(rows)))
+    share = np.where(chosen == width, 1.0 / max(bank.vocabulary - width, 1), 1.0)
+    own, own_raw, own_draft = (
+        share * np.take_along_axis(law, chosen[:, None], axis=1)[:, 0] for law in (bank.p[rows], bank.unasked[rows], q)
+    )
     return Observed(
-        law=requested(raw, plain),
+        law=requested(raw(bank.ids[rows], bank.unasked[rows], own_raw, chosen), bank.asked.of(len(rows))),
         ids=bank.ids[rows],
-        q=bank.q[rows],
+        q=q,
         drafted=bank.drafted[rows],
-        places=_places(flags, windows=windows),
+        places=_places(trace, windows=windows),
         k=k,
-        kept=np.where(certain, drafted, ratio(own_draft, own)),
+        kept=np.where(certain, np.where(certain, q.argmax(axis=1) == outcome, 0.0), ratio(own_draft, own)),
         listed=np.arange(width + 1)[None, :] < np.where(certain, width, width + 1)[:, None],
         vocabulary=bank.vocabulary,
     )
 
 
-def _places(flags: Mapping[str, Ints], *, windows: bool) -> Places:
-    last = np.zeros(flags["slot"].shape, dtype=np.bool_)
-    last[:, -1] = True
-    hidden = np.full(last.size, -1, dtype=np.int64)
+def _places(trace: Trace, *, windows: bool) -> Places:
+    hidden = np.full(trace.at.size, -1, dtype=np.int64)
     return Places(
-        slot=flags["slot"].ravel() if windows else hidden,
-        drafted=flags["drafted"].ravel() if windows else hidden,
-        after_rejection=flags["short"].ravel().astype(np.bool_) & windows,
-        rejected_before=flags["ever"].ravel().astype(np.bool_) & windows,
-        ended=flags["ended"].ravel().astype(np.bool_),
-        last=last.ravel(),
+        slot=trace.slot.ravel() if windows else hidden,
+        drafted=trace.drafted.ravel() if windows else hidden,
+        after_rejection=trace.short.ravel() & windows,
+        rejected_before=trace.ever.ravel() & windows,
+        ended=trace.ended.ravel(),
+        last=trace.last.ravel(),
     )

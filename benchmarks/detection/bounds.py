@@ -1,0 +1,134 @@
+"""Bounds: how far a fault moves the law, and how few tokens any valid test can need for it, exactly from the bank's p and q."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.alternatives import verified
+from pytest_specdec.stats.drafts import Split, merged
+from pytest_specdec.stats.simulation import moved, observe, trace_of
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.bank import Bank
+    from pytest_specdec.stats.laws import Floats, Law
+    from pytest_specdec.stats.simulation import Rules
+
+__all__ = ["POWER", "Distance", "Laws", "bound", "distance", "divergence", "laws", "slots"]
+
+POWER = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Laws:
+    """The law of the emitted token under a fault, by slot, each [B, K+1], with how often a token stands there."""
+
+    plain: Floats
+    draft: Floats
+    bonus: Floats
+    shares: tuple[float, float, float]
+    """Of plain, draft and bonus tokens; add up to one."""
+
+    @property
+    def mixed(self) -> Floats:
+        """The law of a token whose slot is not known, [B, K+1]."""
+        return sum(share * law for share, law in zip(self.shares, (self.plain, self.draft, self.bonus), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """Between a fault's law and the right one, a mean over tokens, windows known and hidden."""
+
+    variation: float
+    """Total variation, windows known."""
+    divergence: float
+    """Kullback-Leibler divergence of the right law from the fault's in nats, windows known."""
+    divergence_hidden: float
+
+
+def laws(bank: Bank, rules: Rules, *, k: int, tokens: int) -> Laws:
+    """Return the laws under ``rules``, which must not depend on what was emitted before, in answers of so many tokens."""
+    p = bank.unasked if rules.forgets == "everywhere" else rules.target(bank.p, bank.q)
+    split = Split.of(p, bank.q)
+    accept = rules.accept(split.p, split.q)
+    after = Split.of(bank.unasked, bank.q).p if rules.forgets == "bonus" else rules.bonus(split.p, split.q)
+    accepted = float((split.q * accept).sum(axis=1).mean())
+    return Laws(
+        plain=p,
+        draft=merged(verified(split.q, accept, rules.replacement(split.p, split.q))),
+        bonus=merged(_shifted(bank, rules, after)),
+        shares=slots(accepted, k=k, tokens=tokens),
+    )
+
+
+def _shifted(bank: Bank, rules: Rules, law: Floats) -> Floats:
+    to = moved(bank, rules.bonus_ids_off_by)
+    if to is None:
+        return law
+    out = np.zeros_like(law)
+    np.add.at(out, (np.arange(len(law))[:, None], to), law)
+    return out
+
+
+def slots(accepted: float, *, k: int, tokens: int) -> tuple[float, float, float]:
+    """Return the shares of plain, draft and bonus tokens in an answer: the prefill's, then windows of k drafts and a bonus.
+
+    Positions are drawn evenly and anew, so every draft token is accepted with the same chance ``accepted``.
+    """
+    at = np.zeros(k + 1)
+    at[0] = 1.0
+    draft = bonus = 0.0
+    for _ in range(tokens - 1):
+        draft += at[:k].sum()
+        bonus += at[k]
+        at = np.concatenate([[at[k] + (1.0 - accepted) * at[:k].sum()], accepted * at[:k]])
+    return 1.0 / tokens, draft / tokens, bonus / tokens
+
+
+def divergence(law: Law, asked: Floats, m: Floats, *, truncated: bool) -> float:
+    """Return the mean over positions of the least KL(m || r), in nats, of the laws r that a correct server may have.
+
+    Where nothing is cut off that is ``sum m ln(m/p)`` of the ``asked`` law p. Under truncation the judge grants the server any mass in the
+    band between core and violations, and up to the bound to the violations: ``m(core) KL(m|core || p|core)`` and, where violations are
+    too frequent, ``kl(m(violation) || bound)``.
+    """
+    if not truncated:
+        return float(_kl(m, asked).mean())
+    inside, p = np.where(law.core, m, 0.0), np.where(law.core, law.p, 0.0)
+    mass, whole = inside.sum(axis=1, keepdims=True), p.sum(axis=1, keepdims=True)
+    given = _kl(inside / np.where(mass > 0, mass, 1.0), p / np.where(whole > 0, whole, 1.0))
+    outside = np.where(law.violation, m, 0.0).sum(axis=1)
+    pair = np.stack([outside, 1.0 - outside], axis=1)
+    bounds = np.stack([law.violation_bound, 1.0 - law.violation_bound], axis=1)
+    too_often = np.where((outside > law.violation_bound) & law.violation.any(axis=1), _kl(pair, bounds), 0.0)
+    return float((mass[:, 0] * given + too_often).mean())
+
+
+def _kl(m: Floats, p: Floats) -> Floats:
+    here = m > 0
+    with np.errstate(divide="ignore"):
+        return np.where(here, m * (np.log(np.where(here, m, 1.0)) - np.log(np.where(here, p, 1.0))), 0.0).sum(axis=1)
+
+
+def distance(bank: Bank, found: Laws) -> Distance:
+    """Return how far ``found`` is from the law that was asked for."""
+    law = observe(bank, trace_of(np.arange(len(bank)), np.zeros(len(bank), dtype=np.int64)), k=1, windows=False).law
+    truncated = bank.asked.top_p < 1.0
+    each = tuple(zip(found.shares, (found.plain, found.draft, found.bonus), strict=True))
+    return Distance(
+        variation=float(sum(share * 0.5 * np.abs(m - bank.p).sum(axis=1).mean() for share, m in each)),
+        divergence=sum(share * divergence(law, bank.p, m, truncated=truncated) for share, m in each),
+        divergence_hidden=divergence(law, bank.p, found.mixed, truncated=truncated),
+    )
+
+
+def bound(divergence: float, alpha: float) -> float:
+    """Return the least mean number of tokens of any sequential test of size ``alpha`` and power POWER (Wald 1945).
+
+    ``kl(power || alpha) / KL``, kl of two Bernoulli laws; the exponent is Chernoff and Stein's.
+    """
+    needed = POWER * log(POWER / alpha) + (1.0 - POWER) * log((1.0 - POWER) / (1.0 - alpha))
+    return needed / divergence if divergence > 0 else inf

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge.naming import name
+from pytest_specdec.stats.alternatives import Fault
+from pytest_specdec.stats.bank import Asked, asking, zipf
+from pytest_specdec.stats.betting import Bettor, settled
+from pytest_specdec.stats.simulation import RIGHT, simulate
+
+STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
+
+
+def observed(asked=None, before=0.1, drafted=3):
+    """Ten tokens' worth of everything, a share of them ``before`` any rejection; no draft law."""
+    random = np.random.default_rng(1)
+    bank = zipf(random, positions=20, vocabulary=64, atoms=5)
+    seen = simulate(bank if asked is None else asking(bank, asked), RIGHT, random, runs=1, answers=10, tokens=10, k=3)
+    behind = np.arange(100) >= 100 * before
+    return replace(seen, q=None, places=replace(seen.places, rejected_before=behind, drafted=np.full(100, drafted)))
+
+
+def bettor(fault, wealth, words="b", weight=1.0):
+    return Bettor(name=words, fault=fault, weight=weight, log_payoffs=np.array([wealth]))
+
+
+@pytest.mark.parametrize("everywhere, behind, named", [
+    (100.0, 90.0, TILTED),  # what is due before any rejection was paid
+    (100.0, 96.0, TILTED),  # 4 of the 10 nats due, 6 short of them: 1.3 standard deviations
+    (100.0, 98.5, STATE),  # 8.5 short: 1.9 standard deviations
+    (100.0, 101.0, STATE),
+    (10.0, 11.0, TILTED),  # too few tokens to tell
+    (10.0, 14.0, STATE),
+])  # fmt: skip
+def test_a_fault_is_behind_rejections_only_where_too_little_was_paid_before(everywhere, behind, named):
+    book = settled([bettor(Fault.TEMPERATURE, everywhere), bettor(Fault.STATE, behind)])
+    assert name(book, observed(), None) == named
+
+
+def test_tokens_for_which_nothing_was_drafted_owe_nothing():
+    book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, 98.5)])
+    assert (name(book, observed(drafted=3), None), name(book, observed(drafted=0), None)) == (STATE, TILTED)
+
+
+def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_decisively_ahead():
+    for lead, named in ((1.0, "greedy bonus"), (3.0, STATE)):
+        book = settled([bettor(Fault.BONUS, 50.0, "greedy bonus"), bettor(Fault.STATE, 50.0 + lead)])
+        assert name(book, observed(), None) == named
+
+
+def test_with_nothing_else_at_the_table_the_state_is_named():
+    assert name(settled([bettor(Fault.STATE, 5.0)]), observed(), None) == STATE
+
+
+@pytest.mark.parametrize("asked, tilt, named", [
+    (Asked(temperature=0.7), 5.0, TILTED),
+    (Asked(temperature=0.7), 1.0, TAIL),
+    (None, 5.0, TAIL),
+])  # fmt: skip
+def test_improbable_tokens_are_a_temperature_where_the_atoms_say_so_on_their_own(asked, tilt, named):
+    """At temperature 1 a tilt is paid for the tail as well, so it says nothing on its own."""
+    book = settled([bettor(Fault.TAIL, 60.0, "10.0% drawn evenly"), bettor(Fault.TEMPERATURE, tilt, "temperature 1.25 times the asked")])
+    assert name(book, observed(asked), None) == named
