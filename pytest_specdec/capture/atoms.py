@@ -19,6 +19,8 @@ _FEW = 5
 _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
 
+_PENALTIES = {"presence_penalty": (None, 0), "frequency_penalty": (None, 0), "repetition_penalty": (None, 1), "logit_bias": (None, {})}
+
 
 def of_arm(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return what the judges of ``arm`` need: of the baseline and the control, what any pair's judge needs."""
@@ -38,8 +40,9 @@ def _of_pair(pair: Pair, workload: Workload) -> int:
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether few atoms give the requested law as exactly as many: greedy, or drawn at temperature 1 from all tokens."""
+    """Whether few atoms give the requested law as exactly as many: greedy, or drawn at temperature 1 from all tokens as they are."""
     body = request.body
     temperature = body.get("temperature", 1.0)
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    return temperature == 0 or (temperature in {None, 1} and not truncated)
+    moved = any(body.get(name) not in neutral for name, neutral in _PENALTIES.items())
+    return temperature == 0 or (temperature in {None, 1} and not truncated and not moved)

@@ -6,16 +6,15 @@ repetition penalty scales the logit itself, which log-probabilities do not tell:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.cuts import Bools, Floats, Ints
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.stats.cuts import Bools, Floats, Ints
 
 __all__ = ["Adjustment", "Penalties", "adjustment", "joined"]
 

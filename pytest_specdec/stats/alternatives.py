@@ -45,6 +45,8 @@ class Fault(StrEnum):
     TEMPERATURE = "temperature or truncation"
     TAIL = "improbable tokens"
     ORDER = "order of token ids (inverse CDF, reused random numbers)"
+    ENDING = "end of sequence"
+    DEPENDENCE = "dependence between requests (an answer given again)"
     STATE = "state after a rejected draft (KV cache not rolled back)"
 
 

@@ -47,7 +47,7 @@ def calibrate(pairs: Iterable[tuple[float, Position]]) -> Calibration:
     s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05 (facts/statistics.md section 4). Of sum p^2
     only the atoms are known: s_hat errs to the large side. Both log-probabilities must be raw.
     """
-    known = [(reported - position.logprob, _weight(position)) for reported, position in pairs]
+    known = [(reported - position.logprob, _weight(position)) for reported, position in pairs if not math.isnan(position.logprob)]
     squares = [delta * delta / weight for delta, weight in known if weight > _LEAST_WEIGHT]
     return Calibration(
         noise=math.sqrt(math.fsum(squares) / len(squares)) if squares else None,

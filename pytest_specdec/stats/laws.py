@@ -173,7 +173,7 @@ def _moved(raw: Raw, adjustment: Adjustment | None) -> _Moved:
     return _Moved(
         order=order,
         logprobs=np.take_along_axis(logprobs, order, axis=1),
-        chosen=np.where(adjustment.chosen_unsure, 0.0, chosen + adjustment.chosen),
+        chosen=np.where(adjustment.chosen_unsure, np.inf, chosen + adjustment.chosen),
         guessed=unlisted | adjustment.chosen_unsure,
         unsure=np.take_along_axis(adjustment.unsure, order, axis=1),
         any=adjustment.moves,
@@ -231,7 +231,7 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
     violation[:, -1] |= cooled
     relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
     sure = np.where(moved.unsure, 0.0, weights.atoms).sum(axis=1)
-    known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, relative * p[:, 0], 0.0)
+    known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
     exact = (processing.temperature == 1.0) & ~moved.any
     bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, np.inf), 1.0))
     return Law(

@@ -11,6 +11,7 @@ from pytest_specdec.stats import alternatives, betting
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, merged, overlap
+from pytest_specdec.stats.duplicates import HAZARDS, hazard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +29,8 @@ STATEWISE: tuple[tuple[str, Callable[[Places], Bools]], ...] = (
     (" once a draft was rejected", lambda places: places.rejected_before),
 )
 
-WITH_DRAFT_LAW = {"catalogue": 0.35, "surrogate": 0.05, "generic": 0.20, "order": 0.15, "bonus": 0.15, "state": 0.10}
-WITHOUT_DRAFT_LAW = {"surrogate": 0.30, "generic": 0.20, "order": 0.20, "bonus": 0.15, "state": 0.15}
+WITH_DRAFT_LAW = {"catalogue": 0.35, "surrogate": 0.05, "generic": 0.20, "order": 0.15, "bonus": 0.15, "state": 0.10, "answers": 0.05}
+WITHOUT_DRAFT_LAW = {"surrogate": 0.30, "generic": 0.20, "order": 0.20, "bonus": 0.15, "state": 0.15, "answers": 0.05}
 """Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group.
 
 Who sits at the table is settled by the set-up (a draft law, windows), never by what was emitted: a panel chosen afterwards would be no bet.
@@ -56,6 +57,10 @@ class Observed:
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
+    ends: Bools | None = None
+    """[N, K+1], outcomes that end an answer; None where they are not known."""
+    copies: Floats | None = None
+    """[N, K+1], the law of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
 
     @property
     def tokens(self) -> int:
@@ -85,6 +90,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "order": tuple(_order(observed)),
         "bonus": tuple(_bonus(observed, generic)),
         "state": tuple(_state(observed, generic)),
+        "answers": tuple(_answers(observed)),
     }
     return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
 
@@ -173,3 +179,13 @@ def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
     for one in generic:
         for words, here in STATEWISE:
             yield _seated(one.name + words, Fault.STATE, np.where(here(observed.places), one.log_payoffs, 0.0))
+
+
+def _answers(observed: Observed) -> Iterator[Bettor]:
+    """Bet on what concerns whole answers: when they end, and whether they are an earlier answer to the same prompt."""
+    if observed.ends is not None:
+        for factor in HAZARDS:
+            m = hazard(observed.law.p, observed.ends, factor)
+            yield _seated(f"end of sequence {factor:g} times as probable", Fault.ENDING, _bet(observed, m))
+    if observed.copies is not None:
+        yield _seated("an answer given again", Fault.DEPENDENCE, _bet(observed, observed.copies))

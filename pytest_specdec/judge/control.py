@@ -1,0 +1,69 @@
+"""The control's word on an alarm: whether the bet that won pays as well where nothing speculates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.conditionals import gather
+from pytest_specdec.stats.controlled import Earned, counterpart, difference
+from pytest_specdec.stats.panel import bettors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.stats.betting import Bettor
+    from pytest_specdec.stats.controlled import Difference
+    from pytest_specdec.stats.panel import Observed
+
+__all__ = ["LEAST_SCORE", "Compared", "compared", "leaning"]
+
+LEAST_SCORE = 2.5
+"""Standard errors by which a winning bet must pay better on the variant than on the control. An alarm stands at five or so on its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One bet on both arms."""
+
+    name: str
+    found: Difference
+
+    def __str__(self) -> str:
+        mine, theirs = 1000 * self.found.mine, 1000 * self.found.theirs
+        return (
+            f"{self.name!r} earned {mine:+.1f} thousandths of a nat per token, {theirs:+.1f} on the control: "
+            f"{self.found.score:.1f} standard errors apart"
+        )
+
+
+def leaning(captured: Captured, observed: Observed, winner: Bettor) -> Compared | None:
+    """Return how the ``winner`` does against the control; None without a control on which it can bet."""
+    found = _both(captured, observed, [winner])
+    return found[0] if found else None
+
+
+def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> Compared | None:
+    """Return the bet that does best against the control, of all that both arms allow; None without any."""
+    return max(_both(captured, observed, seated), key=lambda one: one.found.score, default=None)
+
+
+def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> list[Compared]:
+    if captured.is_control or captured.control is None:
+        return []
+    control = gather(captured.as_control()).observed
+    if control is None:
+        return []
+    others = bettors(control)
+    pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
+    return [
+        Compared(
+            name=bettor.name,
+            found=difference(
+                Earned(log_payoffs=bettor.log_payoffs, last=observed.places.last),
+                Earned(log_payoffs=other.log_payoffs, last=control.places.last),
+            ),
+        )
+        for bettor, other in pairs
+    ]

@@ -1,0 +1,94 @@
+"""Controlled: what a bet earned on the arm under judgement less what it earned on the control, where any error of the scores cancels.
+
+Independent noise in the scores has no direction and does not break a bet; a systematic error (a tilt of 2 %, a cache of lower precision in
+decoding than in scoring) pays some bettor whoever is judged (facts/statistics.md section 4). The difference costs twice the variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.betting import Bettor
+    from pytest_specdec.stats.laws import Bools, Floats, Ints
+
+__all__ = ["Difference", "Earned", "counterpart", "difference"]
+
+CLIP = 3.0
+"""Largest log payoff counted, either way: one wild token is no tendency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Earned:
+    """What one bettor's bets paid on one arm."""
+
+    log_payoffs: Floats
+    """[N]."""
+    last: Bools
+    """[N], the last token of each answer."""
+
+    @property
+    def by_answer(self) -> Floats:
+        """[answers], summed."""
+        return np.asarray(np.add.reduceat(np.clip(self.log_payoffs, -CLIP, CLIP), self._starts))
+
+    @property
+    def tokens(self) -> Ints:
+        """[answers]."""
+        return np.diff(self._starts, append=len(self.last))
+
+    @property
+    def _starts(self) -> Ints:
+        return np.concatenate([[0], np.flatnonzero(self.last)[:-1] + 1]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Mean earnings per token, nats."""
+
+    mine: float
+    theirs: float
+    error: float
+    """Standard error of mine - theirs."""
+    answers: int
+    """Of both arms."""
+
+    @property
+    def score(self) -> float:
+        """The difference in standard errors."""
+        return (self.mine - self.theirs) / self.error if self.error > 0.0 else 0.0
+
+    @property
+    def p_value(self) -> float:
+        """Of no difference, one-sided: Student's t over answers."""
+        return float(stats.t.sf(self.score, max(self.answers - 2, 1)))
+
+
+def difference(mine: Earned, theirs: Earned) -> Difference:
+    """Return the difference of earnings per token, its error from the spread between answers.
+
+    Tokens of one answer hang together, answers do not (a ratio estimator, Cochran 1977, *Sampling Techniques*, section 6.3).
+    """
+    rates = [float(each.by_answer.sum() / each.tokens.sum()) for each in (mine, theirs)]
+    errors = [_error(each, rate) for each, rate in zip((mine, theirs), rates, strict=True)]
+    return Difference(mine=rates[0], theirs=rates[1], error=sqrt(sum(errors)), answers=len(mine.tokens) + len(theirs.tokens))
+
+
+def _error(earned: Earned, rate: float) -> float:
+    """Return the squared standard error of an arm's rate; infinite of a single answer."""
+    count = len(earned.tokens)
+    if count < 2:  # noqa: PLR2004 - a spread needs two
+        return float("inf")
+    apart = earned.by_answer - rate * earned.tokens
+    return float((apart**2).sum()) * count / (count - 1) / float(earned.tokens.sum()) ** 2
+
+
+def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
+    """Return who bets on the control what ``bettor`` bets: the same, or the one of whom it is a copy for some places in a window."""
+    same = [other for other in others if bettor.name.startswith(other.name)]
+    return max(same, key=lambda other: len(other.name)) if same else None
