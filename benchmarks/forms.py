@@ -16,15 +16,17 @@ from pytest_specdec.reference import checkpoint, model
 from pytest_specdec.reference.tokenizer import Tokenizer
 from pytest_specdec.stats.adjustments import Adjustment
 from pytest_specdec.stats.drafts import mapped, one_hot
+from pytest_specdec.stats.duplicates import again
 from pytest_specdec.stats.laws import Processing, Raw, requested
 from pytest_specdec.stats.panel import Observed
+from pytest_specdec.stats.places import joined, unplaced
 from pytest_specdec.stats.simulation import RIGHT, Bank, Rules, simulate
 
 if TYPE_CHECKING:
     from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.laws import Floats, Ints
 
-VOCABULARY = 256
+VOCABULARY = 128
 """The laws are cut to their most probable tokens: the whole of them is one of the forms, and the dearest."""
 PROMPT_TOKENS, ANSWER_TOKENS, K = 12, 64, 3
 
@@ -59,7 +61,7 @@ class Form:
 FORMS = {
     form.name: form
     for form in (
-        Form(name="full", atoms=VOCABULARY, cost=8),
+        Form(name="full", atoms=VOCABULARY, cost=4),
         Form(name="top-20"),
         Form(name="top-5", atoms=5),
         Form(name="one-token", listed_only=True),
@@ -102,7 +104,9 @@ def recorded(random: np.random.Generator, answers: int = 64) -> Laws:
         law = _log_softmax(_logits(target, tokens)[:, -1])
         drawn = (law + random.gumbel(size=law.shape)).argmax(axis=1)
         tokens = np.column_stack([tokens, drawn])
-    ours, theirs = (_log_softmax(_logits(one, tokens)[:, PROMPT_TOKENS - 1 : -1].reshape(-1, one.shape.vocabulary)) for one in (target, draft))
+    ours, theirs = (
+        _log_softmax(_logits(one, tokens)[:, PROMPT_TOKENS - 1 : -1].reshape(-1, one.shape.vocabulary)) for one in (target, draft)
+    )
     ids = np.argsort(-ours, axis=1, kind="stable")[:, :VOCABULARY]
     cut = (_log_softmax(np.take_along_axis(law, ids, axis=1)) for law in (ours, theirs))
     return Laws(ids=ids.astype(np.int64), logprobs=next(cut), draft_logprobs=next(cut))
@@ -149,10 +153,16 @@ def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs:
         vocabulary=truth.shape[1],
     )
     seen = simulate(
-        bank, arm.rules, random, runs=runs, answers=tokens // ANSWER_TOKENS, tokens=ANSWER_TOKENS, k=K, windows=arm.windows and bool(arm.drafts)
+        bank,
+        arm.rules,
+        random,
+        runs=runs,
+        answers=tokens // ANSWER_TOKENS,
+        tokens=ANSWER_TOKENS,
+        k=K,
+        windows=arm.windows and bool(arm.drafts),
     )
-    rows = seen.ids[:, 0] // truth.shape[1]
-    return _seen(laws, form, arm, seen, rows, moved)
+    return _seen(laws, form, arm, seen, moved)
 
 
 def _biased(ids: Ints) -> Floats:
@@ -174,8 +184,9 @@ def _processed(logprobs: Floats, form: Form) -> Floats:
     return law
 
 
-def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, rows: Ints, moved: Floats) -> Observed:
+def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats) -> Observed:
     place, atoms = drawn.law.outcome, form.atoms
+    rows = drawn.ids[:, 0] // laws.ids.shape[1]
     scored = _log_softmax(arm.tilt * laws.logprobs)
     ids = laws.ids[rows, :atoms]
     chosen_logprobs = scored[rows, place]
@@ -186,13 +197,12 @@ def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, rows: Ints, moved: 
         chosen_logprobs=np.where(place < atoms, chosen_logprobs, np.nan) if form.listed_only else chosen_logprobs,
         vocabulary=laws.ids.shape[1],
     )
-    wish = form.wish(len(rows))
     adjustment = _adjustment(moved[rows], place, atoms) if form.bias else None
-    law = requested(raw, replace(wish, adjustment=adjustment))
+    law = requested(raw, replace(form.wish(len(rows)), adjustment=adjustment))
     return Observed(
         law=law,
         ids=ids,
-        q=_draft_law(laws, form, arm, rows, ids, law.p, wish) if arm.drafts else None,
+        q=_draft_law(laws, form, arm, rows, law.p) if arm.drafts else None,
         drafted=np.full(len(rows), bool(arm.drafts)),
         places=drawn.places,
         k=K,
@@ -215,12 +225,40 @@ def _adjustment(moved: Floats, place: Ints, atoms: int) -> Adjustment:
     )
 
 
-def _draft_law(laws: Laws, form: Form, arm: Arm, rows: Ints, ids: Ints, p: Floats, wish: Processing) -> Floats:
+def _draft_law(laws: Laws, form: Form, arm: Arm, rows: Ints, p: Floats) -> Floats:
     """Return the draft's law as the judge has it: its own atoms, processed as asked, biases left out."""
-    order = laws.draft_order[rows, : form.atoms]
+    order, ids = laws.draft_order[rows, : form.atoms], laws.ids[rows, : form.atoms]
     own = laws.ids[rows[:, None], order]
     if arm.drafts != "model":
         return one_hot(np.where((ids == own[:, :1]).any(axis=1), (ids == own[:, :1]).argmax(axis=1), ids.shape[1]), ids.shape[1] + 1)
     logprobs = laws.draft_logprobs[rows[:, None], order]
-    law = requested(Raw(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), wish)
+    law = requested(Raw(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), form.wish(len(rows)))
     return mapped(law, own, ids, p)
+
+
+def asked_again(laws: Laws, random: np.random.Generator, *, prompts: int, answers: int, tokens: int, temperature: float) -> Observed:
+    """Return independent answers to each of some prompts, prompt by prompt, with the law of a server that may give one again.
+
+    What was said decides the position, so that answers that begin alike go on under one law.
+    """
+    said = np.empty((prompts * answers, tokens), dtype=np.int64)
+    rows = np.empty_like(said)
+    state = np.repeat(random.integers(2**30, size=prompts), answers)
+    logprobs = _log_softmax(laws.logprobs / temperature)
+    for step in range(tokens):
+        rows[:, step] = state % len(laws.ids)
+        place = (logprobs[rows[:, step]] + random.gumbel(size=(len(state), logprobs.shape[1]))).argmax(axis=1)
+        said[:, step] = laws.ids[rows[:, step], place]
+        state = (state * 31 + 7 * said[:, step] + 11) % (2**30)
+    form = Form(name="again")
+    flat, chosen = rows.ravel(), said.ravel()
+    raw = Raw(
+        ids=laws.ids[flat, : form.atoms],
+        logprobs=logprobs[flat, : form.atoms],
+        chosen=chosen,
+        chosen_logprobs=logprobs[flat, (laws.ids[flat] == chosen[:, None]).argmax(axis=1)],
+    )
+    law = requested(raw, form.wish(len(flat)))
+    copies = again(law, raw.ids, [tuple(line) for line in said.tolist()], [index // answers for index in range(len(said))])
+    places = joined([unplaced(tokens)] * len(said))
+    return Observed(law=law, ids=raw.ids, q=None, drafted=np.zeros(len(flat), dtype=np.bool_), places=places, k=K, copies=copies)
