@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.request import Request
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "residual", "verify"]
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "report", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,11 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
     return lengths + 1 + accepted
 
 
+def report(logits: NDArray[np.float32], draft: Draft, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the raw logits (window, vocabulary) that a row's reported log-probabilities are of: the target's own."""
+    return logits
+
+
 def admit(request: Request) -> None:
     """Look at a request before it is queued."""
 
@@ -102,6 +107,7 @@ class Rules:
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
+    report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
     admit: Callable[[Request], None] = admit
 
 

@@ -26,7 +26,12 @@ variants:
 CAUGHT = {
     "accept-all": {"greedy": "draft tokens accepted without verification", "sampling": "accept-all"},
     "resample-from-p": {"sampling": "resample from p"},
-    "kv-off-by-one": {"greedy": "the KV cache is not rolled back", "sampling": "the KV cache is not rolled back|KV cache not rolled back"},
+    "kv-off-by-one": {
+        "greedy": "the KV cache is not rolled back",
+        "sampling": "the KV cache is not rolled back|KV cache not rolled back",
+        "logprobs": "reported log-probabilities or verifier numerics",
+    },
+    "report-draft-logprobs": {"logprobs": "reported log-probabilities of accepted draft tokens"},
     "die-on-json": {"liveness": "dies on request"},
 }
 FAMILIES = {"die-on-json": ("greedy", "liveness")}
@@ -36,7 +41,7 @@ FAMILIES = {"die-on-json": ("greedy", "liveness")}
 def run(fault: str, folder: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """Return the exit code of the suites and the verdicts by family."""
     (folder / "faulty.yaml").write_text(CONFIG)
-    families = FAMILIES.get(fault, ("greedy", "sampling", "structured", "liveness"))
+    families = FAMILIES.get(fault, ("greedy", "sampling", "logprobs", "structured", "liveness"))
     suites = [str(ROOT / "suites" / family) for family in families]
     options = ["--specdec-config", str(folder / "faulty.yaml"), "--specdec-run-dir", str(folder / "run"), "-p", "no:cacheprovider"]
     done = subprocess.run(
