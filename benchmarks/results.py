@@ -22,11 +22,23 @@ FOLDER = Path("benchmarks/results")
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]], *, command: str, seconds: float) -> None:
-    """Write ``rows``, each with the ``table`` that it belongs to, side by side with a page to read."""
+    """Write ``rows``, each with the ``table`` and the ``form`` that it belongs to, side by side with a page to read.
+
+    Rows of other tables and forms stay as they are, so that one form can be measured anew; every row has its own date.
+    """
     FOLDER.mkdir(parents=True, exist_ok=True)
-    document = {"command": command, **environment(), "seconds": round(seconds), "rows": list(rows)}
-    (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    (FOLDER / f"{name}.md").write_text(_page(name, document, rows), encoding="utf-8")
+    path = FOLDER / f"{name}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    anew = {_place(row) for row in rows}
+    now = environment()
+    kept = [row for row in before if _place(row) not in anew] + [{**row, "date": now["date"]} for row in rows]
+    document = {"command": command, **now, "seconds": round(seconds), "rows": kept}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (FOLDER / f"{name}.md").write_text(_page(name, document, kept), encoding="utf-8")
+
+
+def _place(row: Mapping[str, object]) -> tuple[object, object]:
+    return (row["table"], row.get("form"))
 
 
 def environment() -> dict[str, str]:

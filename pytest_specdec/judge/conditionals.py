@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.adjustments import Adjustment
     from pytest_specdec.stats.calibration import Calibration
     from pytest_specdec.stats.duplicates import Repeats
-    from pytest_specdec.stats.laws import Ints
+    from pytest_specdec.stats.laws import Floats, Ints, Raw
 
 __all__ = ["Asked", "Gathered", "asked", "gather"]
 
@@ -208,7 +208,17 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         vocabulary=vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),
+        mishandled=_mishandled(law_of, processing),
     )
+
+
+def _mishandled(law_of: Raw, processing: Processing) -> Mapping[str, Floats]:
+    if processing.adjustment is None:
+        return {}
+    times = {"penalties and biases ignored": 0.0, "penalties and biases applied twice": 2.0}
+    return {
+        name: requested(law_of, replace(processing, adjustment=processing.adjustment.times(factor))).p for name, factor in times.items()
+    }
 
 
 def _processing(parts: Sequence[_Part], ids: Ints) -> Processing:

@@ -31,11 +31,8 @@ class Compared:
     found: Difference
 
     def __str__(self) -> str:
-        mine, theirs = 1000 * self.found.mine, 1000 * self.found.theirs
-        return (
-            f"{self.name!r} earned {mine:+.1f} thousandths of a nat per token, {theirs:+.1f} on the control: "
-            f"{self.found.score:.1f} standard errors apart"
-        )
+        mine, theirs = self.found.mine, self.found.theirs
+        return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
 
 
 def leaning(captured: Captured, observed: Observed, winner: Bettor) -> Compared | None:

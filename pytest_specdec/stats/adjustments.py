@@ -6,7 +6,7 @@ repetition penalty scales the logit itself, which log-probabilities do not tell:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,6 +63,10 @@ class Adjustment:
     def at(self, tokens: Bools) -> Adjustment:
         """Return what is added at the marked ``tokens`` [N] only."""
         return Adjustment(**{name: getattr(self, name)[tokens] for name in Adjustment.__slots__})
+
+    def times(self, factor: float) -> Adjustment:
+        """Return the same with every known amount so many times."""
+        return replace(self, atoms=factor * self.atoms, chosen=factor * self.chosen)
 
 
 def adjustment(asked: Penalties, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:

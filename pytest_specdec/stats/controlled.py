@@ -15,12 +15,12 @@ from scipy import stats
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
-    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.laws import Bools, Floats
 
 __all__ = ["Difference", "Earned", "counterpart", "difference"]
 
-CLIP = 3.0
-"""Largest log payoff counted, either way: one wild token is no tendency."""
+MOST = 10.0
+"""Largest payoff counted: one wild token is no tendency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,28 +28,28 @@ class Earned:
     """What one bettor's bets paid on one arm."""
 
     log_payoffs: Floats
-    """[N]."""
+    """[N]; 0 where it did not bet."""
     last: Bools
     """[N], the last token of each answer."""
 
     @property
     def by_answer(self) -> Floats:
-        """[answers], summed."""
-        return np.asarray(np.add.reduceat(np.clip(self.log_payoffs, -CLIP, CLIP), self._starts))
+        """[answers], the sum of ``e - 1``: without an error of the scores its mean is 0 at every token, whichever tokens are bet on."""
+        return self._sums(np.minimum(np.exp(self.log_payoffs), MOST) - 1.0)
 
     @property
-    def tokens(self) -> Ints:
-        """[answers]."""
-        return np.diff(self._starts, append=len(self.last))
+    def bets(self) -> Floats:
+        """[answers], how many."""
+        return self._sums((self.log_payoffs != 0.0).astype(np.float64))
 
-    @property
-    def _starts(self) -> Ints:
-        return np.concatenate([[0], np.flatnonzero(self.last)[:-1] + 1]).astype(np.int64)
+    def _sums(self, values: Floats) -> Floats:
+        starts = np.concatenate([[0], np.flatnonzero(self.last)[:-1] + 1])
+        return np.asarray(np.add.reduceat(values, starts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Mean earnings per token, nats."""
+    """Mean earnings per bet, as a share of the stake."""
 
     mine: float
     theirs: float
@@ -70,22 +70,22 @@ class Difference:
 
 
 def difference(mine: Earned, theirs: Earned) -> Difference:
-    """Return the difference of earnings per token, its error from the spread between answers.
+    """Return the difference of earnings per bet, its error from the spread between answers.
 
     Tokens of one answer hang together, answers do not (a ratio estimator, Cochran 1977, *Sampling Techniques*, section 6.3).
     """
-    rates = [float(each.by_answer.sum() / each.tokens.sum()) for each in (mine, theirs)]
+    rates = [float(each.by_answer.sum() / max(each.bets.sum(), 1.0)) for each in (mine, theirs)]
     errors = [_error(each, rate) for each, rate in zip((mine, theirs), rates, strict=True)]
-    return Difference(mine=rates[0], theirs=rates[1], error=sqrt(sum(errors)), answers=len(mine.tokens) + len(theirs.tokens))
+    return Difference(mine=rates[0], theirs=rates[1], error=sqrt(sum(errors)), answers=len(mine.bets) + len(theirs.bets))
 
 
 def _error(earned: Earned, rate: float) -> float:
     """Return the squared standard error of an arm's rate; infinite of a single answer."""
-    count = len(earned.tokens)
+    count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two
         return float("inf")
-    apart = earned.by_answer - rate * earned.tokens
-    return float((apart**2).sum()) * count / (count - 1) / float(earned.tokens.sum()) ** 2
+    apart = earned.by_answer - rate * earned.bets
+    return float((apart**2).sum()) * count / (count - 1) / max(float(earned.bets.sum()), 1.0) ** 2
 
 
 def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:

@@ -233,7 +233,7 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
     sure = np.where(moved.unsure, 0.0, weights.atoms).sum(axis=1)
     known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
     exact = (processing.temperature == 1.0) & ~moved.any
-    bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, np.inf), 1.0))
+    bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
     return Law(
         p=p,
         core=core,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, merged, 
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.places import Places
@@ -61,6 +61,8 @@ class Observed:
     """[N, K+1], outcomes that end an answer; None where they are not known."""
     copies: Floats | None = None
     """[N, K+1], the law of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
+    mishandled: Mapping[str, Floats] = field(default_factory=dict)
+    """Laws [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty where none are asked for."""
 
     @property
     def tokens(self) -> int:
@@ -182,10 +184,12 @@ def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
-    """Bet on what concerns whole answers: when they end, and whether they are an earlier answer to the same prompt."""
+    """Bet on what hangs on the answer so far: when it ends, whether it is an earlier answer again, what is counted of its tokens."""
     if observed.ends is not None:
         for factor in HAZARDS:
             m = hazard(observed.law.p, observed.ends, factor)
             yield _seated(f"end of sequence {factor:g} times as probable", Fault.ENDING, _bet(observed, m))
     if observed.copies is not None:
         yield _seated("an answer given again", Fault.DEPENDENCE, _bet(observed, observed.copies))
+    for name, m in observed.mishandled.items():
+        yield _seated(name, Fault.PENALTIES, _bet(observed, m))

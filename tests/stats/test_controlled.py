@@ -10,7 +10,8 @@ from pytest_specdec.stats.controlled import Earned, counterpart, difference
 
 def earned(random, answers, mean, *, tokens=40, together=0.0):
     lengths = random.integers(tokens // 2, tokens, size=answers)
-    paid = np.concatenate([random.normal(mean + together * random.normal(), 0.3, size=length) for length in lengths])
+    paid = np.concatenate([mean + together * random.normal() + 0.3 * random.normal(size=length) for length in lengths])
+    paid = np.log(np.maximum(1.0 + paid, 0.05))
     last = np.zeros(len(paid), dtype=np.bool_)
     last[lengths.cumsum() - 1] = True
     return Earned(log_payoffs=paid, last=last)
@@ -41,6 +42,14 @@ def test_a_fault_of_one_arm_stands_out():
 def test_one_answer_has_no_spread():
     random = np.random.default_rng(4)
     assert difference(earned(random, 1, 5.0), earned(random, 9, 0.0)).score == 0.0
+
+
+def test_tokens_without_a_bet_are_not_counted():
+    random = np.random.default_rng(5)
+    everywhere = earned(random, 40, 0.1)
+    here = random.integers(4, size=len(everywhere.last)) == 0
+    some = Earned(log_payoffs=np.where(here, everywhere.log_payoffs, 0.0), last=everywhere.last)
+    assert abs(difference(some, everywhere).score) < 3.0
 
 
 def test_nothing_bet_is_no_difference():
