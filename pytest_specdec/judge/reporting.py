@@ -68,11 +68,14 @@ class Reported:
 
 
 def reported(captured: Captured, arm: str) -> Reported:
-    """Return what ``arm`` reported, against the law before processing, or after where that is what its log-probabilities are of."""
+    """Return what ``arm`` reported, against the law before processing, or after where the baseline's log-probabilities are of that.
+
+    What the variant's look like decides nothing: that they are of another law than the baseline's may be the fault.
+    """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
     answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
-    known = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
+    known = captured.capabilities.get(BASELINE)
     requests = {request.id: request for request in captured.workload.requests}
     tokens: list[Token] = []
     pairs: list[tuple[float, Position]] = []
