@@ -7,6 +7,7 @@ import pytest
 
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.adjustments import Penalties, adjustment, joined
+from pytest_specdec.stats.cuts import Weights, by_share
 from pytest_specdec.stats.laws import Processing, Raw, requested
 from pytest_specdec.stats.panel import Observed, bettors
 from pytest_specdec.stats.places import joined as all_places
@@ -19,6 +20,7 @@ PROMPT, SAID = (3, 7, 7, 12), (5, 9, 5, 21, 30)
 BIAS = Penalties(bias={int(np.argsort(LOGITS)[3]): 4.0, int(LOGITS.argmax()): -1.5, 17: 0.7})
 PENALTIES = Penalties(presence=0.6, frequency=0.9)
 REPETITION = Penalties(repetition=1.4, presence=0.2)
+ENCOURAGED = Penalties(repetition=0.5)
 
 
 def engine(penalties=None, temperature=1.0, min_p=0.0, top_k=0, top_p=1.0):
@@ -80,7 +82,10 @@ ASKED = [
     {"min_p": 0.02, "top_k": 12},
     {"penalties": BIAS},
     {"penalties": PENALTIES},
+    {"min_p": 0.08, "top_p": 0.75},
     {"penalties": REPETITION},
+    {"penalties": ENCOURAGED},
+    {"penalties": ENCOURAGED, "temperature": 0.7},
     {"penalties": BIAS, "temperature": 0.7},
     {"penalties": BIAS, "top_p": 0.8},
     {"penalties": PENALTIES, "top_k": 6, "temperature": 1.3},
@@ -115,7 +120,7 @@ def test_the_bound_on_the_emitted_token_is_one(form, asked):
     assert (engine(**asked) <= law.chosen_bound + 1e-9).all()
 
 
-@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.get("penalties") is not REPETITION])
+@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.get("penalties", BIAS).repetition == 1.0])
 def test_the_whole_vocabulary_makes_the_law_exact(asked):
     ids, law = judged(VOCABULARY, **asked)
     truth = engine(**asked)
@@ -173,3 +178,9 @@ def test_noise_travels_with_the_law():
     _, law = judged()
     view = np.roll(law.p, 1, axis=1)
     assert (betting.table(law, view, noise=0.3) <= betting.table(law, view)).all()
+
+
+def test_the_tail_is_never_surely_kept_by_min_p():
+    weights = Weights(atoms=np.array([[1.0, 0.9]]), tail=np.array([0.5]), tail_bound=np.array([0.5]), last=np.array([0.9]))
+    assert by_share(weights, np.array([0.1])).core.tolist() == [[True, True, False]]
+    assert by_share(weights, np.array([0.0])).core.all()
