@@ -185,11 +185,12 @@ def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
     """Bet on what hangs on the answer so far: when it ends, whether it is an earlier answer again, what is counted of its tokens."""
-    if observed.ends is not None:
-        for factor in HAZARDS:
-            m = hazard(observed.law.p, observed.ends, factor)
-            yield _seated(f"end of sequence {factor:g} times as probable", Fault.ENDING, _bet(observed, m))
-    if observed.copies is not None:
-        yield _seated("an answer given again", Fault.DEPENDENCE, _bet(observed, observed.copies))
+    # Who knows nothing keeps the stake: a panel that grew when a run is continued would be another bet.
+    nothing = np.zeros(observed.tokens)
+    for factor in HAZARDS:
+        paid = nothing if observed.ends is None else _bet(observed, hazard(observed.law.p, observed.ends, factor))
+        yield _seated(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
+    paid = nothing if observed.copies is None else _bet(observed, observed.copies)
+    yield _seated("an answer given again", Fault.DEPENDENCE, paid)
     for name, m in observed.mishandled.items():
         yield _seated(name, Fault.PENALTIES, _bet(observed, m))
