@@ -7,11 +7,25 @@ decides, and nothing is bet.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NUCLEUS_MARGIN", "RANK_MARGIN", "SHARE_MARGIN", "Bools", "Cut", "Floats", "Ints", "Weights", "by_mass", "by_rank", "by_share"]
+__all__ = [
+    "LOGIT_MARGIN",
+    "NUCLEUS_MARGIN",
+    "RANK_MARGIN",
+    "Bools",
+    "Cut",
+    "Floats",
+    "Ints",
+    "Weights",
+    "by_mass",
+    "by_rank",
+    "by_share",
+    "margin",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -21,8 +35,10 @@ NUCLEUS_MARGIN = 0.05
 """Cumulative mass on either side of ``top_p`` in which nothing is bet: scoring noise moves tokens across the boundary."""
 RANK_MARGIN = 2
 """Ranks on either side of ``top_k`` in which nothing is bet."""
-SHARE_MARGIN = 0.6
-"""Nats on either side of ``min_p`` in which nothing is bet: six deviations of a difference of two logits at noise 0.07."""
+LOGIT_MARGIN = 0.6
+"""Nats of raw logit on either side of ``top_k`` and ``min_p`` in which nothing is bet: ranks alone do not hold where the law is flat."""
+DEVIATIONS = 6.0
+"""As many deviations of a difference of two logits it is at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,23 +66,34 @@ class Cut:
     """Safely cut."""
 
 
-def by_share(weights: Weights, min_p: Floats) -> Cut:
+def margin(temperature: Floats, noise: float) -> Floats:
+    """Return the factor of mass [N] on either side of a boundary in which nothing is bet, for logits with ``noise``."""
+    return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
+
+
+def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Cut:
     """Cut what is less than ``min_p`` [N] times as probable as the most probable token; 0 cuts nothing."""
     limit = min_p[:, None]
     share = np.concatenate([weights.atoms, weights.last[:, None]], axis=1)
-    surely = share >= limit * np.exp(SHARE_MARGIN)
+    surely = share >= limit * factor[:, None]
     # The least probable token of the tail has no lower bound.
     surely[:, -1] = False
     surely[:, 0] = True
     off = limit == 0.0
-    return Cut(kept=off | (share >= limit), core=off | surely, far=~off & (share < limit * np.exp(-SHARE_MARGIN)))
+    return Cut(kept=off | (share >= limit), core=off | surely, far=~off & (share < limit / factor[:, None]))
 
 
-def by_rank(weights: Weights, top_k: Ints) -> Cut:
-    """Cut by top-k; the tail begins at rank K."""
-    rank = np.arange(weights.atoms.shape[1] + 1)[None, :]
+def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Cut:
+    """Cut by top-k; the tail begins at rank K, and what lies there is no more probable than the last atom."""
+    width = weights.atoms.shape[1]
+    rank = np.arange(width + 1)[None, :]
     k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
-    return Cut(kept=rank < k, core=(rank < k - RANK_MARGIN) | (rank == 0), far=rank >= k + RANK_MARGIN)
+    boundary = np.take_along_axis(weights.atoms, np.minimum(k, width) - 1, axis=1)
+    mass = np.concatenate([weights.atoms, weights.last[:, None]], axis=1)
+    off = (top_k <= 0)[:, None]
+    surely = (rank < k - RANK_MARGIN) & (mass >= boundary * factor[:, None])
+    far = (rank >= k + RANK_MARGIN) & (mass <= boundary / factor[:, None])
+    return Cut(kept=rank < k, core=off | surely | (rank == 0), far=~off & far)
 
 
 def by_mass(weights: Weights, before: Cut, top_k: Ints, top_p: Floats) -> Cut:

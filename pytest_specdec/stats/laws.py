@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.cuts import Bools, Floats, Ints, Weights, by_mass, by_rank, by_share
+from pytest_specdec.stats.cuts import Bools, Floats, Ints, Weights, by_mass, by_rank, by_share, margin
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.adjustments import Adjustment
@@ -120,7 +120,8 @@ def requested(raw: Raw, processing: Processing, noise: float = NOISE) -> Law:
     """
     moved = _moved(raw, processing.adjustment)
     weights = _tempered(raw, moved, processing.temperature)
-    ranks, shares = by_rank(weights, processing.top_k), by_share(weights, processing.shares)
+    factor = margin(processing.temperature, noise)
+    ranks, shares = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
     cut = by_mass(weights, _both(ranks, shares), processing.top_k, processing.top_p)
     law = _law(raw, moved, weights, cut, processing)
     order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)

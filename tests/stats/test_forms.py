@@ -182,5 +182,5 @@ def test_noise_travels_with_the_law():
 
 def test_the_tail_is_never_surely_kept_by_min_p():
     weights = Weights(atoms=np.array([[1.0, 0.9]]), tail=np.array([0.5]), tail_bound=np.array([0.5]), last=np.array([0.9]))
-    assert by_share(weights, np.array([0.1])).core.tolist() == [[True, True, False]]
-    assert by_share(weights, np.array([0.0])).core.all()
+    assert by_share(weights, np.array([0.1]), np.array([1.8])).core.tolist() == [[True, True, False]]
+    assert by_share(weights, np.array([0.0]), np.array([1.8])).core.all()
