@@ -20,10 +20,9 @@ import numpy as np
 from benchmarks import bank as banks
 from benchmarks import forms, results
 from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
-from pytest_specdec.judge.control import LEAST_SCORE
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import mixture, settled
-from pytest_specdec.stats.controlled import Earned, counterpart, difference
+from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.rates import limits
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, simulate, zipf
@@ -144,7 +143,7 @@ def _end(laws: Laws, form: Form, tilt: float, random: np.random.Generator, token
     if other is None:
         return "failed"
     earned = [Earned(log_payoffs=one.log_payoffs, last=seen.places.last) for one, seen in ((book.winner, mine), (other, theirs))]
-    return "failed" if difference(*earned).score >= LEAST_SCORE else "controlled"
+    return "failed" if difference(*earned).score >= least_score(control.peak) else "controlled"
 
 
 def duplicates(laws: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.conditionals import gather
-from pytest_specdec.stats.controlled import Earned, counterpart, difference
+from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
 from pytest_specdec.stats.panel import bettors
 
 if TYPE_CHECKING:
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.controlled import Difference
     from pytest_specdec.stats.panel import Observed
 
-__all__ = ["LEAST_SCORE", "Compared", "compared", "leaning"]
-
-LEAST_SCORE = 2.5
-"""Standard errors by which a winning bet must pay better on the variant than on the control. An alarm stands at five or so on its own."""
+__all__ = ["Compared", "compared", "leaning"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +27,13 @@ class Compared:
 
     name: str
     found: Difference
+    needed: float
+    """Standard errors by which a winner has to pay better here."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether an alarm that this bet won is the variant's own."""
+        return self.found.score >= self.needed
 
     def __str__(self) -> str:
         mine, theirs = self.found.mine, self.found.theirs
@@ -53,6 +58,7 @@ def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> l
     if control is None:
         return []
     others = bettors(control)
+    needed = least_score(settled(others).peak)
     pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
     return [
         Compared(
@@ -61,6 +67,7 @@ def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> l
                 Earned(log_payoffs=bettor.log_payoffs, last=observed.places.last),
                 Earned(log_payoffs=other.log_payoffs, last=control.places.last),
             ),
+            needed=needed,
         )
         for bettor, other in pairs
     ]

@@ -13,7 +13,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.conditionals import gather
-from pytest_specdec.judge.control import LEAST_SCORE, compared, leaning
+from pytest_specdec.judge.control import compared, leaning
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.naming import acceptance, name
 from pytest_specdec.judge.promise import CONFIDENCE, promise
@@ -107,12 +107,12 @@ def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Boo
 def _leaning(captured: Captured, hearing: _Hearing) -> Verdict | None:
     """Return INVALID where the control earns the winner as much: then the scores are wrong, not the speculation."""
     seen = leaning(captured, hearing.observed, hearing.book.winner)
-    if seen is None or seen.found.score >= LEAST_SCORE:
+    if seen is None or seen.stands:
         return None
     return say(
         captured,
         Outcome.INVALID,
-        f"evidence {hearing.evidence}, but the control shows the same: {seen}",
+        f"evidence {hearing.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed",
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
         evidence=_evidence(hearing),
         cell=_cell(hearing.book),

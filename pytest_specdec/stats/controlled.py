@@ -7,7 +7,7 @@ decoding than in scoring) pays some bettor whoever is judged (facts/statistics.m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.laws import Bools, Floats
 
-__all__ = ["Difference", "Earned", "counterpart", "difference"]
+__all__ = ["Difference", "Earned", "counterpart", "difference", "least_score"]
 
 MOST = 10.0
 """Largest payoff counted: one wild token is no tendency."""
+
+LEAST_SCORE, LEAST_SCORE_IN_DOUBT = 2.5, 4.0
+"""Standard errors by which a winning bet must pay better than on the control. An alarm stands at five or so on its own."""
+DOUBT = log(10.0)
+"""Evidence of the control against its own scores, log wealth, that a healthy one shows in a tenth of runs at most (Ville)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,3 +97,8 @@ def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
     """Return who bets on the control what ``bettor`` bets: the same, or the one of whom it is a copy for some places in a window."""
     same = [other for other in others if bettor.name.startswith(other.name)]
     return max(same, key=lambda other: len(other.name)) if same else None
+
+
+def least_score(control_peak: float) -> float:
+    """Return the standard errors that an alarm needs against a control whose highest log wealth is ``control_peak``."""
+    return LEAST_SCORE_IN_DOUBT if control_peak >= DOUBT else LEAST_SCORE

@@ -5,7 +5,7 @@ import pytest
 
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.betting import Bettor
-from pytest_specdec.stats.controlled import Earned, counterpart, difference
+from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
 
 
 def earned(random, answers, mean, *, tokens=40, together=0.0):
@@ -62,3 +62,7 @@ def test_a_copy_for_some_places_is_held_against_its_original():
     wins = Bettor(name="2% greedy at the bonus", fault=Fault.TAIL, weight=1.0, log_payoffs=np.zeros(1))
     assert counterpart(wins, seats) is seats[0]
     assert counterpart(Bettor(name="accept-all", fault=Fault.TAIL, weight=1.0, log_payoffs=np.zeros(1)), seats) is None
+
+
+def test_more_is_needed_against_a_control_that_speaks_against_its_own_scores():
+    assert least_score(0.0) < least_score(np.log(10.0)) == least_score(50.0)
