@@ -87,7 +87,7 @@ def _heard(captured: Captured) -> Verdict:
     hearing = _Hearing(mine=mine, theirs=theirs, found=compare(mine.squares, theirs.squares, captured.alpha))
     if hearing.found.exceeds or (hearing.far and not hearing.excused):
         return _failed(captured, hearing)
-    return speculating(captured) or _passed(captured, hearing)
+    return speculating(captured, rejecting=False) or _passed(captured, hearing)
 
 
 def _unmatched(captured: Captured, mine: Reported) -> Verdict:

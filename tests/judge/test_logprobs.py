@@ -155,6 +155,12 @@ def test_a_server_that_does_not_speculate_is_not_passed():
     assert logprobs.judge(replace(one, speculative=replace(one.speculative, counters=SpecCounters()))).outcome is Outcome.NOT_SPECULATING
 
 
+def test_a_server_that_rejects_nothing_reports_rightly_all_the_same():
+    one = reporting()
+    eager = SpecCounters(drafts=60, draft_tokens=180, accepted_tokens=180)
+    assert logprobs.judge(replace(one, speculative=replace(one.speculative, counters=eager))).outcome is Outcome.PASS
+
+
 def test_the_control_is_held_against_the_first_boot():
     assert logprobs.judge(reporting(noise=0.03).as_control()).outcome is Outcome.PASS
     one = reporting(noise=0.03)
