@@ -1,8 +1,9 @@
-"""Size and power of the sampling judge: ``python -m benchmarks.size [--bank FILE] [--power]``.
+"""Size of the sampling judge in every form of the law: ``python -m benchmarks.size [--form NAME] [--quick]``.
 
-Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a bank of a real engine's laws, and the
-panel's wealth is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the
-exact (Clopper-Pearson) 99 % interval lies above it. ``--power`` prints for each fault how many tokens the alarm took.
+Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a real engine's laws, and the panel's
+wealth is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the exact
+(Clopper-Pearson) 99 % interval lies above it, when logit noise or a nucleus's boundary raises an alarm, or when a leaning scorer ends in a
+failure. ``--form bank`` draws from a bank of 20 000 positions of the running engine, ``--power`` prints tokens to an alarm by fault.
 """
 
 from __future__ import annotations
@@ -10,64 +11,171 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks import bank as banks
-from pytest_specdec.stats.betting import mixture
+from benchmarks import forms, results
+from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
+from pytest_specdec.stats import betting
+from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.rates import limits
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, simulate, zipf
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.forms import Form, Laws
     from pytest_specdec.stats.laws import Floats
+    from pytest_specdec.stats.panel import Observed
     from pytest_specdec.stats.simulation import Bank
 
 KINDS = ("model", "greedy", "ngram")
 ALPHAS = (0.05, 0.01, 0.001)
 SHARE = 6.25e-5
 """Of one sampling workload under one variant: the level at which power is told."""
-K = 3
-ANSWER_TOKENS = 64
+NOISES = (0.01, 0.03, 0.1)
+TILTS = (1.01, 1.02, 1.03)
+ARMS = (Arm(), Arm(drafts="greedy", windows=False))
 AT_ONCE = 16_384
 """Tokens judged in one go."""
 
 
-def wealths(bank: Bank, rules: Rules, random: np.random.Generator, *, runs: int, tokens: int, windows: bool) -> Floats:
-    """Return the log wealth of every run after every token, [runs, tokens]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How much is drawn."""
+
+    runs: int
+    tokens: int
+    noisy_runs: int = 200
+    noisy_tokens: int
+    leaning_runs: int
+    leaning_tokens: int
+
+
+DEPTHS = {
+    False: Depth(runs=1000, tokens=512, noisy_tokens=512, leaning_runs=24, leaning_tokens=32_768),
+    True: Depth(runs=96, tokens=128, noisy_runs=16, noisy_tokens=256, leaning_runs=2, leaning_tokens=1024),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Rows as they come, and whether all of them hold."""
+
+    rows: list[dict[str, object]] = field(default_factory=list)
+    kept: bool = True
+
+    def add(self, table: str, *, kept: bool, **row: object) -> None:
+        """Take a row and print it."""
+        self.rows.append({"table": table, **row, "kept": kept})
+        self.kept &= kept
+        said = ", ".join(f"{name} {value}" for name, value in row.items())
+        print(f"  {table:<9} {said}  {'kept' if kept else 'EXCEEDED'}", flush=True)
+
+    def sizes(self, name: str, peaks: Floats, tokens: int) -> None:
+        """Take the highest log wealths of healthy runs."""
+        for alpha in ALPHAS:
+            alarms = int((peaks >= -np.log(alpha)).sum())
+            within = limits(alarms, len(peaks), 0.99)
+            share, span = f"{alarms / len(peaks):.5f}", f"[{within.low:.5f}, {within.high:.5f}]"
+            figures = {"runs": len(peaks), "tokens": tokens, "alpha": alpha, "alarms": alarms, "share": share, "interval_99": span}
+            self.add("size", kept=within.low <= alpha, form=name, **figures)
+
+
+def peaks(make: Callable[[int], Observed], *, runs: int, tokens: int) -> Floats:
+    """Return the highest log wealth of every run, judged a handful at a time."""
     at_once = max(1, AT_ONCE // tokens)
     parts = []
     for first in range(0, runs, at_once):
         count = min(at_once, runs - first)
-        observed = simulate(bank, rules, random, runs=count, answers=tokens // ANSWER_TOKENS, tokens=ANSWER_TOKENS, k=K, windows=windows)
-        parts.append(mixture(bettors(observed), runs=count))
+        parts.append(mixture(bettors(make(count)), runs=count).max(axis=1))
     return np.concatenate(parts)
 
 
-def size(drawn: dict[str, Bank], random: np.random.Generator, *, runs: int, tokens: int) -> bool:
-    """Print the share of healthy runs that alarm; return whether every lower limit is at most its alpha."""
-    peaks = []
-    print(f"size: {runs} healthy runs of {tokens} tokens, looked at after every token, k = {K}")
+def of_form(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
+    """Tell the size of one form, without noise and with."""
+    runs = max(depth.runs // form.cost, 24)
+    found = [
+        peaks(
+            lambda count, arm=arm: forms.draw(laws, form, arm, random, runs=count, tokens=depth.tokens), runs=runs // 2, tokens=depth.tokens
+        )
+        for arm in ARMS
+    ]
+    report.sizes(form.name, np.concatenate(found), depth.tokens)
+    boundary = form.top_p < 1.0
+    tokens = depth.noisy_tokens * (2 if boundary else 1) // (2 if form.cost > 1 else 1)
+    for noise in NOISES if boundary else NOISES[-1:]:
+        arm = Arm(noise=noise)
+        high = peaks(
+            lambda count, arm=arm: forms.draw(laws, form, arm, random, runs=count, tokens=tokens), runs=depth.noisy_runs, tokens=tokens
+        )
+        alarms = int((high >= -np.log(ALPHAS[-1])).sum())
+        highest = f"10^{high.max() / np.log(10):.1f}"
+        figures = {"runs": len(high), "tokens": tokens, "noise": noise, "alarms": alarms, "highest": highest}
+        report.add("noise", kept=alarms == 0, form=form.name, **figures)
+
+
+def leaning(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
+    """Tell how runs end whose scorer takes the law to a wrong power."""
+    for tilt in TILTS:
+        ends = {"clear": 0, "invalid": 0, "controlled": 0, "failed": 0}
+        for _ in range(depth.leaning_runs):
+            ends[_end(laws, form, tilt, random, depth.leaning_tokens)] += 1
+        figures = {"tilt": tilt, "runs": depth.leaning_runs, "tokens": depth.leaning_tokens, **ends}
+        report.add("leaning", kept=ends["failed"] == 0, form=form.name, **figures)
+
+
+def _end(laws: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> str:
+    """Return how a run ends: the control is judged first, then the variant, then an alarm is held against the control."""
+    mine, theirs = (forms.draw(laws, form, Arm(tilt=tilt, drafts=drafts), random, runs=1, tokens=tokens) for drafts in ("model", ""))
+    book, control = settled(bettors(mine)), settled(bettors(theirs))
+    if control.peak >= -np.log(ALPHAS[-1]):
+        return "invalid"
+    if book.peak < -np.log(ALPHAS[-1]):
+        return "clear"
+    other = counterpart(book.winner, control.bettors)
+    if other is None:
+        return "failed"
+    earned = [Earned(log_payoffs=one.log_payoffs, last=seen.places.last) for one, seen in ((book.winner, mine), (other, theirs))]
+    return "failed" if difference(*earned).score >= least_score(control.peak) else "controlled"
+
+
+def duplicates(laws: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:
+    """Tell the size of the bet on an answer given again, alone: eight answers to each of four prompts, cool, so that heads do coincide."""
+    found = []
+    for _ in range(depth.runs):
+        seen = forms.asked_again(laws, random, prompts=4, answers=8, tokens=8, temperature=0.3)
+        assert seen.copies is not None
+        paid = betting.at_outcome(betting.table(seen.law, seen.copies), seen.law)
+        found.append(max(0.0, float(paid.cumsum().max())))
+    report.sizes("an answer given again", np.array(found), 256)
+
+
+def wealths(bank: Bank, rules: Rules, random: np.random.Generator, *, runs: int, tokens: int, windows: bool) -> Iterator[Floats]:
+    """Yield the log wealth of runs from a bank after every token, [some runs, tokens]."""
+    at_once = max(1, AT_ONCE // tokens)
+    for first in range(0, runs, at_once):
+        count = min(at_once, runs - first)
+        observed = simulate(bank, rules, random, runs=count, answers=tokens // ANSWER_TOKENS, tokens=ANSWER_TOKENS, k=K, windows=windows)
+        yield mixture(bettors(observed), runs=count)
+
+
+def of_bank(drawn: dict[str, Bank], random: np.random.Generator, depth: Depth, report: Report) -> None:
+    """Tell the size over a bank's positions, drafters of every kind."""
     cells = [(kind, windows) for kind in drawn for windows in (True, False)]
-    for kind, windows in cells:
-        begun = time.perf_counter()
-        peak = wealths(drawn[kind], RIGHT, random, runs=-(-runs // len(cells)), tokens=tokens, windows=windows).max(axis=1)
-        peaks.append(peak)
-        shares = ", ".join(f"{np.mean(peak >= -np.log(alpha)):.4f} at {alpha:g}" for alpha in ALPHAS)
-        said = "windows known" if windows else "windows hidden"
-        print(f"  {kind:<7}{said:<16}{len(peak):>5} runs: {shares}   ({time.perf_counter() - begun:.0f} s)", flush=True)
-    together = np.concatenate(peaks)
-    kept = True
-    for alpha in ALPHAS:
-        alarms = int((together >= -np.log(alpha)).sum())
-        within = limits(alarms, len(together), 0.99)
-        kept &= within.low <= alpha
-        verdict = "kept" if within.low <= alpha else "EXCEEDED"
-        share = f"{alarms / len(together):.5f} [{within.low:.5f}, {within.high:.5f}]"
-        print(f"  alpha {alpha:<6g} {alarms:>4} of {len(together)} runs alarm: {share}  {verdict}")
-    return kept
+    runs = -(-depth.runs // len(cells))
+    found = [
+        wealth.max(axis=1)
+        for kind, windows in cells
+        for wealth in wealths(drawn[kind], RIGHT, random, runs=runs, tokens=depth.tokens, windows=windows)
+    ]
+    report.sizes("bank", np.concatenate(found), depth.tokens)
 
 
 def power(drawn: dict[str, Bank], random: np.random.Generator, *, runs: int, tokens: int) -> None:
@@ -75,8 +183,8 @@ def power(drawn: dict[str, Bank], random: np.random.Generator, *, runs: int, tok
     print(f"\npower: tokens to an alarm at {SHARE:g}, median / 90 % of {runs} runs of {tokens} tokens; - is more than that")
     print("| fault | " + " | ".join(drawn) + " |\n|---|" + "---|" * len(drawn))
     for name, rules in FAULTS.items():
-        cells = [_cell(wealths(one, rules, random, runs=runs, tokens=tokens, windows=True)) for one in drawn.values()]
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+        found = [np.concatenate(list(wealths(one, rules, random, runs=runs, tokens=tokens, windows=True))) for one in drawn.values()]
+        print(f"| {name} | " + " | ".join(map(_cell, found)) + " |", flush=True)
 
 
 def _cell(wealth: Floats) -> str:
@@ -86,27 +194,47 @@ def _cell(wealth: Floats) -> str:
     return " / ".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in (middle, late))
 
 
-def main() -> int:
-    """Run the command."""
+def _drawn(asked: argparse.Namespace, random: np.random.Generator) -> dict[str, Bank]:
+    if asked.synthetic:
+        return {kind: zipf(random, positions=20_000, vocabulary=512, atoms=20, certain=kind != "model") for kind in ("model", "ngram")}
+    path = asked.bank if asked.bank.exists() else banks.capture(asked.bank.parent, 20_160)
+    return {kind: banks.load(path, kind) for kind in KINDS}
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    several = [*FORMS, "leaning", "duplicates", "bank"]
+    parser.add_argument("--form", action="append", choices=several, help="one of them, as often as wanted; all but bank by default")
+    parser.add_argument("--quick", action="store_true", help="few and short runs: that it works, not how well")
+    parser.add_argument("--write", action="store_true", help=f"write {results.FOLDER}/size.json and size.md")
     parser.add_argument("--bank", type=Path, default=banks.FOLDER / banks.FILE, help="a file of benchmarks.bank; made when missing")
     parser.add_argument("--synthetic", action="store_true", help="use made-up laws instead of a bank")
-    parser.add_argument("--runs", type=int, default=4200)
-    parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--power", action="store_true", help="print the tokens to an alarm by fault as well")
-    asked = parser.parse_args()
-    random = np.random.default_rng(asked.seed)
-    if asked.synthetic:
-        drawn = {kind: zipf(random, positions=20_000, vocabulary=512, atoms=20, certain=kind != "model") for kind in ("model", "ngram")}
-    else:
-        path = asked.bank if asked.bank.exists() else banks.capture(asked.bank.parent, 20_160)
-        drawn = {kind: banks.load(path, kind) for kind in KINDS}
-    print(f"bank: {', '.join(f'{kind} {len(one):,}' for kind, one in drawn.items())} positions")
-    kept = size(drawn, random, runs=asked.runs, tokens=asked.tokens)
+    parser.add_argument("--power", action="store_true", help="print the tokens to an alarm by fault as well, from the bank")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the command."""
+    asked, begun, report = _options(), time.perf_counter(), Report()
+    wanted, depth = asked.form or [*FORMS, "leaning", "duplicates"], DEPTHS[asked.quick]
+    laws = forms.recorded(np.random.default_rng(asked.seed)) if set(wanted) - {"bank"} else None
+    for name in wanted:
+        # A generator for each, so that a form alone is the same as among the others.
+        random = np.random.default_rng([asked.seed, *name.encode()])
+        if name == "bank":
+            of_bank(_drawn(asked, random), random, depth, report)
+        elif name == "leaning":
+            leaning(laws, FORMS["top-20"], random, depth, report)
+        elif name == "duplicates":
+            duplicates(laws, random, depth, report)
+        else:
+            of_form(laws, FORMS[name], random, depth, report)
     if asked.power:
-        power(drawn, random, runs=40, tokens=8192)
-    return 0 if kept else 1
+        power(_drawn(asked, np.random.default_rng(asked.seed)), np.random.default_rng(asked.seed), runs=40, tokens=8192)
+    if asked.write:
+        results.write("size", report.rows, command="python -m benchmarks.size --write", seconds=time.perf_counter() - begun)
+    return 0 if report.kept else 1
 
 
 if __name__ == "__main__":

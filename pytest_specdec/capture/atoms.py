@@ -16,10 +16,10 @@ __all__ = ["of_arm", "of_draft"]
 
 _FEW = 5
 """As good as twenty where the draft's law is one-hot, and several times cheaper (facts/betting-on-vllm.md section 6)."""
-_ADDED = ("presence_penalty", "frequency_penalty", "logit_bias")
-"""What lifts other tokens above the most probable ones."""
 _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
+
+_PENALTIES = {"presence_penalty": (None, 0), "frequency_penalty": (None, 0), "repetition_penalty": (None, 1), "logit_bias": (None, {})}
 
 
 def of_arm(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -40,10 +40,9 @@ def _of_pair(pair: Pair, workload: Workload) -> int:
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether few atoms give the requested law as exactly as many: greedy, or drawn at temperature 1 from all tokens; nothing penalised."""
+    """Whether few atoms give the requested law as exactly as many: greedy, or drawn at temperature 1 from all tokens as they are."""
     body = request.body
-    if any(body.get(field) for field in _ADDED):
-        return False
     temperature = body.get("temperature", 1.0)
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    return temperature == 0 or (temperature in {None, 1} and not truncated)
+    moved = any(body.get(name) not in neutral for name, neutral in _PENALTIES.items())
+    return not moved and (temperature == 0 or (temperature in {None, 1} and not truncated))

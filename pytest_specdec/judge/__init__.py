@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Family
 
-__all__ = ["greedy", "liveness", "of", "parameters", "sampling", "speed", "structured"]
+__all__ = ["greedy", "liveness", "logprobs", "of", "parameters", "sampling", "speed", "structured"]
 
 _JUDGES = frozenset(__all__) - {"of"}
 

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.judge.dependence import copies, ends, repeats
 from pytest_specdec.judge.drafting import drafting
 from pytest_specdec.judge.positions import raw
-from pytest_specdec.stats.laws import Processing, requested
+from pytest_specdec.judge.tolerance import logit_noise
+from pytest_specdec.stats import adjustments
+from pytest_specdec.stats.adjustments import Penalties
+from pytest_specdec.stats.calibration import INVALID_ABOVE
+from pytest_specdec.stats.laws import NOISE, Processing, requested
 from pytest_specdec.stats.panel import Observed
 from pytest_specdec.stats.places import Places, joined, placed, unplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_specdec.judge.drafting import Drafting
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.score import Position, Score
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.stats.adjustments import Adjustment
+    from pytest_specdec.stats.calibration import Calibration
+    from pytest_specdec.stats.duplicates import Repeats
+    from pytest_specdec.stats.laws import Floats, Ints, Raw
 
 __all__ = ["Asked", "Gathered", "asked", "gather"]
 
 NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
     "min_tokens": (0,),
-    "logit_bias": ({},),
     "bad_words": ([], ()),
     "allowed_token_ids": (),
     "response_format": ({"type": "text"},),
@@ -43,6 +48,10 @@ NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
 }
 """Fields of a request that change the law in ways not modelled here, with the values at which they do not; None is neutral for all."""
 
+NONE = Penalties()
+MOST_BIAS = 100.0
+"""Larger biases are cut down to it, by OpenAI's rule."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -52,6 +61,8 @@ class Asked:
     top_k: int = 0
     """0 for all tokens."""
     top_p: float = 1.0
+    min_p: float = 0.0
+    penalties: Penalties = NONE
     unmodelled: str = ""
     """Why its law cannot be computed; empty when it can."""
 
@@ -69,6 +80,10 @@ class Gathered:
     """Why the set-up allows no judgement; empty when it does."""
     draft_law: str = ""
     """Why the draft's law is not known; empty when it is."""
+    calibration: Calibration | None = None
+    """The noise between what the baseline's boots reported and their scores; None where nothing is judged."""
+    repeats: Repeats | None = None
+    """How often answers to one prompt began alike; None where no prompt is asked twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,7 +106,24 @@ def asked(body: Mapping[str, JSON]) -> Asked:
     temperature = _number(body.get("temperature"), 1.0)
     if temperature <= 0.0:
         return Asked(unmodelled="temperature 0 leaves nothing to draw")
-    return Asked(temperature=temperature, top_k=max(int(_number(body.get("top_k"), 0)), 0), top_p=_number(body.get("top_p"), 1.0))
+    return Asked(
+        temperature=temperature,
+        top_k=max(int(_number(body.get("top_k"), 0)), 0),
+        top_p=_number(body.get("top_p"), 1.0),
+        min_p=_number(body.get("min_p"), 0.0),
+        penalties=_penalties(body),
+    )
+
+
+def _penalties(body: Mapping[str, JSON]) -> Penalties:
+    bias = body.get("logit_bias")
+    given = bias if isinstance(bias, Mapping) else {}
+    return Penalties(
+        presence=_number(body.get("presence_penalty"), 0.0),
+        frequency=_number(body.get("frequency_penalty"), 0.0),
+        repetition=_number(body.get("repetition_penalty"), 1.0),
+        bias={int(token): min(max(_number(value, 0.0), -MOST_BIAS), MOST_BIAS) for token, value in given.items()},
+    )
 
 
 def _number(value: JSON, default: float) -> float:
@@ -112,14 +144,24 @@ def gather(captured: Captured) -> Gathered:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
         score = scores.get(answer.key)
-        if broken := _broken(answer, score):
+        if broken := _broken(answer, score, wish):
             return Gathered(broken=broken)
         assert score is not None
         parts.append(_Part(answer=answer, asked=wish, positions=score.positions, draft=draft, places=_places(answer, draft)))
     lines = tuple(f"{count} requests not judged: {reason}" for reason, count in skipped.items())
     if not parts:
         return Gathered(skipped=lines, draft_law=draft.unknown)
-    return Gathered(observed=_observed(captured, parts, draft), answers=len(parts), skipped=lines, draft_law=draft.unknown)
+    calibration = logit_noise(captured)
+    noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
+    observed = _observed(captured, parts, draft, noise)
+    return Gathered(
+        observed=observed,
+        answers=len(parts),
+        skipped=lines,
+        draft_law=draft.unknown,
+        calibration=calibration,
+        repeats=None if observed.copies is None else repeats(captured, [part.answer for part in parts], observed.law),
+    )
 
 
 def _emitted(answer: Answer) -> bool:
@@ -127,11 +169,13 @@ def _emitted(answer: Answer) -> bool:
     return bool(answer.choice.token_ids or answer.choice.text or said)
 
 
-def _broken(answer: Answer, score: Score | None) -> str:
+def _broken(answer: Answer, score: Score | None, wish: Asked) -> str:
     """Say what of an answer cannot be judged although it should; token ids and scores must be there for all that was answered."""
     ids = answer.choice.token_ids
     if not ids:
         return f"the answer to {answer.request_id} came without token ids"
+    if wish.penalties.repetition != 1.0 and not answer.prompt_token_ids:
+        return f"the prompt's token ids of {answer.request_id} are missing, which a repetition penalty goes by"
     if score is None:
         return f"the baseline's scores of {answer.request_id} are missing"
     if tuple(position.token_id for position in score.positions) != ids:
@@ -144,14 +188,14 @@ def _places(answer: Answer, draft: Drafting) -> Places:
     return unplaced(tokens) if windows is None else placed(windows, tokens, lambda start: draft.drafted(answer, start))
 
 
-def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting) -> Observed:
-    law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms)
-    processing = _processing(parts)
-    law = requested(law_of, processing)
+def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float) -> Observed:
+    vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0)
+    law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms, vocabulary)
+    processing = _processing(parts, law_of.ids)
+    law = requested(law_of, processing, noise)
     places = joined([part.places for part in parts])
     answers = [part.answer for part in parts]
     view = draft.view(answers, places, law_of.ids, law, processing)
-    capabilities = [known.vocabulary for known in captured.capabilities.values()]
     return Observed(
         law=law,
         ids=law_of.ids,
@@ -161,14 +205,40 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting) -> Ob
         k=captured.pair.variant.draft.tokens,
         kept=None if view is None else view.kept,
         listed=None if view is None else view.listed,
-        vocabulary=max(capabilities, default=0),
+        vocabulary=vocabulary,
+        ends=ends(captured, law_of.ids),
+        copies=copies(captured, answers, law, law_of.ids),
+        mishandled=_mishandled(law_of, processing),
     )
 
 
-def _processing(parts: Sequence[_Part]) -> Processing:
+def _mishandled(law_of: Raw, processing: Processing) -> Mapping[str, Floats]:
+    if processing.adjustment is None:
+        return {}
+    times = {"penalties and biases ignored": 0.0, "penalties and biases applied twice": 2.0}
+    return {
+        name: requested(law_of, replace(processing, adjustment=processing.adjustment.times(factor))).p for name, factor in times.items()
+    }
+
+
+def _processing(parts: Sequence[_Part], ids: Ints) -> Processing:
     lengths = [len(part.positions) for part in parts]
     return Processing(
         temperature=np.repeat([part.asked.temperature for part in parts], lengths),
         top_k=np.repeat(np.array([part.asked.top_k for part in parts], dtype=np.int64), lengths),
         top_p=np.repeat([part.asked.top_p for part in parts], lengths),
+        min_p=np.repeat([part.asked.min_p for part in parts], lengths),
+        adjustment=_adjustment(parts, ids, lengths),
+    )
+
+
+def _adjustment(parts: Sequence[_Part], ids: Ints, lengths: Sequence[int]) -> Adjustment | None:
+    if all(part.asked.penalties.neutral for part in parts):
+        return None
+    rows = np.split(ids, np.cumsum(lengths)[:-1])
+    return adjustments.joined(
+        [
+            adjustments.adjustment(part.asked.penalties, part.answer.prompt_token_ids, part.answer.choice.token_ids, atoms)
+            for part, atoms in zip(parts, rows, strict=True)
+        ]
     )

@@ -66,6 +66,9 @@ def _forced(answer: Answer, positions: tuple[Position, ...]) -> Forced:
 
 
 def _gap(position: Position) -> float:
+    """Return the gap; of a token that is not told, that of the last atom, which it lies below."""
+    if math.isnan(position.logprob):
+        return max(position.atom_logprobs) - min(position.atom_logprobs)
     gap = max(position.atom_logprobs, default=position.logprob) - position.logprob
     return gap if gap > RESOLUTION else 0.0
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["raw"]
 
 
-def raw(positions: Sequence[Position], atoms: int) -> Raw:
+def raw(positions: Sequence[Position], atoms: int, vocabulary: int = 0) -> Raw:
     """Return the arrays of ``positions``, at most ``atoms`` atoms each, by falling probability.
 
     Servers add the chosen token to the list when it lies outside the most probable ones; beyond ``atoms`` it is cut off again, for the
@@ -34,4 +34,5 @@ def raw(positions: Sequence[Position], atoms: int) -> Raw:
         logprobs=np.take_along_axis(logprobs, order, axis=1),
         chosen=np.array([position.token_id for position in positions], dtype=np.int64),
         chosen_logprobs=np.array([position.logprob for position in positions]),
+        vocabulary=vocabulary,
     )

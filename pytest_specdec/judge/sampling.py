@@ -13,6 +13,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.conditionals import gather
+from pytest_specdec.judge.control import compared, leaning
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.naming import acceptance, name
 from pytest_specdec.judge.promise import CONFIDENCE, promise
@@ -21,6 +22,7 @@ from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.calibration import NORMAL_UP_TO
 from pytest_specdec.stats.panel import bettors
 
 if TYPE_CHECKING:
@@ -60,8 +62,11 @@ class _Hearing:
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's tokens follow the baseline's law.
 
-    FAIL at evidence of ``1 : 1/captured.alpha`` or more. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the
-    number of tokens that would settle it. INVALID where token ids or the baseline's scores of answered tokens are missing.
+    FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the winning bet pays as well on the control: then the scores lean, and the
+    verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on the variant than on the
+    control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. PASS says what would have shown; INCONCLUSIVE
+    where nothing would have, with the number of tokens that would settle it. INVALID also where token ids or the baseline's scores of
+    answered tokens are missing.
     """
     return casualty(captured) or refusal(captured) or _tried(captured, gather(captured))
 
@@ -73,6 +78,8 @@ def _tried(captured: Captured, gathered: Gathered) -> Verdict:
         headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
     book = settled(bettors(gathered.observed))
+    if gathered.calibration is not None and not gathered.calibration.valid:
+        return _noisy(captured, gathered, gathered.observed, book)
     hearing = _Hearing(
         gathered=gathered,
         observed=gathered.observed,
@@ -81,8 +88,44 @@ def _tried(captured: Captured, gathered: Gathered) -> Verdict:
         seen=acceptance(gathered.observed),
     )
     if hearing.alarm is not None:
-        return _failed(captured, hearing)
+        return _leaning(captured, hearing) or _failed(captured, hearing)
     return speculating(captured) or _cleared(captured, hearing)
+
+
+def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Book) -> Verdict:
+    """Judge by the difference to the control alone."""
+    best = compared(captured, observed, book.bettors)
+    limit = captured.alpha / len(book.bettors)
+    said = f"the scores are too noisy for single tokens ({_noise(gathered)})"
+    against = "no control to compare with" if best is None else str(best)
+    if best is not None and best.found.p_value < limit:
+        headline = f"the sampled tokens do not follow the control's law: {against}, p = {best.found.p_value:.1g} of {limit:.1g} allowed"
+        return say(captured, Outcome.FAIL, headline, short=(said,), cell=f"{best.found.score:.1f} errors apart", names=best.name)
+    return say(captured, Outcome.INVALID, f"{said}; in the A/A-controlled difference nothing stands out: {against}")
+
+
+def _leaning(captured: Captured, hearing: _Hearing) -> Verdict | None:
+    """Return INVALID where the control earns the winner as much: then the scores are wrong, not the speculation."""
+    seen = leaning(captured, hearing.observed, hearing.book.winner)
+    if seen is None or seen.stands:
+        return None
+    return say(
+        captured,
+        Outcome.INVALID,
+        f"evidence {hearing.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed",
+        short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
+        evidence=_evidence(hearing),
+        cell=_cell(hearing.book),
+        figures=_figures(hearing),
+    )
+
+
+def _noise(gathered: Gathered) -> str:
+    known = gathered.calibration
+    if known is None or known.noise is None:
+        return "logit noise unknown: the baseline's boots reported no log-probabilities"
+    warned = "" if known.noise <= NORMAL_UP_TO else f", more than the {NORMAL_UP_TO:g} of a scorer as it should be"
+    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}"
 
 
 def _failed(captured: Captured, hearing: _Hearing) -> Verdict:
@@ -146,6 +189,8 @@ def _evidence(hearing: _Hearing) -> tuple[str, ...]:
     return (
         f"{observed.tokens:,} tokens of {gathered.answers:,} answers, {observed.law.information:,.0f} informative (sum of Var log p)",
         f"{unknown}; {windows}",
+        _noise(gathered),
+        *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
         *((str(hearing.seen),) if hearing.seen is not None else ()),
         f"evidence against a correct sampler: {hearing.evidence} at its highest, {_odds(float(hearing.book.log_wealth[-1]))} at the end",

@@ -16,7 +16,7 @@ class Position:
 
     token_id: int
     logprob: float
-    """Of ``token_id``, also when it is not among the atoms."""
+    """Of ``token_id``, also when it is not among the atoms; nan where the route to the scores lists the atoms only."""
     atom_ids: tuple[int, ...]
     """The most probable tokens, by falling probability."""
     atom_logprobs: tuple[float, ...]

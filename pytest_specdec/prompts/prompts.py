@@ -80,17 +80,21 @@ class Prompts:
         top_k: int | None = None,
         min_p: float | None = None,
         requests: int | None = None,
+        prompts: int | None = None,
+        logprobs: int | None = None,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[Traffic],
     ) -> Workload:
-        """Return ``requests`` draws, one per prompt by default: every prompt once, then again; request i has seed i + 1.
+        """Return ``requests`` draws, one per prompt by default: the first ``prompts`` once, then again; request i has seed i + 1.
 
-        Fields that are None are left out of the bodies, ``top_p`` is 1 then. The draft model's law is asked for.
+        Fields that are None are left out of the bodies, ``top_p`` is 1 then. With ``logprobs`` the answers report their tokens' own
+        log-probabilities, and those of so many most probable tokens beside each. The draft model's law is asked for.
         """
         rare: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0 if top_p is None else top_p, **rare}
-        drawn = [self._drawn(index, body) for index in range(len(self.items) if requests is None else requests)]
+        items = self.items[:prompts]
+        drawn = [_drawn(items, index, body, logprobs) for index in range(len(items) if requests is None else requests)]
         settings: Traffic = {"draft_scored": True, **traffic}
         return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), drawn, take, settings)
 
@@ -144,13 +148,19 @@ class Prompts:
     def __repr__(self) -> str:
         return f"<Prompts {self.name}: {len(self.items)} {self.category}>"
 
-    def _drawn(self, index: int, body: Mapping[str, JSON]) -> Request:
-        seed = index + 1
-        return _request(self.items[index % len(self.items)], {**body, "seed": seed}, suffix=f"#{seed}" if seed > len(self.items) else "")
-
     def _sampled_name(self, temperature: float, truncations: Mapping[str, float | None]) -> str:
         given = [("t", temperature if temperature != 1.0 else None), *truncations.items()]
         return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in given if value is not None)])
+
+
+def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None) -> Request:
+    seed, prompt = index + 1, items[index % len(items)]
+    reported = {} if logprobs is None else _reported(prompt.route, logprobs)
+    return _request(prompt, {**body, "seed": seed, **reported}, suffix=f"#{seed}" if seed > len(items) else "")
+
+
+def _reported(route: Route, logprobs: int) -> Mapping[str, JSON]:
+    return {"logprobs": logprobs} if route is Route.COMPLETIONS else {"logprobs": True, "top_logprobs": logprobs}
 
 
 def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> Request:

@@ -149,14 +149,14 @@ class Batch:
 
     def _hand_out(self, draft: Draft, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
         deltas = []
-        for row, tokens, drafted, kept, final, start in zip(
-            self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True
-        ):
+        lots = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True)
+        for slot, (row, tokens, drafted, kept, final, start) in enumerate(lots):
             row.drafted.append(drafted)
             row.accepted.append(kept)
             self._counters.drafted(drafted, kept)
             window = [*tokens[:kept], final]
-            deltas.append(row.take(window, _entries(row, logits[start : start + kept + 1], window)))
+            told = self._rules.report(logits[start : start + kept + 1], draft, slot)
+            deltas.append(row.take(window, _entries(row, told, window)))
         return deltas
 
     def _shaped(self, rows: list[Sequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.request import Request
+    from pytest_specdec.reference.verify import Draft
 
 __all__ = ["FAULTS", "rules"]
+
+_NEVER: Final = 1e-30
+"""Stands for a probability of 0, of which JSON has no logarithm."""
 
 
 def rules(name: str, *, speculating: bool, ceiling: int) -> Rules:
@@ -89,6 +93,18 @@ def _penalties_ignored(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is 
     return Rules(penalise=penalise)
 
 
+def _report_draft_logprobs(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Report an accepted token's log-probability under the draft; what is sampled stays right."""
+
+    def report(logits: NDArray[np.float32], draft: Draft, row: int) -> NDArray[np.float32]:
+        accepted = np.arange(len(logits) - 1)
+        told = logits.copy()
+        told[accepted] = np.log(np.maximum(draft.law(np.full(len(accepted), row), accepted, logits.shape[1]), _NEVER))
+        return told
+
+    return Rules(report=report)
+
+
 def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
     """Kill the process when a request brings a grammar."""
 
@@ -104,5 +120,6 @@ FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "resample-from-p": _resample_from_p,
     "kv-off-by-one": _kv_off_by_one,
     "penalties-ignored": _penalties_ignored,
+    "report-draft-logprobs": _report_draft_logprobs,
     "die-on-json": _die_on_json,
 }

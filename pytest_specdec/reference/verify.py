@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.request import Request
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "penalise", "residual", "verify"]
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "penalise", "report", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,11 @@ def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray
     return logits + added
 
 
+def report(logits: NDArray[np.float32], draft: Draft, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the raw logits (window, vocabulary) that a row's reported log-probabilities are of: the target's own."""
+    return logits
+
+
 def admit(request: Request) -> None:
     """Look at a request before it is queued."""
 
@@ -108,6 +113,7 @@ class Rules:
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
+    report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
     admit: Callable[[Request], None] = admit
 
 

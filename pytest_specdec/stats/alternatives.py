@@ -45,6 +45,9 @@ class Fault(StrEnum):
     TEMPERATURE = "temperature or truncation"
     TAIL = "improbable tokens"
     ORDER = "order of token ids (inverse CDF, reused random numbers)"
+    PENALTIES = "penalties or biases"
+    ENDING = "end of sequence"
+    DEPENDENCE = "dependence between requests (an answer given again)"
     STATE = "state after a rejected draft (KV cache not rolled back)"
 
 

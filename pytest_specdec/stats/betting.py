@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Fault
     from pytest_specdec.stats.laws import Bools, Floats, Law
 
-__all__ = ["NOISE", "Bettor", "Book", "at_outcome", "mixture", "pointwise", "settled", "table", "violations"]
+__all__ = ["Bettor", "Book", "at_outcome", "mixture", "pointwise", "settled", "table", "violations"]
 
-NOISE = 0.05
-"""Standard deviation of scoring noise, in nats of log-ratio, that the null is widened for."""
 RESERVE = 0.05
 """Share of p in every bet: one surprising token cannot bankrupt a bettor."""
 
@@ -77,14 +75,15 @@ class Book:
         return max(on, key=lambda bettor: bettor.log_wealth) if on else None
 
 
-def table(law: Law, m: Floats, noise: float = NOISE) -> Floats:
+def table(law: Law, m: Floats, noise: float | None = None) -> Floats:
     """Return the log payoffs [N, K+1] of a bettor with view ``m`` [N, K+1] for every outcome.
 
     Inside the core both laws are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean is one
     whatever the true mass of the core is. Independent noise of standard deviation s in the log-probabilities makes the average law
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``
-    (facts/statistics.md section 2). The tail atom counts as many small tokens there.
+    (facts/statistics.md section 2), s being ``noise`` or else the law's own. The tail atom counts as many small tokens there.
     """
+    noise = law.noise if noise is None else noise
     p, m = _conditioned(law.p, law.core), _conditioned(m, law.core)
     m = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * p + (1.0 - RESERVE) * m, p)
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
@@ -105,12 +104,13 @@ def at_outcome(log_payoffs: Floats, law: Law) -> Floats:
     return np.asarray(np.take_along_axis(log_payoffs, law.outcome[:, None], axis=1)[:, 0])
 
 
-def pointwise(law: Law, share: float, vocabulary: int, noise: float = NOISE) -> Floats:
+def pointwise(law: Law, share: float, vocabulary: int, noise: float | None = None) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``, which needs the emitted token's own probability only.
 
     Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) serves where p(x) is bounded only; where
     truncation leaves no bound nothing is bet.
     """
+    noise = law.noise if noise is None else noise
     known = np.isfinite(law.chosen_bound) & (law.chosen_bound > 0)
     payoff = 1.0 - share + share / (vocabulary * np.where(known, law.chosen_bound, 1.0))
     concentration = (law.p[:, :-1] ** 2).sum(axis=1)

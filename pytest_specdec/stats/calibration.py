@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.score import Position
 
-__all__ = ["INVALID_ABOVE", "NORMAL_UP_TO", "Calibration", "calibrate"]
+__all__ = ["INVALID_ABOVE", "NORMAL_UP_TO", "Calibration", "calibrate", "squares"]
 
 NORMAL_UP_TO = 0.1
 """Logit noise, nats, up to which a scorer is as it should be (bf16 across engines reads about 0.03)."""
@@ -47,13 +47,19 @@ def calibrate(pairs: Iterable[tuple[float, Position]]) -> Calibration:
     s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05 (facts/statistics.md section 4). Of sum p^2
     only the atoms are known: s_hat errs to the large side. Both log-probabilities must be raw.
     """
-    known = [(reported - position.logprob, _weight(position)) for reported, position in pairs]
-    squares = [delta * delta / weight for delta, weight in known if weight > _LEAST_WEIGHT]
+    known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(position.logprob)]
+    found = squares(known)
     return Calibration(
-        noise=math.sqrt(math.fsum(squares) / len(squares)) if squares else None,
-        tokens=len(squares),
+        noise=math.sqrt(math.fsum(found) / len(found)) if found else None,
+        tokens=len(found),
         largest=max((abs(delta) for delta, _ in known), default=0.0),
     )
+
+
+def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
+    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of the tokens whose weight exceeds 0.05, each an estimate of the noise's square."""
+    weighted = ((delta, _weight(position)) for delta, position in deltas)
+    return [delta * delta / weight for delta, weight in weighted if weight > _LEAST_WEIGHT]
 
 
 def _weight(position: Position) -> float:

@@ -5,26 +5,25 @@ A chosen token outside the atoms is the tail atom, whatever else is known of it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["Bools", "Floats", "Ints", "Law", "Processing", "Raw", "requested"]
+from pytest_specdec.stats.cuts import Bools, Floats, Ints, Weights, by_mass, by_rank, by_share, margin
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    from pytest_specdec.stats.adjustments import Adjustment
+    from pytest_specdec.stats.cuts import Cut
+
+__all__ = ["NOISE", "Bools", "Floats", "Ints", "Law", "Processing", "Raw", "requested"]
 
 SLACK = 1e-6
 """Smallest mass of the tail atom: float32 servers and rounded logprobs know a sum of probabilities no better."""
-NUCLEUS_MARGIN = 0.05
-"""Cumulative mass on either side of ``top_p`` in which nothing is bet: scoring noise moves tokens across the boundary."""
-RANK_MARGIN = 2
-"""Ranks on either side of ``top_k`` in which nothing is bet."""
 VIOLATION = 1e-4
 """Upper bound on the chance that noise alone puts a token beyond the margins."""
+NOISE = 0.05
+"""Standard deviation of scoring noise, in nats of log-ratio, that the null is widened for where nothing larger is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,12 +37,14 @@ class Raw:
     chosen: Ints
     """[N], the emitted token ids."""
     chosen_logprobs: Floats
-    """[N], of the emitted tokens, also outside the atoms."""
+    """[N], of the emitted tokens, also outside the atoms; nan where the scores do not tell those."""
+    vocabulary: int = 0
+    """Tokens in the vocabulary; 0 where unknown. As many atoms are the whole law: then there is no tail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Processing:
-    """What the requests ask to be done to the raw law, in this order: temperature, top-k, top-p; arrays [N]."""
+    """What the requests ask to be done to the raw law, in this order: adjustment, temperature, min-p, top-k, top-p; arrays [N]."""
 
     temperature: Floats
     """Above 0."""
@@ -51,15 +52,26 @@ class Processing:
     """0 for all tokens."""
     top_p: Floats
     """1 for all tokens."""
+    min_p: Floats | None = None
+    """0 for all tokens; None where no request asks for it."""
+    adjustment: Adjustment | None = None
+    """Of biases and penalties; None where no request asks for any."""
+
+    @property
+    def shares(self) -> Floats:
+        """[N], min-p."""
+        return np.zeros(len(self.top_p)) if self.min_p is None else self.min_p
 
     @property
     def truncates(self) -> Bools:
-        """[N], whether top-k or top-p cuts anything off."""
-        return (self.top_k > 0) | (self.top_p < 1.0)
+        """[N], whether min-p, top-k or top-p cuts anything off."""
+        return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
 
     def at(self, tokens: Bools) -> Processing:
-        """Return what is asked at the marked ``tokens`` [N] only."""
-        return Processing(temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens])
+        """Return what is asked at the marked ``tokens`` [N] only, without the adjustment, which belongs to other atoms."""
+        return Processing(
+            temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,6 +92,8 @@ class Law:
     """[N], probability of the emitted token itself; an estimate where ``p`` is."""
     chosen_bound: Floats
     """[N], upper bound on the probability of the emitted token itself; inf where truncation leaves none."""
+    noise: float = NOISE
+    """Of the scores, in nats of log-ratio: what the null is widened for."""
 
     @property
     def information(self) -> float:
@@ -94,48 +108,84 @@ class Law:
         return f"<Law of {len(self.outcome)} tokens over {self.p.shape[1] - 1} atoms>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Weights:
-    """Unnormalised masses after temperature, relative to the most probable token."""
-
-    atoms: Floats
-    """[N, K]."""
-    tail: Floats
-    """[N], estimated; exact at temperature 1."""
-    tail_bound: Floats
-    """[N], upper bound; inf above temperature 1."""
-
-
-def requested(raw: Raw, processing: Processing) -> Law:
+def requested(raw: Raw, processing: Processing, noise: float = NOISE) -> Law:
     """Return the law that ``processing`` makes of ``raw``, applied exactly once.
 
-    Temperature 1 is exact. Otherwise the mass of the tail after temperature is bounded only, so the core is the atoms; below temperature 1
-    the bound makes the tail an outcome that can be bet on. Under truncation the core ends a margin before the boundary and the violations
-    begin a margin behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83 of 100
-    correct runs (facts/statistics.md section 2).
+    Temperature 1 is exact, and so is everything where the atoms are the whole vocabulary. Otherwise the mass of the tail after temperature
+    is bounded only, so the core is the atoms; below temperature 1 the bound makes the tail an outcome that can be bet on. Biases and
+    penalties move atoms by known amounts: the core keeps the atoms, and the tail where none of its tokens is moved; an atom that a
+    repetition penalty scales leaves the core. Under truncation the core ends a margin before the boundary and the violations begin a margin
+    behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83 of 100 correct runs
+    (facts/statistics.md section 2). Truncation of moved atoms is known over the whole vocabulary only; elsewhere nothing is bet.
     """
-    outcome = _outcomes(raw)
-    weights = _tempered(raw, processing.temperature)
-    ranks = _by_rank(weights, processing.top_k)
-    nucleus = _by_mass(weights, ranks.kept, processing)
-    p = _estimate(weights, nucleus.kept, processing.top_p)
-    core = ranks.core & nucleus.core
-    core[:, :-1] &= weights.atoms > 0
-    core[:, -1] = (processing.temperature == 1.0) & ~processing.truncates
-    violation = (ranks.far | nucleus.far) & processing.truncates[:, None]
-    cooled = ~processing.truncates & (processing.temperature < 1.0)
-    violation[:, -1] |= cooled
-    bound = np.where(cooled, _cooled_tail(weights), VIOLATION)
-    relative = np.exp((raw.chosen_logprobs - raw.logprobs[:, 0]) / processing.temperature)
-    return Law(
-        p=p,
-        core=core,
-        violation=violation,
-        violation_bound=bound,
-        outcome=outcome,
-        chosen=np.where(np.take_along_axis(p, outcome[:, None], axis=1)[:, 0] > 0, relative * p[:, 0], 0.0),
-        chosen_bound=np.where(processing.truncates, np.inf, _chosen_bound(raw, relative / weights.atoms.sum(axis=1), processing)),
+    moved = _moved(raw, processing.adjustment)
+    weights = _tempered(raw, moved, processing.temperature)
+    factor = margin(processing.temperature, noise)
+    ranks, shares = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
+    cut = by_mass(weights, _both(ranks, shares), processing.top_k, processing.top_p)
+    law = _law(raw, moved, weights, cut, processing)
+    order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
+    return replace(
+        law,
+        p=np.take_along_axis(law.p, order, axis=1),
+        core=np.take_along_axis(law.core, order, axis=1),
+        violation=np.take_along_axis(law.violation, order, axis=1),
+        noise=noise,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Moved:
+    """The atoms after biases and penalties, by falling mass, and what became uncertain on the way."""
+
+    order: Ints
+    """[N, K], of the raw atoms."""
+    logprobs: Floats
+    """[N, K], not normalised."""
+    chosen: Floats
+    """[N], of the emitted token on the same scale; an upper bound where it is not told."""
+    guessed: Bools
+    """[N], where ``chosen`` is no more than that bound."""
+    unsure: Bools
+    """[N, K]."""
+    any: Bools
+    """[N], whether anything was moved."""
+    elsewhere: Bools
+    """[N], whether a token of the tail was."""
+    upwards: Bools
+    """[N], whether one may have gained."""
+
+
+def _moved(raw: Raw, adjustment: Adjustment | None) -> _Moved:
+    n, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
+    none = np.zeros(n, dtype=np.bool_)
+    last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
+    left = np.log(np.maximum(1.0 - np.exp(raw.logprobs).sum(axis=1), SLACK))
+    chosen = np.where(unlisted, np.minimum(last, left), raw.chosen_logprobs)
+    if adjustment is None:
+        order = np.broadcast_to(np.arange(raw.ids.shape[1], dtype=np.int64), raw.ids.shape)
+        unsure = np.zeros(raw.ids.shape, dtype=np.bool_)
+        return _Moved(
+            order=order, logprobs=raw.logprobs, chosen=chosen, guessed=unlisted, unsure=unsure, any=none, elsewhere=none, upwards=none
+        )
+    logprobs = raw.logprobs + adjustment.atoms
+    order = np.argsort(-logprobs, axis=1, kind="stable")
+    whole = _whole(raw)
+    return _Moved(
+        order=order,
+        logprobs=np.take_along_axis(logprobs, order, axis=1),
+        chosen=np.where(adjustment.chosen_unsure, np.inf, chosen + adjustment.chosen),
+        guessed=unlisted | adjustment.chosen_unsure,
+        unsure=np.take_along_axis(adjustment.unsure, order, axis=1),
+        any=adjustment.moves,
+        elsewhere=adjustment.elsewhere & ~whole,
+        upwards=adjustment.upwards & ~whole,
+    )
+
+
+def _whole(raw: Raw) -> Bools:
+    """Return where the atoms are the whole vocabulary, [N]."""
+    return np.asarray((raw.ids >= 0).sum(axis=1) >= (raw.vocabulary or np.iinfo(np.int64).max))
 
 
 def _outcomes(raw: Raw) -> Ints:
@@ -143,76 +193,67 @@ def _outcomes(raw: Raw) -> Ints:
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), raw.ids.shape[1]), dtype=np.int64)
 
 
-def _tempered(raw: Raw, temperature: Floats) -> _Weights:
+def _tempered(raw: Raw, moved: _Moved, temperature: Floats) -> Weights:
     """Bound the tail by ``tail * p_K^(1/T-1)``: none of its tokens is more probable than the last atom."""
     mass = np.exp(raw.logprobs)
     seen = raw.ids == raw.chosen[:, None]
-    unseen = np.where(seen.any(axis=1), 0.0, np.exp(raw.chosen_logprobs))
+    unseen = np.where(seen.any(axis=1) | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))
     # The emitted token's own mass is part of the tail: a larger denominator, so a smaller payoff, whatever the outcome.
-    tail = np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen)
+    tail = np.where(_whole(raw), 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen))
     power = 1.0 / temperature
-    top = raw.logprobs[:, :1]
-    atoms = np.exp(power[:, None] * (raw.logprobs - top))
+    top = moved.logprobs[:, :1]
+    atoms = np.exp(power[:, None] * (moved.logprobs - top))
     scale = np.exp(-power * top[:, 0])
     last = np.where(mass > 0, mass, 1.0).min(axis=1)
-    bound = np.where(power >= 1.0, tail * last ** (power - 1.0) * scale, np.inf)
-    estimate = np.where(power == 1.0, bound, tail * (last / 2.0) ** (power - 1.0) * scale)
-    return _Weights(atoms=atoms, tail=estimate, tail_bound=bound)
+    bounded = ((power >= 1.0) & ~moved.upwards) | _whole(raw)
+    bound = np.where(bounded, tail * last ** (power - 1.0) * scale, np.inf)
+    estimate = np.where((power == 1.0) & bounded, bound, tail * (last / 2.0) ** (power - 1.0) * scale)
+    single = np.where(moved.upwards, np.inf, np.where(_whole(raw), 0.0, last**power * scale))
+    return Weights(atoms=atoms, tail=estimate, tail_bound=bound, last=single)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Cut:
-    """What a truncation does to the outcomes, masks [N, K+1]."""
-
-    kept: Bools
-    core: Bools
-    """Safely kept."""
-    far: Bools
-    """Safely cut."""
+def _both(one: Cut, other: Cut) -> Cut:
+    return replace(one, kept=one.kept & other.kept, core=one.core & other.core, far=one.far | other.far)
 
 
-def _by_rank(weights: _Weights, top_k: Ints) -> _Cut:
-    """Cut by top-k; the tail begins at rank K."""
-    rank = np.arange(weights.atoms.shape[1] + 1)[None, :]
-    k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
-    return _Cut(kept=rank < k, core=(rank < k - RANK_MARGIN) | (rank == 0), far=rank >= k + RANK_MARGIN)
-
-
-def _by_mass(weights: _Weights, kept: Bools, processing: Processing) -> _Cut:
-    """Cut what top-k ``kept`` by top-p, each way with the normaliser that is the less favourable."""
-    mass = np.where(kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
-    before = mass.cumsum(axis=1) - mass
-    cumulative = weights.atoms.cumsum(axis=1)
-    least, most = _least(weights, processing.top_k), _most(weights, processing.top_k)
-    until = np.concatenate([cumulative / least[:, None], np.ones((len(least), 1))], axis=1)
-    since = np.concatenate([np.zeros((len(most), 1)), cumulative], axis=1) / most[:, None]
-    limit, whole = processing.top_p[:, None], (processing.top_p >= 1.0)[:, None]
-    core = whole | (until <= limit - NUCLEUS_MARGIN)
-    core[:, 0] = True
-    return _Cut(
-        kept=kept & (whole | (before < limit * mass.sum(axis=1, keepdims=True))),
+def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Processing) -> Law:
+    """Return the law by falling mass of the moved atoms."""
+    truncates, outcome = processing.truncates, _outcomes(raw)
+    # Which of its tokens a boundary cuts off depends on tokens that are not known.
+    lost = truncates & moved.any & (~_whole(raw) | moved.unsure.any(axis=1))
+    p = _estimate(weights, cut.kept, processing.top_p)
+    core = cut.core.copy()
+    core[:, :-1] &= (weights.atoms > 0) & ~moved.unsure
+    core[:, -1] = (processing.temperature == 1.0) & ~truncates & ~moved.elsewhere & ~_whole(raw)
+    core[lost] = False
+    core[~core.any(axis=1), 0] = True
+    violation = cut.far & (truncates & ~lost)[:, None]
+    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.tail_bound) & ~moved.unsure.any(axis=1) & ~_whole(raw)
+    violation[:, -1] |= cooled
+    relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
+    sure = np.where(moved.unsure, 0.0, weights.atoms).sum(axis=1)
+    known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
+    exact = (processing.temperature == 1.0) & ~moved.any
+    bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
+    return Law(
+        p=p,
         core=core,
-        far=~whole & (since >= limit + NUCLEUS_MARGIN),
+        violation=violation,
+        violation_bound=np.where(cooled, _cooled_tail(weights), VIOLATION),
+        outcome=outcome,
+        chosen=np.where(moved.guessed, known / 2.0, known),
+        chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
     )
 
 
-def _least(weights: _Weights, top_k: Ints) -> Floats:
-    """Return the smallest sum of masses [N] that top-p may have seen after top-k."""
-    k = top_k[:, None]
-    surely = (k == 0) | (np.arange(weights.atoms.shape[1])[None, :] < np.maximum(k - RANK_MARGIN, 1))
-    exact_tail = (top_k == 0) & (weights.tail == weights.tail_bound)
-    return np.asarray(np.where(surely, weights.atoms, 0.0).sum(axis=1) + np.where(exact_tail, weights.tail, 0.0))
+def _place(moved: _Moved, outcome: Ints) -> Ints:
+    """Return where the outcomes [N] of the raw order stand among the moved atoms, [N, 1]."""
+    width = moved.order.shape[1]
+    hits = moved.order == outcome[:, None]
+    return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
 
 
-def _most(weights: _Weights, top_k: Ints) -> Floats:
-    """Return the largest sum of masses [N] that top-p may have seen after top-k."""
-    k, width = top_k[:, None], weights.atoms.shape[1]
-    perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
-    open_tail = (top_k == 0) | (top_k + RANK_MARGIN > width)
-    return np.asarray(np.where(perhaps, weights.atoms, 0.0).sum(axis=1) + np.where(open_tail, weights.tail_bound, 0.0))
-
-
-def _estimate(weights: _Weights, kept: Bools, top_p: Floats) -> Floats:
+def _estimate(weights: Weights, kept: Bools, top_p: Floats) -> Floats:
     """Return the law [N, K+1] over what is ``kept``; of a tail that the nucleus ends in, the part inside."""
     mass = np.where(kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
     total = weights.atoms.sum(axis=1) + weights.tail
@@ -221,12 +262,7 @@ def _estimate(weights: _Weights, kept: Bools, top_p: Floats) -> Floats:
     return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
 
-def _cooled_tail(weights: _Weights) -> Floats:
+def _cooled_tail(weights: Weights) -> Floats:
     """Return the upper bound [N] on the tail's probability, a tenth wider for the noise of the last atom."""
     bound = np.where(np.isfinite(weights.tail_bound), weights.tail_bound, 0.0)
     return np.asarray(np.minimum(1.1 * bound / (weights.atoms.sum(axis=1) + bound) + VIOLATION, 1.0))
-
-
-def _chosen_bound(raw: Raw, without_tail: Floats, processing: Processing) -> Floats:
-    """Return the emitted token's probability [N], exact at temperature 1; elsewhere as if the tail had none."""
-    return np.where(processing.temperature == 1.0, np.exp(raw.chosen_logprobs), without_tail)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +11,10 @@ from pytest_specdec.stats import alternatives, betting
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, merged, overlap
+from pytest_specdec.stats.duplicates import HAZARDS, hazard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.places import Places
@@ -29,15 +30,24 @@ STATEWISE: tuple[tuple[str, Callable[[Places], Bools]], ...] = (
 )
 
 WITH_DRAFT_LAW = {
-    "catalogue": 0.45,
+    "catalogue": 0.43,
     "surrogate": 0.04,
-    "generic": 0.18,
+    "generic": 0.17,
     "order": 0.08,
-    "bonus": 0.10,
-    "bonus at large": 0.05,
+    "bonus": 0.09,
+    "bonus at large": 0.04,
     "state": 0.10,
+    "answers": 0.05,
 }
-WITHOUT_DRAFT_LAW = {"surrogate": 0.35, "generic": 0.20, "order": 0.12, "bonus": 0.10, "bonus at large": 0.08, "state": 0.15}
+WITHOUT_DRAFT_LAW = {
+    "surrogate": 0.33,
+    "generic": 0.19,
+    "order": 0.12,
+    "bonus": 0.09,
+    "bonus at large": 0.08,
+    "state": 0.14,
+    "answers": 0.05,
+}
 """Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group; a group without seats is left out.
 
 Who sits at the table is settled by the set-up (a draft law, windows), never by what was emitted: a panel chosen afterwards would be no bet.
@@ -64,6 +74,12 @@ class Observed:
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
+    ends: Bools | None = None
+    """[N, K+1], outcomes that end an answer; None where they are not known."""
+    copies: Floats | None = None
+    """[N, K+1], the law of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
+    mishandled: Mapping[str, Floats] = field(default_factory=dict)
+    """Laws [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty where none are asked for."""
 
     @property
     def tokens(self) -> int:
@@ -94,6 +110,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "bonus": tuple(_bonus(observed)),
         "bonus at large": tuple(_bonus_at_large(observed, generic)),
         "state": tuple(_state(observed, generic)),
+        "answers": tuple(_answers(observed)),
     }
     return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
 
@@ -189,3 +206,16 @@ def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
     for one in generic:
         for words, here in STATEWISE:
             yield _seated(one.name + words, Fault.STATE, np.where(here(observed.places), one.log_payoffs, 0.0))
+
+
+def _answers(observed: Observed) -> Iterator[Bettor]:
+    """Bet on what hangs on the answer so far: when it ends, whether it is an earlier answer again, what is counted of its tokens."""
+    # Who knows nothing keeps the stake: a panel that grew when a run is continued would be another bet.
+    nothing = np.zeros(observed.tokens)
+    for factor in HAZARDS:
+        paid = nothing if observed.ends is None else _bet(observed, hazard(observed.law.p, observed.ends, factor))
+        yield _seated(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
+    paid = nothing if observed.copies is None else _bet(observed, observed.copies)
+    yield _seated("an answer given again", Fault.DEPENDENCE, paid)
+    for name, m in observed.mishandled.items():
+        yield _seated(name, Fault.PENALTIES, _bet(observed, m))

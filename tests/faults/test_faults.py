@@ -34,8 +34,10 @@ CAUGHT = {
         "greedy": "the KV cache is not rolled back",
         "parameters": "the KV cache is not rolled back",
         "sampling": "the KV cache is not rolled back|KV cache not rolled back",
+        "logprobs": "reported log-probabilities or verifier numerics",
     },
     "penalties-ignored": {"parameters": "penalties or biases are ignored at draft positions"},
+    "report-draft-logprobs": {"logprobs": "reported log-probabilities of accepted draft tokens"},
     "die-on-json": {"liveness": "dies on request"},
 }
 FAMILIES = {"die-on-json": ("greedy", "liveness")}
@@ -45,7 +47,7 @@ FAMILIES = {"die-on-json": ("greedy", "liveness")}
 def run(fault: str, folder: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """Return the exit code of the suites and the verdicts by family."""
     (folder / "faulty.yaml").write_text(CONFIG)
-    families = FAMILIES.get(fault, ("greedy", "parameters", "sampling", "structured", "liveness"))
+    families = FAMILIES.get(fault, ("greedy", "parameters", "sampling", "logprobs", "structured", "liveness"))
     suites = [str(ROOT / "suites" / family) for family in families]
     options = ["--specdec-config", str(folder / "faulty.yaml"), "--specdec-run-dir", str(folder / "run"), "-p", "no:cacheprovider"]
     done = subprocess.run(

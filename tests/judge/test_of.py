@@ -9,13 +9,13 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Family
 
 
-@pytest.mark.parametrize("family", [Family.GREEDY, Family.LIVENESS, Family.SAMPLING, Family.SPEED, Family.STRUCTURED])
+@pytest.mark.parametrize("family", [Family.GREEDY, Family.LIVENESS, Family.LOGPROBS, Family.SAMPLING, Family.SPEED, Family.STRUCTURED])
 def test_a_family_has_the_judge_of_its_name(family):
     assert judge.of(family) is getattr(judge, family.value).judge
 
 
 def test_a_family_without_a_judge_says_which_have_one():
-    with pytest.raises(LookupError, match="no judge for the family 'seeds'; there are judges for: greedy, liveness, sampling"):
+    with pytest.raises(LookupError, match="no judge for the family 'seeds'; there are judges for: greedy, liveness, logprobs, sampling"):
         judge.of(Family.SEEDS)
 
 

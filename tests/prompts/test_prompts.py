@@ -94,6 +94,19 @@ def test_a_sampled_workload_is_named_after_what_is_not_neutral(asked, name, body
     assert all(NEUTRAL & request.body.keys() <= body.keys() for request in workload.requests)
 
 
+def test_few_prompts_are_asked_again_with_other_seeds():
+    workload = prompts.CHAT.sampled(requests=5, prompts=3)
+    assert [request.id for request in workload.requests[3:]] == [f"{workload.requests[0].id}#4", f"{workload.requests[1].id}#5"]
+    assert workload.requests[3].body["messages"] == workload.requests[0].body["messages"]
+    assert len({request.body["seed"] for request in workload.requests}) == 5
+
+
+def test_log_probabilities_are_asked_for_in_each_routes_words():
+    chat, code = prompts.CHAT.sampled(logprobs=1).requests[0].body, prompts.CODE.sampled(logprobs=0).requests[0].body
+    assert (chat["logprobs"], chat["top_logprobs"]) == (True, 1)
+    assert (code["logprobs"], "top_logprobs" in code) == (0, False)
+
+
 def test_callers_have_the_last_word_on_traffic():
     assert not prompts.CHAT.sampled(draft_scored=False).draft_scored
     assert prompts.JSON_TASKS.structured(scored=True).scored

@@ -8,7 +8,7 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import faults
 from pytest_specdec.reference.engine import Engine
 from pytest_specdec.reference.settings import Settings
-from tests.reference.asgi_client import GREEDY, PROBABILISTIC, served
+from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
 
@@ -42,6 +42,23 @@ def test_a_cache_that_is_off_by_one_survives_a_full_context():
 def test_resampling_from_p_is_invisible_to_greedy_requests(baseline):
     with served(PROBABILISTIC, fault="resample-from-p") as client:
         assert tokens(client) == tokens(baseline)
+
+
+def reported(client, **asked):
+    choice = client.complete({**ASKED, "temperature": 0.8, "seed": 3, "logprobs": 1, **asked})["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+@pytest.mark.parametrize("speculation", [PROBABILISTIC, NGRAM])
+def test_reporting_the_drafts_log_probabilities_leaves_the_tokens_alone(speculation):
+    with served(speculation) as client:
+        right, told = reported(client)
+    with served(speculation, fault="report-draft-logprobs", spec_decode_metrics="detailed") as client:
+        wrong, false = reported(client)
+    assert wrong == right
+    differ = sum(abs(one - other) > 1e-3 for one, other in zip(told, false, strict=True))
+    assert 0 < differ < len(told)
+    assert all(value <= 0.0 for value in false)
 
 
 def test_dying_on_json_is_a_kill_and_only_on_json(monkeypatch):

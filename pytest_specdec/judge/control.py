@@ -1,0 +1,73 @@
+"""The control's word on an alarm: whether the bet that won pays as well where nothing speculates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.conditionals import gather
+from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.panel import bettors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.stats.betting import Bettor
+    from pytest_specdec.stats.controlled import Difference
+    from pytest_specdec.stats.panel import Observed
+
+__all__ = ["Compared", "compared", "leaning"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One bet on both arms."""
+
+    name: str
+    found: Difference
+    needed: float
+    """Standard errors by which a winner has to pay better here."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether an alarm that this bet won is the variant's own."""
+        return self.found.score >= self.needed
+
+    def __str__(self) -> str:
+        mine, theirs = self.found.mine, self.found.theirs
+        return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
+
+
+def leaning(captured: Captured, observed: Observed, winner: Bettor) -> Compared | None:
+    """Return how the ``winner`` does against the control; None without a control on which it can bet."""
+    found = _both(captured, observed, [winner])
+    return found[0] if found else None
+
+
+def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> Compared | None:
+    """Return the bet that does best against the control, of all that both arms allow; None without any."""
+    return max(_both(captured, observed, seated), key=lambda one: one.found.score, default=None)
+
+
+def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> list[Compared]:
+    if captured.is_control or captured.control is None:
+        return []
+    control = gather(captured.as_control()).observed
+    if control is None:
+        return []
+    others = bettors(control)
+    needed = least_score(settled(others).peak)
+    pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
+    return [
+        Compared(
+            name=bettor.name,
+            found=difference(
+                Earned(log_payoffs=bettor.log_payoffs, last=observed.places.last),
+                Earned(log_payoffs=other.log_payoffs, last=control.places.last),
+            ),
+            needed=needed,
+        )
+        for bettor, other in pairs
+    ]

@@ -1,0 +1,176 @@
+"""Log-probs: whether the log-probabilities that a server reports of its own tokens are the baseline's, as nearly as the baseline's own are.
+
+This checks the numbers reported and not what is sampled: speculating servers have reported the draft's probabilities of tokens that were
+drawn rightly, and a verifier with wrong numerics shows here long before its tokens do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.refusal import refusal
+from pytest_specdec.judge.reporting import reported
+from pytest_specdec.judge.saying import say
+from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.reported import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.judge.reporting import Reported, Token
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.reported import Comparison
+
+__all__ = ["LEAST_TOKENS", "judge"]
+
+LEAST_TOKENS = 100
+"""Fewer tokens with a choice in them, on either side, tell too little."""
+WRONG = "reported log-probabilities or verifier numerics"
+OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
+STATED = 0.5
+"""Nats by which a single token may be off, and ten times the noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hearing:
+    """What both sides report."""
+
+    mine: Reported
+    theirs: Reported
+    found: Comparison
+
+    @property
+    def limit(self) -> float:
+        """Nats above which a single token of middling probability is wrong."""
+        return 10.0 * self.found.granted + STATED
+
+    @property
+    def far(self) -> tuple[Token, ...]:
+        """The arm's tokens beyond the limit."""
+        return tuple(token for token in self.mine.tokens if token.middling and abs(token.delta) > self.limit)
+
+    @property
+    def excused(self) -> bool:
+        """Whether the baseline's own tokens go beyond the limit too."""
+        return any(token.middling and abs(token.delta) > self.limit for token in self.theirs.tokens)
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether the reported log-probabilities lie as near to teacher forcing as those of the baseline's other boots.
+
+    FAIL where their noise exceeds the baseline's by more than tolerance and chance at ``captured.alpha`` allow, where a single token of
+    probability .02 to .98 is off by ten times the noise and half a nat while none of the baseline's is, and where asked-for
+    log-probabilities are missing or do not match the tokens.
+    """
+    return casualty(captured) or refusal(captured) or _heard(captured)
+
+
+def _heard(captured: Captured) -> Verdict:
+    mine = reported(captured, captured.arm)
+    peers = [reported(captured, arm) for arm in (BASELINE, CONTROL) if arm != captured.arm]
+    theirs = max(peers, key=lambda one: len(one.squares))
+    if not any(peer.tokens for peer in peers):
+        why = theirs.unmatched[0] if theirs.unmatched else "their answers hold none that was scored"
+        return say(captured, Outcome.INVALID, f"no boot of the baseline reported log-probabilities to compare with: {why}")
+    if mine.unmatched:
+        return _unmatched(captured, mine)
+    few = min(len(mine.squares), len(theirs.squares))
+    if few < LEAST_TOKENS:
+        headline = f"only {few} reported log-probabilities of tokens with a choice in them"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
+    hearing = _Hearing(mine=mine, theirs=theirs, found=compare(mine.squares, theirs.squares, captured.alpha))
+    if hearing.found.exceeds or (hearing.far and not hearing.excused):
+        return _failed(captured, hearing)
+    return speculating(captured, rejecting=False) or _passed(captured, hearing)
+
+
+def _unmatched(captured: Captured, mine: Reported) -> Verdict:
+    headline = f"asked-for log-probabilities are missing or do not match the tokens in {len(mine.unmatched)} answers: {mine.unmatched[0]}"
+    return say(captured, Outcome.FAIL, headline, evidence=mine.unmatched, cell="missing", names="log-probabilities not reported")
+
+
+def _failed(captured: Captured, hearing: _Hearing) -> Verdict:
+    off = hearing.far or tuple(token for token in hearing.mine.tokens if abs(token.delta) > 3.0 * hearing.found.granted)
+    name = OF_ACCEPTED if _all_accepted(off) else WRONG
+    worst = max(hearing.mine.tokens, key=lambda token: abs(token.delta))
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: off by {_rms(hearing.mine.tokens):.3g} nats rms over {len(hearing.mine.tokens):,} tokens, the baseline's own by "
+        f"{_rms(hearing.theirs.tokens):.3g}; what was sampled is another question",
+        short=(
+            f"farthest     {worst}",
+            f"noise        {_noise(hearing.found)}",
+            f"far off      {len(hearing.far):,} tokens by more than {hearing.limit:.2g} nats, {_places(off)}",
+        ),
+        evidence=_evidence(hearing),
+        cell=f"{_rms(hearing.mine.tokens):.2g} nats off",
+        names=name,
+        figures=_figures(hearing),
+    )
+
+
+def _passed(captured: Captured, hearing: _Hearing) -> Verdict:
+    found, tokens = hearing.found, len(hearing.mine.squares)
+    within = f"within {_rms(hearing.mine.tokens):.2g} nats rms of the scores, the baseline's own within {_rms(hearing.theirs.tokens):.2g}"
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{len(hearing.mine.tokens):,} reported log-probabilities are {within}",
+        evidence=_evidence(hearing),
+        rules_out=f"over {tokens:,} tokens logit noise of {found.shown:.2g} nats would have shown with probability 0.99",
+        cell=f"{_rms(hearing.mine.tokens):.2g} nats",
+        figures=_figures(hearing),
+    )
+
+
+def _all_accepted(tokens: Sequence[Token]) -> bool:
+    """Whether all of ``tokens``, some of them, were drafts that were accepted."""
+    return bool(tokens) and all(token.accepted for token in tokens)
+
+
+def _places(tokens: Sequence[Token]) -> str:
+    known = [token for token in tokens if token.accepted is not None]
+    if not known:
+        return "windows unknown"
+    accepted = sum(token.accepted is True for token in known)
+    return f"{accepted:,} of {len(known):,} tokens off are accepted drafts"
+
+
+def _rms(tokens: Sequence[Token]) -> float:
+    known = [token.delta for token in tokens if isfinite(token.delta)]
+    return sqrt(sum(delta * delta for delta in known) / len(known)) if known else 0.0
+
+
+def _noise(found: Comparison) -> str:
+    standing = found.excess / found.error
+    return (
+        f"{found.noise:.3g} nats per logit, {found.granted:.3g} granted: {standing:.1f} standard errors beyond 1.3 times that, "
+        f"{found.quantile:.1f} allowed"
+    )
+
+
+def _evidence(hearing: _Hearing) -> tuple[str, ...]:
+    return (
+        f"logit noise, reported against scored: {_noise(hearing.found)}",
+        f"{len(hearing.mine.squares):,} tokens with a choice in them, {len(hearing.theirs.squares):,} of {hearing.theirs.arm}",
+        f"single tokens: {len(hearing.far):,} off by more than {hearing.limit:.2g} nats at probabilities of .02 to .98",
+        *(str(token) for token in hearing.far[:50]),
+    )
+
+
+def _figures(hearing: _Hearing) -> dict[str, float]:
+    return {
+        "tokens": len(hearing.mine.tokens),
+        "noise_nats": hearing.found.noise,
+        "granted_nats": hearing.found.granted,
+        "rms_nats": _rms(hearing.mine.tokens),
+        "baseline_rms_nats": _rms(hearing.theirs.tokens),
+        "tokens_far_off": len(hearing.far),
+    }

@@ -1,0 +1,103 @@
+"""Duplicates: answers that are not drawn on their own, and answers that end too soon or too late.
+
+Each answer alone may look right while requests hang together: one seed for all, a slot's state that leaks, the answer to one request served
+to another. Given an earlier answer to the same prompt, an independent one begins with the same tokens with the probability that teacher
+forcing gives them, so that the bet on "given again" is one more bettor on the same conditionals (facts/statistics.md section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.drafts import index_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
+
+__all__ = ["FIRST", "HAZARDS", "Repeats", "again", "hazard", "repeats"]
+
+HAZARDS = (2.0, 0.5)
+"""How many times too probable the end of an answer is bet to be."""
+PRIOR = 0.02
+"""Bet on an answer's being an earlier one before its first token is seen: answers that are not cost a fiftieth each."""
+FIRST = 16
+"""Tokens at the head of two answers that are compared for the report."""
+
+
+def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
+    """Return the law [N, K+1] in which what ``ends`` an answer is ``factor`` times as probable to the rest, of ``p`` [N, K+1]."""
+    weight = np.where(ends, factor * p, p)
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+
+def again(law: Law, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
+    """Return the law [N, K+1] of a server that gives an earlier answer to an equal prompt again with probability PRIOR.
+
+    ``answers`` are the emitted tokens, in the order of ``law`` and of the requests; answers to ``prompts`` that compare equal belong
+    together, and must not have been asked for with the same seed. Bayes' rule takes the chance up or down from token to token; earlier
+    answers count alike. Where none agrees with what was said so far the law is p.
+    """
+    m, start = law.p.copy(), 0
+    earlier: dict[object, list[tuple[int, ...]]] = {}
+    for tokens, prompt in zip(answers, prompts, strict=True):
+        before = earlier.setdefault(prompt, [])
+        if before:
+            _follow(m, law, ids, (tokens, start), before)
+        before.append(tokens)
+        start += len(tokens)
+    return m
+
+
+def _follow(m: Floats, law: Law, ids: Ints, answer: tuple[tuple[int, ...], int], before: Sequence[tuple[int, ...]]) -> None:
+    """Write the law at one answer's tokens into ``m``, from the row on where they start."""
+    tokens, start = answer
+    copied, own, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
+    for step, token in enumerate(tokens):
+        agreeing = [one for one in agreeing if len(one) > step]
+        if not agreeing:
+            return
+        row = start + step
+        next_tokens = np.array([one[step] for one in agreeing], dtype=np.int64)
+        places = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
+        chance = copied * len(agreeing) / (copied * len(agreeing) + own)
+        m[row] = (1.0 - chance) * law.p[row] + chance * np.bincount(places, minlength=m.shape[1]) / len(agreeing)
+        own *= float(law.p[row, law.outcome[row]])
+        agreeing = [one for one in agreeing if one[step] == token]
+        copied, own = copied / (copied + own), own / (copied + own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """How often two answers to one prompt began alike."""
+
+    pairs: int
+    equal: int
+    expected: float
+    """Under independence, from teacher forcing of the earlier answer of each pair."""
+
+    def __str__(self) -> str:
+        text = f"{self.equal:,} of {self.pairs:,} pairs of answers to one prompt begin with the same {FIRST} tokens"
+        return f"{text}, {self.expected:.2g} expected of independent ones"
+
+
+def repeats(law: Law, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Repeats:
+    """Return how often the first FIRST tokens of two answers to equal ``prompts`` agree; shorter answers agree when they are equal."""
+    pairs, equal, expected, start = 0, 0, 0.0, 0
+    earlier: dict[object, list[tuple[tuple[int, ...], float]]] = {}
+    with np.errstate(divide="ignore"):
+        log_p = np.log(law.chosen)
+    for tokens, prompt in zip(answers, prompts, strict=True):
+        head = tokens[:FIRST]
+        before = earlier.setdefault(prompt, [])
+        pairs += len(before)
+        equal += sum(head == other for other, _ in before)
+        expected += sum(exp(chance) for _, chance in before)
+        before.append((head, float(log_p[start : start + len(head)].sum())))
+        start += len(tokens)
+    return Repeats(pairs=pairs, equal=equal, expected=expected)

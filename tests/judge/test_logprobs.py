@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge import logprobs
+from pytest_specdec.model.answer import Answer, Choice
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
+from tests.judge import toy_speculation as toy
+
+ALPHA = 2.5e-5
+
+
+def told(answer, score, random, *, noise=0.0, temperature=1.0, wrong=None, known=toy.TARGET):
+    """The answer with log-probabilities: the scored ones, noisy, or what ``wrong(place, position)`` makes of one."""
+    values = []
+    for place, position in enumerate(score.positions):
+        last = (answer.prompt_token_ids + answer.choice.token_ids)[len(answer.prompt_token_ids) + place - 1]
+        logits = known[last] + noise * random.normal(size=toy.VOCABULARY)
+        value = float((logits / temperature - np.log(np.exp(logits / temperature).sum()))[position.token_id])
+        values.append(value if wrong is None else wrong(place, value))
+    return replace(answer, choices=(replace(answer.choice, logprobs=tuple(values)),))
+
+
+def reporting(*, noise=0.0, own=0.0, answers=12, wrong=None, seed=1, **fields):
+    """A variant whose reported log-probabilities have ``own`` noise or are ``wrong``, a baseline and a control that have ``noise``."""
+    random = np.random.default_rng(seed)
+    one = toy.captured("model", answers=answers, tokens=48, seed=seed, alpha=ALPHA)
+    plain = toy.Server(random=random, draft=toy.draft_of(), speculates=False)
+    arms, scores = {}, {"v": one.scores["v"]}
+    for arm in ("baseline", "control"):
+        said = [plain.answer(answer.request_id, answer.prompt_token_ids, 48) for answer in one.speculative.answers]
+        scores[arm] = tuple(toy.score(answer, arm, "baseline", toy.TARGET) for answer in said)
+        reported = tuple(told(answer, score, random, noise=noise, **fields) for answer, score in zip(said, scores[arm], strict=True))
+        arms[arm] = Transcript(arm=arm, boot=0, workload="w", digest="d", answers=reported)
+    mine = zip(one.speculative.answers, scores["v"], strict=True)
+    spoken = tuple(told(answer, score, random, noise=own or noise, wrong=wrong, **fields) for answer, score in mine)
+    return replace(
+        one,
+        family=Family.LOGPROBS,
+        baseline=arms["baseline"],
+        control=arms["control"],
+        speculative=replace(one.speculative, answers=spoken),
+        scores=scores,
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03, 0.1])
+def test_as_noisy_as_the_baseline_passes(noise):
+    verdict = logprobs.judge(reporting(noise=noise))
+    assert verdict.outcome is Outcome.PASS, verdict.headline
+    assert verdict.rules_out.startswith("over ")
+    assert "would have shown with probability 0.99" in verdict.rules_out
+    assert verdict.figures["tokens"] == 576
+
+
+@pytest.mark.parametrize("noise, own", [(0.0, 0.1), (0.03, 0.12)])
+def test_noisier_than_the_baseline_fails(noise, own):
+    verdict = logprobs.judge(reporting(noise=noise, own=own))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "reported log-probabilities or verifier numerics")
+    assert len(verdict.short) <= 4
+
+
+def test_noise_of_a_wide_verifier_is_tolerated():
+    assert logprobs.judge(reporting(noise=0.05, own=0.06)).outcome is Outcome.PASS
+
+
+def accepted(captured, answer, place):
+    ends = np.cumsum(answer.choice.windows) - 1
+    return place > 0 and place not in ends
+
+
+def test_log_probabilities_of_the_draft_are_named():
+    one = reporting()
+    said = []
+    for answer, score in zip(one.speculative.answers, one.draft_scores["v"], strict=True):
+        values = [
+            score.positions[place].logprob if accepted(one, answer, place) else value for place, value in enumerate(answer.choice.logprobs)
+        ]
+        said.append(replace(answer, choices=(replace(answer.choice, logprobs=tuple(values)),)))
+    verdict = logprobs.judge(replace(one, speculative=replace(one.speculative, answers=tuple(said))))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "reported log-probabilities of accepted draft tokens")
+    assert verdict.short[0].endswith(", an accepted draft")
+
+
+def test_one_wild_token_is_enough():
+    verdict = logprobs.judge(reporting(noise=0.05, wrong=lambda place, value: value - 1.5 if place == 20 and value > -2.0 else value))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.figures["tokens_far_off"] >= 1
+
+
+def test_a_wild_token_of_the_baseline_excuses_one():
+    one = reporting(noise=0.05, answers=24)
+    wild = next(
+        (index, place)
+        for index, answer in enumerate(one.baseline.answers)
+        for place, value in enumerate(answer.choice.logprobs)
+        if -1.5 < value < -0.5
+    )
+    mine = next(
+        (index, place)
+        for index, answer in enumerate(one.speculative.answers)
+        for place, value in enumerate(answer.choice.logprobs)
+        if -1.5 < value < -0.5
+    )
+
+    def off(transcript, at, by):
+        answer = transcript.answers[at[0]]
+        values = tuple(value - by * (place == at[1]) for place, value in enumerate(answer.choice.logprobs))
+        changed = replace(answer, choices=(replace(answer.choice, logprobs=values),))
+        return replace(transcript, answers=(*transcript.answers[: at[0]], changed, *transcript.answers[at[0] + 1 :]))
+
+    both = replace(one, baseline=off(one.baseline, wild, 1.6), control=None, speculative=off(one.speculative, mine, 1.6))
+    assert logprobs.judge(both).outcome is Outcome.PASS
+    assert logprobs.judge(replace(both, baseline=one.baseline)).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("values, why", [
+    (None, "no log-probabilities"),
+    ((-0.1,), "1 log-probabilities of 48 tokens"),
+    ((0.5,) * 48, "0.5 is no log-probability"),
+])  # fmt: skip
+def test_asked_for_and_not_there_fails(values, why):
+    one = reporting(answers=8)
+    first, *others = one.speculative.answers
+    bare = replace(first, choices=(replace(first.choice, logprobs=values),))
+    verdict = logprobs.judge(replace(one, speculative=replace(one.speculative, answers=(bare, *others))))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "log-probabilities not reported")
+    assert why in verdict.headline
+
+
+def test_without_the_baselines_nothing_can_be_judged():
+    one = reporting(answers=4)
+    silent = [replace(answer, choices=(replace(answer.choice, logprobs=None),)) for answer in one.baseline.answers]
+    mute = replace(one.baseline, answers=tuple(silent))
+    verdict = logprobs.judge(replace(one, baseline=mute, control=None))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline.endswith("no log-probabilities")
+    assert logprobs.judge(replace(one, scores={"v": one.scores["v"]})).outcome is Outcome.INVALID
+
+
+def test_too_few_tokens_are_inconclusive():
+    verdict = logprobs.judge(reporting(answers=2))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.settle.endswith(" more such tokens")
+
+
+def test_a_server_that_does_not_speculate_is_not_passed():
+    one = reporting()
+    assert logprobs.judge(replace(one, speculative=replace(one.speculative, counters=SpecCounters()))).outcome is Outcome.NOT_SPECULATING
+
+
+def test_a_server_that_rejects_nothing_reports_rightly_all_the_same():
+    one = reporting()
+    eager = SpecCounters(drafts=60, draft_tokens=180, accepted_tokens=180)
+    assert logprobs.judge(replace(one, speculative=replace(one.speculative, counters=eager))).outcome is Outcome.PASS
+
+
+def test_the_control_is_held_against_the_first_boot():
+    assert logprobs.judge(reporting(noise=0.03).as_control()).outcome is Outcome.PASS
+    one = reporting(noise=0.03)
+    loud = reporting(noise=0.3, seed=2)
+    assert logprobs.judge(
+        replace(one, control=loud.control, scores=loud.scores | {"baseline": one.scores["baseline"]}).as_control()
+    ).outcome is (Outcome.FAIL)
+
+
+@pytest.mark.parametrize("raw, outcome", [(False, Outcome.PASS), (True, Outcome.FAIL)])
+def test_log_probabilities_after_temperature_are_held_against_the_law_after_it(raw, outcome):
+    one = reporting(answers=16, temperature=0.7)
+    asked = tuple(replace(request, body={**request.body, "temperature": 0.7}) for request in one.workload.requests)
+    plain = reporting(answers=16)
+    known = {"v": Capabilities(vocabulary=toy.VOCABULARY, raw_logprobs=raw), "baseline": Capabilities(raw_logprobs=raw)}
+    mixed = replace(
+        one,
+        workload=replace(one.workload, requests=asked),
+        capabilities=known,
+        baseline=plain.baseline if raw else one.baseline,
+        control=plain.control if raw else one.control,
+    )
+    assert logprobs.judge(mixed).outcome is outcome
+
+
+def test_what_the_variant_reports_does_not_decide_what_it_is_held_against():
+    """A variant that reports another law than the baseline looks processed to the survey; it is wrong all the same."""
+    plain, cooled = reporting(answers=16), reporting(answers=16, temperature=0.7)
+    asked = tuple(replace(request, body={**request.body, "temperature": 0.7}) for request in plain.workload.requests)
+    known = {"v": Capabilities(raw_logprobs=False), "baseline": Capabilities(raw_logprobs=True)}
+    mixed = replace(
+        plain,
+        workload=replace(plain.workload, requests=asked),
+        capabilities=known,
+        speculative=cooled.speculative,
+        scores={**plain.scores, "v": cooled.scores["v"]},
+    )
+    assert logprobs.judge(mixed).outcome is Outcome.FAIL
+
+
+def test_tokens_that_the_scores_do_not_tell_are_left_out():
+    one = reporting(answers=16)
+    dumb = tuple(
+        replace(
+            score, positions=tuple(replace(p, logprob=float("nan") if p.token_id not in p.atom_ids else p.logprob) for p in score.positions)
+        )
+        for score in one.scores["v"]
+    )
+    verdict = logprobs.judge(replace(one, scores={**one.scores, "v": dumb}))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.figures["tokens"] < 768
+
+
+def test_unknown_windows_are_no_hindrance():
+    one = reporting(own=0.3, noise=0.03)
+    hidden = tuple(
+        Answer(
+            request_id=answer.request_id,
+            status=200,
+            prompt_token_ids=answer.prompt_token_ids,
+            choices=(Choice(token_ids=answer.choice.token_ids, logprobs=answer.choice.logprobs),),
+        )
+        for answer in one.speculative.answers
+    )
+    verdict = logprobs.judge(replace(one, speculative=replace(one.speculative, answers=hidden)))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.short[2].endswith("windows unknown")

@@ -1,0 +1,273 @@
+"""The sampling judge where requests ask for penalties, biases and min-p, where scores are noisy or lean, and where prompts come twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge import sampling
+from pytest_specdec.judge.conditionals import asked, gather
+from pytest_specdec.model.answer import Choice
+from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route
+from pytest_specdec.stats.adjustments import Penalties
+from pytest_specdec.stats.laws import NOISE
+from tests.judge import toy_speculation as toy
+
+BIAS = {"3": 2.0, "11": -1.0, "20": 1.0}
+
+
+def moved(logits, said, prompt, body):
+    """What an engine adds to logits."""
+    logits = logits.copy()
+    for token, value in body.get("logit_bias", {}).items():
+        logits[int(token)] += value
+    for token in {*prompt, *said} if "repetition_penalty" in body else ():
+        logits[token] *= 1 / body["repetition_penalty"] if logits[token] > 0 else body["repetition_penalty"]
+    for token in set(said):
+        logits[token] -= body.get("presence_penalty", 0.0) + body.get("frequency_penalty", 0.0) * said.count(token)
+    return logits
+
+
+def drawn(prompt, body, random, *, tokens=64, wrong=False):
+    """An answer drawn token by token; ``wrong`` forgets what was asked."""
+    said = []
+    for _ in range(tokens):
+        last = (*prompt, *said)[-1]
+        logits = toy.TARGET[last] if wrong else moved(toy.TARGET[last], said, prompt, body)
+        mass = np.exp(logits - logits.max())
+        mass = np.where(mass >= (0.0 if wrong else body.get("min_p", 0.0)), mass, 0.0)
+        said.append(int(random.choice(toy.VOCABULARY, p=mass / mass.sum())))
+    return said
+
+
+def asked_for(body, *, answers=48, wrong=False, atoms=toy.ATOMS, seed=1):
+    """A capture whose variant drew plainly what ``body`` asks for; the windows are full, as if every draft had been right."""
+    random = np.random.default_rng(seed)
+    one = toy.captured("head", answers=answers, seed=seed)
+    said = []
+    for answer in one.speculative.answers:
+        tokens = drawn(answer.prompt_token_ids, body, random, wrong=wrong)
+        said.append(replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),)))
+    wished = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
+    return replace(
+        one,
+        workload=replace(one.workload, requests=wished, atoms=atoms),
+        speculative=replace(one.speculative, answers=tuple(said)),
+        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+    )
+
+
+ASKED = [
+    {"logit_bias": BIAS},
+    {"presence_penalty": 1.5},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {"repetition_penalty": 1.5},
+    {"min_p": 0.1},
+]
+
+
+@pytest.mark.parametrize("body", ASKED)
+def test_what_is_asked_for_and_done_does_not_fail(body):
+    """A repetition penalty touches all but every token of these prompts: too little is left to bet on, and the verdict says so."""
+    verdict = sampling.judge(asked_for(body))
+    assert verdict.outcome is (Outcome.INCONCLUSIVE if "repetition_penalty" in body else Outcome.PASS), verdict.headline
+    assert verdict.figures["log10_wealth"] < 2.0
+
+
+@pytest.mark.parametrize("body", [ASKED[0], ASKED[1], ASKED[2], ASKED[4]])
+def test_what_is_asked_for_and_ignored_fails(body):
+    assert sampling.judge(asked_for(body, wrong=True)).outcome is Outcome.FAIL
+
+
+def test_penalties_that_are_done_twice_are_named():
+    once = asked_for({"presence_penalty": 3.0})
+    half = tuple(replace(request, body={**request.body, "presence_penalty": 1.5}) for request in once.workload.requests)
+    verdict = sampling.judge(replace(once, workload=replace(once.workload, requests=half)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "penalties or biases")
+
+
+def test_a_repetition_penalty_needs_the_prompts_tokens():
+    one = asked_for({"repetition_penalty": 1.5}, answers=2)
+    bare = tuple(replace(answer, prompt_token_ids=()) for answer in one.speculative.answers)
+    verdict = sampling.judge(replace(one, speculative=replace(one.speculative, answers=bare)))
+    assert verdict.outcome is Outcome.INVALID
+    assert "which a repetition penalty goes by" in verdict.headline
+
+
+def test_wishes_are_read_from_the_body():
+    wish = asked({"logit_bias": {"7": 500, "8": -1}, "presence_penalty": 1, "min_p": 0.1})
+    assert wish.penalties == Penalties(presence=1.0, bias={7: 100.0, 8: -1.0})
+    assert wish.min_p == 0.1
+    assert not wish.unmodelled
+
+
+def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, seed=9):
+    """``one`` with a control whose decoding follows ``table``, scored by TARGET, reporting its own log-probabilities."""
+    random = np.random.default_rng(seed)
+    said, scores = [], []
+    for answer in one.speculative.answers:
+        tokens = drawn(answer.prompt_token_ids, {}, random, tokens=len(answer.choice.token_ids)) if table is toy.TARGET else []
+        last = answer.prompt_token_ids[-1]
+        while len(tokens) < len(answer.choice.token_ids):
+            tokens.append(int((table[last] + random.gumbel(size=toy.VOCABULARY)).argmax()))
+            last = tokens[-1]
+        bare = replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),))
+        score = toy.score(bare, "control", "baseline", toy.TARGET)
+        weights = [position.logprob + noise * random.normal() for position in score.positions]
+        said.append(replace(bare, choices=(replace(bare.choice, logprobs=tuple(weights) if reported else None),)))
+        scores.append(score)
+    control = Transcript(arm="control", boot=2, workload="w", digest="d", answers=tuple(said))
+    return replace(one, control=control, scores={**one.scores, "control": tuple(scores)})
+
+
+def said_of_noise(verdict):
+    return next(line for line in verdict.evidence if line.startswith("logit noise"))
+
+
+def test_the_noise_of_the_control_is_told_and_widens_the_null():
+    one = with_control(toy.captured("model"), noise=0.12)
+    assert "more than the 0.1 of a scorer as it should be" in said_of_noise(sampling.judge(one))
+    assert gather(one).observed.law.noise > 0.1
+    quiet = with_control(toy.captured("model"), noise=0.01)
+    assert said_of_noise(sampling.judge(quiet)).endswith("tokens")
+    assert gather(quiet).observed.law.noise == NOISE
+    mute = with_control(toy.captured("model"), reported=False)
+    assert said_of_noise(sampling.judge(mute)) == "logit noise unknown: the baseline's boots reported no log-probabilities"
+
+
+def test_too_much_noise_leaves_the_difference_to_the_control():
+    verdict = sampling.judge(with_control(toy.captured("model"), noise=0.5))
+    assert verdict.outcome is Outcome.INVALID
+    assert "too noisy for single tokens" in verdict.headline
+    assert "A/A-controlled difference nothing stands out" in verdict.headline
+    verdict = sampling.judge(with_control(toy.captured("model", "stale"), noise=0.5))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.headline.startswith("the sampled tokens do not follow the control's law")
+
+
+def leaning(power):
+    """Variant and control that both draw from TARGET to a power, as if the scores were taken at another temperature."""
+    one = toy.captured("head", answers=96)
+    random = np.random.default_rng(4)
+    said = []
+    for answer in one.speculative.answers:
+        tokens, last = [], answer.prompt_token_ids[-1]
+        while len(tokens) < 64:
+            last = int((power * toy.TARGET[last] + random.gumbel(size=toy.VOCABULARY)).argmax())
+            tokens.append(last)
+        said.append(replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),)))
+    mine = replace(
+        one,
+        speculative=replace(one.speculative, answers=tuple(said)),
+        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+    )
+    return with_control(mine, table=power * toy.TARGET)
+
+
+def test_scores_that_lean_are_not_held_against_the_variant():
+    one = leaning(0.8)
+    verdict = sampling.judge(one)
+    assert verdict.outcome is Outcome.INVALID
+    assert "but the control shows the same" in verdict.headline
+    alone = sampling.judge(replace(one, control=None))
+    assert alone.outcome is Outcome.FAIL
+
+
+def test_a_fault_of_the_variant_alone_stands():
+    assert sampling.judge(with_control(toy.captured("head", "stale"))).outcome is Outcome.FAIL
+
+
+def twice(one, *, copied, seeds=True):
+    """The same with every prompt asked twice; ``copied`` gives the first answer of a prompt again."""
+    answers, requests = list(one.speculative.answers), list(one.workload.requests)
+    half = len(answers) // 2
+    for index in range(half):
+        other = half + index
+        answers[other] = replace(answers[other if not copied else index], request_id=answers[other].request_id)
+        body = {**requests[index].body, "prompt": f"prompt {index}"}
+        for place, seed in ((index, 1), (other, 2 if seeds else 1)):
+            requests[place] = Request(id=requests[place].id, route=Route.COMPLETIONS, body={**body, "seed": seed})
+    return replace(
+        one,
+        workload=replace(one.workload, requests=tuple(requests)),
+        speculative=replace(one.speculative, answers=tuple(answers)),
+        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in answers)},
+        draft_scores={},
+    )
+
+
+def told_of_pairs(verdict):
+    return [line for line in verdict.evidence if "pairs of answers" in line]
+
+
+def test_answers_given_again_are_named():
+    verdict = sampling.judge(twice(toy.captured("head", answers=8), copied=True))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "dependence between requests (an answer given again)")
+    assert told_of_pairs(verdict)[0].startswith("4 of 4 pairs of answers to one prompt begin with the same 16 tokens")
+
+
+def test_a_seed_that_comes_again_may_bring_its_answer_again():
+    verdict = sampling.judge(twice(toy.captured("head", answers=32), copied=True, seeds=False))
+    assert verdict.outcome is Outcome.PASS
+    assert not told_of_pairs(verdict)
+
+
+def answers_to_one_prompt(count):
+    """Independent answers that all begin after one token."""
+    one = toy.captured("head", answers=count)
+    random = np.random.default_rng(8)
+    start = one.speculative.answers[0].prompt_token_ids
+    said = tuple(
+        replace(answer, prompt_token_ids=start, choices=(Choice(token_ids=tuple(drawn(start, {}, random)), finish_reason="length"),))
+        for answer in one.speculative.answers
+    )
+    asked_alike = tuple(
+        replace(request, body={**request.body, "prompt": "p", "seed": index}) for index, request in enumerate(one.workload.requests)
+    )
+    return replace(
+        one,
+        workload=replace(one.workload, requests=asked_alike),
+        speculative=replace(one.speculative, answers=said),
+        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+    )
+
+
+def test_independent_answers_to_one_prompt_pass():
+    verdict = sampling.judge(answers_to_one_prompt(48))
+    assert verdict.outcome is Outcome.PASS
+    assert told_of_pairs(verdict)[0].startswith("0 of 1,128 pairs of answers")
+
+
+def test_answers_that_end_too_soon_are_named():
+    """The end is token 0, as the baseline's own answers show; the server makes it e times as probable."""
+    random = np.random.default_rng(6)
+    one = toy.captured("head", answers=150)
+    wrong = toy.TARGET.copy()
+    wrong[:, 0] += 1.2
+    said, theirs = [], []
+    for answer in one.speculative.answers:
+        for table, out in ((wrong, said), (toy.TARGET, theirs)):
+            tokens, last = [], answer.prompt_token_ids[-1]
+            while len(tokens) < 64 and 0 not in tokens:
+                last = int((table[last] + random.gumbel(size=toy.VOCABULARY)).argmax())
+                tokens.append(last)
+            finish = "stop" if tokens[-1] == 0 else "length"
+            out.append(replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason=finish),)))
+    seen = replace(
+        one,
+        baseline=replace(one.baseline, answers=tuple(theirs)),
+        speculative=replace(one.speculative, answers=tuple(said)),
+        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+    )
+    verdict = sampling.judge(seen)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "end of sequence")
+    right = replace(
+        seen,
+        speculative=replace(seen.speculative, answers=tuple(theirs)),
+        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in theirs)},
+    )
+    assert sampling.judge(right).outcome is Outcome.PASS

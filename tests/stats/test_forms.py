@@ -1,0 +1,186 @@
+"""In every form in which the law may be known, no bet is favourable to a correct server: its mean is at most one, exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pytest_specdec.stats import betting
+from pytest_specdec.stats.adjustments import Penalties, adjustment, joined
+from pytest_specdec.stats.cuts import Weights, by_share
+from pytest_specdec.stats.laws import Processing, Raw, requested
+from pytest_specdec.stats.panel import Observed, bettors
+from pytest_specdec.stats.places import joined as all_places
+from pytest_specdec.stats.places import unplaced
+
+VOCABULARY = 60
+RANDOM = np.random.default_rng(11)
+LOGITS = 1.8 * RANDOM.normal(size=VOCABULARY) + 2.0
+PROMPT, SAID = (3, 7, 7, 12), (5, 9, 5, 21, 30)
+BIAS = Penalties(bias={int(np.argsort(LOGITS)[3]): 4.0, int(LOGITS.argmax()): -1.5, 17: 0.7})
+PENALTIES = Penalties(presence=0.6, frequency=0.9)
+REPETITION = Penalties(repetition=1.4, presence=0.2)
+ENCOURAGED = Penalties(repetition=0.5)
+
+
+def engine(penalties=None, temperature=1.0, min_p=0.0, top_k=0, top_p=1.0):
+    """What vLLM does to logits, after SAID was emitted: bias, penalties, temperature, min-p, top-k, top-p."""
+    logits = LOGITS.copy()
+    if penalties is not None:
+        for token, value in penalties.bias.items():
+            logits[token] += value
+        for token in {*PROMPT, *SAID}:
+            logits[token] *= 1 / penalties.repetition if logits[token] > 0 else penalties.repetition
+        for token in set(SAID):
+            logits[token] -= penalties.presence + penalties.frequency * SAID.count(token)
+    mass = np.exp(logits / temperature - (logits / temperature).max())
+    mass = np.where(mass >= min_p * mass.max(), mass, 0.0)
+    order = np.argsort(-mass, kind="stable")
+    ranked = mass[order]
+    if top_k:
+        ranked[top_k:] = 0.0
+    ranked = np.where(ranked.cumsum() - ranked < top_p * ranked.sum(), ranked, 0.0)
+    law = np.zeros(VOCABULARY)
+    law[order] = ranked / ranked.sum()
+    return law
+
+
+def judged(atoms=20, *, listed_only=False, vocabulary=VOCABULARY, penalties=None, **asked):
+    """The judge's law at that position, a row for each token that might be emitted there."""
+    logprobs = LOGITS - np.log(np.exp(LOGITS).sum())
+    ids = np.broadcast_to(np.argsort(-logprobs)[:atoms], (VOCABULARY, atoms))
+    every = np.arange(VOCABULARY)
+    told = np.where(np.isin(every, ids[0]) | (not listed_only), logprobs, np.nan)
+    raw = Raw(ids=ids, logprobs=logprobs[ids], chosen=every, chosen_logprobs=told, vocabulary=vocabulary)
+    moved = None
+    if penalties is not None:
+        parts = [
+            adjustment(penalties, PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, atoms))) for token in range(VOCABULARY)
+        ]
+        last = np.tile(np.arange(len(SAID) + 1) == len(SAID), VOCABULARY)
+        moved = joined(parts).at(last)
+    wish = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0, **asked}
+    processing = Processing(
+        temperature=np.full(VOCABULARY, wish["temperature"]),
+        top_k=np.full(VOCABULARY, wish["top_k"], dtype=np.int64),
+        top_p=np.full(VOCABULARY, wish["top_p"]),
+        min_p=np.full(VOCABULARY, wish["min_p"]),
+        adjustment=moved,
+    )
+    return ids, requested(raw, processing, noise=0.0)
+
+
+FORMS = [{}, {"atoms": 5}, {"atoms": VOCABULARY}, {"listed_only": True}, {"listed_only": True, "atoms": 5}]
+ASKED = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.5},
+    {"top_p": 0.8},
+    {"top_k": 8},
+    {"min_p": 0.05},
+    {"min_p": 0.05, "temperature": 0.7, "top_p": 0.9},
+    {"min_p": 0.02, "top_k": 12},
+    {"penalties": BIAS},
+    {"penalties": PENALTIES},
+    {"min_p": 0.08, "top_p": 0.75},
+    {"penalties": REPETITION},
+    {"penalties": ENCOURAGED},
+    {"penalties": ENCOURAGED, "temperature": 0.7},
+    {"penalties": BIAS, "temperature": 0.7},
+    {"penalties": BIAS, "top_p": 0.8},
+    {"penalties": PENALTIES, "top_k": 6, "temperature": 1.3},
+    {"penalties": REPETITION, "top_p": 0.8},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("asked", ASKED)
+def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, asked):
+    ids, law = judged(**form, **asked)
+    truth = engine(**asked)
+    observed = Observed(
+        law=law,
+        ids=ids,
+        q=np.roll(law.p, 1, axis=1),
+        drafted=np.ones(VOCABULARY, dtype=np.bool_),
+        places=all_places([unplaced(1)] * VOCABULARY),
+        k=3,
+        vocabulary=VOCABULARY,
+        ends=np.column_stack([ids % 7 == 0, np.zeros(VOCABULARY, dtype=np.bool_)]),
+    )
+    means = {bettor.name: float(truth @ np.exp(bettor.log_payoffs)) for bettor in bettors(observed)}
+    # Half a millionth: the tail's mass is known to a millionth only.
+    assert max(means.values()) <= 1.0 + 5e-6, max(means, key=means.get)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_bound_on_the_emitted_token_is_one(form, asked):
+    _, law = judged(**form, **asked)
+    assert (engine(**asked) <= law.chosen_bound + 1e-9).all()
+
+
+@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.get("penalties", BIAS).repetition == 1.0])
+def test_the_whole_vocabulary_makes_the_law_exact(asked):
+    ids, law = judged(VOCABULARY, **asked)
+    truth = engine(**asked)
+    assert law.p[0, :-1] == pytest.approx(truth[ids[0]], abs=1e-9)
+    assert law.p[0, -1] == 0.0
+
+
+@pytest.mark.parametrize("asked", [{"penalties": BIAS}, {"penalties": PENALTIES}, {"penalties": PENALTIES, "temperature": 0.6}])
+def test_among_atoms_moved_by_known_amounts_the_law_is_exact(asked):
+    ids, law = judged(20, **asked)
+    truth = engine(**asked)[ids[0]]
+    mine = law.p[0, :-1]
+    assert law.core[0, :-1].all()
+    assert mine / mine.sum() == pytest.approx(truth / truth.sum(), abs=1e-9)
+
+
+def test_what_a_repetition_penalty_touches_is_left_alone():
+    ids, law = judged(20, penalties=REPETITION)
+    touched = np.isin(ids[0], [*PROMPT, *SAID])
+    assert touched.any()
+    assert (law.core[0, :-1] == ~touched).all()
+    assert not law.core[0, -1]
+
+
+def test_truncation_of_moved_atoms_is_left_alone_without_the_whole_vocabulary():
+    _, law = judged(20, penalties=BIAS, top_p=0.8)
+    assert law.core[0].sum() == 1
+    assert not law.violation.any()
+
+
+def test_min_p_is_bet_on_either_side_of_a_margin():
+    ids, law = judged(VOCABULARY, min_p=0.05)
+    share = np.exp(LOGITS[ids[0]] - LOGITS.max())
+    assert (law.core[0, :-1] == (share >= 0.05 * np.exp(0.6))).all()
+    assert (law.violation[0, :-1] == (share < 0.05 * np.exp(-0.6))).all()
+
+
+def test_penalties_count_the_answer_and_repetition_the_prompt_too():
+    ids = np.array([[7, 5, 2]] * 3)
+    found = adjustment(Penalties(presence=1.0, frequency=0.5, repetition=1.1, bias={2: 3.0, 50: 1.0}), (7,), (5, 5, 2), ids)
+    assert found.atoms.tolist() == [[0.0, 0.0, 3.0], [0.0, -1.5, 3.0], [0.0, -2.0, 3.0]]
+    assert found.unsure.tolist() == [[True, False, False], [True, True, False], [True, True, False]]
+    assert found.chosen.tolist() == [0.0, -1.5, 3.0]
+    assert found.elsewhere.tolist() == found.upwards.tolist() == [True] * 3
+    assert found.moves.all()
+
+
+def test_neutral_penalties_are_told():
+    assert Penalties().neutral
+    assert Penalties(bias={3: 0.0}).neutral
+    assert not Penalties(repetition=1.01).neutral
+
+
+def test_noise_travels_with_the_law():
+    _, law = judged()
+    view = np.roll(law.p, 1, axis=1)
+    assert (betting.table(law, view, noise=0.3) <= betting.table(law, view)).all()
+
+
+def test_the_tail_is_never_surely_kept_by_min_p():
+    weights = Weights(atoms=np.array([[1.0, 0.9]]), tail=np.array([0.5]), tail_bound=np.array([0.5]), last=np.array([0.9]))
+    assert by_share(weights, np.array([0.1]), np.array([1.8])).core.tolist() == [[True, True, False]]
+    assert by_share(weights, np.array([0.0]), np.array([1.8])).core.all()
