@@ -43,7 +43,7 @@ FAULTS = (
     "grammar-skipped",
 )
 DRAFTERS = ("ngram-k3", "draft-k3", "draft-prob-k3", "eagle3-k3")
-FAMILIES = ("greedy", "sampling", "structured", "parameters", "liveness")
+FAMILIES = ("greedy", "sampling", "logprobs", "structured", "parameters", "liveness")
 UNVERIFIED = "draft tokens accepted without verification"
 BAD = {"fail", "not speculating"}
 

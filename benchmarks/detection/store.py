@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 from datetime import UTC, datetime
@@ -27,6 +28,10 @@ JUDGED = (
 """What the figures hang on, beside the settings and the bank."""
 
 
+NEVER = "never"
+"""What stands for infinity in the file."""
+
+
 class Store:
     """Results of one set of settings; those of another are dropped."""
 
@@ -35,7 +40,7 @@ class Store:
 
     def __init__(self, path: Path, settings: dict[str, object]) -> None:
         self.path = path
-        found = json.loads(path.read_text()) if path.exists() else {}
+        found = _finite(json.loads(path.read_text()), {NEVER: math.inf}) if path.exists() else {}
         same = found.get("settings") == settings
         self.content: dict[str, object] = found if same else {"settings": settings, "environment": environment(), "results": {}}
 
@@ -56,8 +61,17 @@ class Store:
         """Write everything, whole or not at all."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".part")
-        beside.write_text(json.dumps(self.content, indent=1, ensure_ascii=False) + "\n")
+        beside.write_text(json.dumps(_finite(self.content, {math.inf: NEVER}), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         beside.replace(self.path)
+
+
+def _finite(value: object, instead: dict[object, object]) -> object:
+    """Return ``value`` with everything that ``instead`` names replaced: JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(each, instead) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each, instead) for each in value]
+    return instead.get(value, value)
 
 
 def _plain(value: object) -> object:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import inf
 
@@ -325,3 +326,10 @@ def test_the_modes_are_all_measured():
     assert {targets.KNOWN, targets.HIDDEN, targets.GUESSED} <= {
         f"{knows}, windows {words}" for knows in (EXACT, SURROGATE, NONE) for words in ("known", "hidden")
     }
+
+
+def test_what_never_happens_is_stored_as_json_that_strict_readers_take(tmp_path):
+    path = tmp_path / "results.json"
+    Store(path, {}).made("cell", lambda: {"median": [3.0, float("inf")]})
+    json.loads(path.read_text(), parse_constant=lambda found: pytest.fail(f"{found} is no JSON"))
+    assert Store(path, {}).results == {"cell": {"median": [3.0, float("inf")]}}
