@@ -8,7 +8,7 @@ from pytest_specdec.stats.panel import WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW
 
 __all__ = ["tables"]
 
-JUDGED = (Family.SAMPLING, Family.GREEDY, Family.PARAMETERS, Family.STRUCTURED, Family.SPEED)
+JUDGED = (Family.SAMPLING, Family.GREEDY, Family.LOGPROBS, Family.PARAMETERS, Family.STRUCTURED, Family.SPEED)
 VARIANTS = (1, 4)
 BETS_ON = {
     "catalogue": "a named bug, from p and the draft's law q",
@@ -16,7 +16,9 @@ BETS_ON = {
     "generic": "wrong temperature, greedy leaks, improbable tokens",
     "order": "low or high token ids too often (reused random numbers)",
     "bonus": "something wrong at bonus slots only",
+    "bonus at large": "any generic fault, at bonus slots only",
     "state": "something wrong behind a refusal only (stale cache)",
+    "answers": "whole answers: ends too soon or late, an earlier answer again, penalties ignored",
 }
 
 
@@ -45,8 +47,8 @@ def _whole(family: Family) -> str:
 
 
 def _shares() -> list[str]:
-    rows = [
-        f"| {group} | {words} | {_share(WITH_DRAFT_LAW, group)} | {_share(WITHOUT_DRAFT_LAW, group)} |" for group, words in BETS_ON.items()
+    rows = [  # a group without words is a KeyError, not a row left out
+        f"| {group} | {BETS_ON[group]} | {_share(WITH_DRAFT_LAW, group)} | {_share(WITHOUT_DRAFT_LAW, group)} |" for group in WITH_DRAFT_LAW
     ]
     return ["| bettors | bet on | draft's law known | unknown |", "|---|---|---|---|", *rows]
 
