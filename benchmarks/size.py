@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 KINDS = ("model", "greedy", "ngram")
 ALPHAS = (0.05, 0.01, 0.001)
 SHARE = 6.25e-5
-"""Of one sampling workload under one variant: the level at which power is told."""
+"""Of one sampling workload under one variant: the level at which a run judges."""
 NOISES = (0.01, 0.03, 0.1)
 TILTS = (1.01, 1.02, 1.03)
 ARMS = (Arm(), Arm(drafts="greedy", windows=False))
@@ -122,28 +122,34 @@ def of_form(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, r
 
 
 def leaning(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
-    """Tell how runs end whose scorer takes the law to a wrong power."""
+    """Tell how runs end whose scorer takes the law to a wrong power: it must not be in failure at the level at which a run judges.
+
+    At .001 it is told as well. There a bet on the draft's law may stand, which the control, without a draft, cannot answer.
+    """
     for tilt in TILTS:
-        ends = {"clear": 0, "invalid": 0, "controlled": 0, "failed": 0}
+        ends = {level: dict.fromkeys(("clear", "invalid", "controlled", "failed"), 0) for level in (SHARE, ALPHAS[-1])}
         for _ in range(depth.leaning_runs):
-            ends[_end(laws, form, tilt, random, depth.leaning_tokens)] += 1
-        figures = {"tilt": tilt, "runs": depth.leaning_runs, "tokens": depth.leaning_tokens, **ends}
-        report.add("leaning", kept=ends["failed"] == 0, form=form.name, **figures)
+            for level, end in _ends(laws, form, tilt, random, depth.leaning_tokens).items():
+                ends[level][end] += 1
+        for level, found in ends.items():
+            figures = {"tilt": tilt, "alpha": level, "runs": depth.leaning_runs, "tokens": depth.leaning_tokens, **found}
+            report.add("leaning", kept=found["failed"] == 0 or level != SHARE, form=form.name, **figures)
 
 
-def _end(laws: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> str:
-    """Return how a run ends: the control is judged first, then the variant, then an alarm is held against the control."""
+def _ends(laws: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
+    """Return how a run ends by level: the control is judged first, then the variant, then an alarm is held against the control."""
     mine, theirs = (forms.draw(laws, form, Arm(tilt=tilt, drafts=drafts), random, runs=1, tokens=tokens) for drafts in ("model", ""))
     book, control = settled(bettors(mine)), settled(bettors(theirs))
-    if control.peak >= -np.log(ALPHAS[-1]):
-        return "invalid"
-    if book.peak < -np.log(ALPHAS[-1]):
-        return "clear"
     other = counterpart(book.winner, control.bettors)
-    if other is None:
-        return "failed"
-    earned = [Earned(log_payoffs=one.log_payoffs, last=seen.places.last) for one, seen in ((book.winner, mine), (other, theirs))]
-    return "failed" if difference(*earned).score >= least_score(control.peak) else "controlled"
+    controlled = False
+    if other is not None:
+        earned = [Earned(log_payoffs=one.log_payoffs, last=seen.places.last) for one, seen in ((book.winner, mine), (other, theirs))]
+        controlled = difference(*earned).score < least_score(control.peak)
+    alarmed = "controlled" if controlled else "failed"
+    return {
+        level: "invalid" if control.peak >= -np.log(level) else alarmed if book.peak >= -np.log(level) else "clear"
+        for level in (SHARE, ALPHAS[-1])
+    }
 
 
 def duplicates(laws: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:
