@@ -15,7 +15,9 @@ def test_a_family_has_the_judge_of_its_name(family):
 
 
 def test_a_family_without_a_judge_says_which_have_one():
-    with pytest.raises(LookupError, match="no judge for the family 'seeds'; there are judges for: greedy, liveness, logprobs, parameters, sampling"):
+    with pytest.raises(
+        LookupError, match="no judge for the family 'seeds'; there are judges for: greedy, liveness, logprobs, parameters, sampling"
+    ):
         judge.of(Family.SEEDS)
 
 
