@@ -198,9 +198,13 @@ def markdown(run: Mapping[str, JSON], builds: Sequence[Build]) -> list[str]:
 def _row(run: Mapping[str, JSON], build: Build) -> tuple[str, str, str, str, str]:
     caught = [(family, one) for family, found in _by_family(run, build).items() for one in found if _is_red(one)]
     families = list(dict.fromkeys(family for family, _ in caught))
-    names = list(dict.fromkeys(name for _, one in caught if (name := str(one["verdict"]["names"]))))  # type: ignore[index,call-overload]
+    names = list(dict.fromkeys(_cut(name) for _, one in caught if (name := str(one["verdict"]["names"]))))  # type: ignore[index,call-overload]
     tokens = [f"{one['workload']} {figures['tokens_to_alarm']:.0f}" for _, one in caught if "tokens_to_alarm" in (figures := _figures(one))]
     return (build.fault, build.drafter, ", ".join(families) or "nothing", "; ".join(names) or "-", ", ".join(tokens) or "-")
+
+
+def _cut(name: str, most: int = 80) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _by_family(run: Mapping[str, JSON], build: Build) -> dict[str, list[Mapping[str, JSON]]]:

@@ -156,14 +156,15 @@ def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observ
 
     A fault that is everywhere pays before any rejection as elsewhere: its share of the tokens, d nats of the wealth, give or take
     sqrt(2 d), because a log likelihood ratio varies by twice its mean. Where less is missing the fault may well be everywhere. Tokens
-    of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
+    of the prefill do not count: nothing was drafted for them, so they may be right under any fault. Without the draft's law who holds
+    most elsewhere has guessed, and early tokens differ from late ones by more than chance: then the state has to be decisively ahead.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
     if state is None or not elsewhere:
         return max(bettors, key=held)
     first = max(elsewhere, key=held)
-    if first.fault not in EVERYWHERE:
+    if first.fault not in EVERYWHERE or observed.q is None:
         return state if held(state) - held(first) > DECISIVE else first
     before = float((~observed.places.rejected_before & (observed.places.drafted > 0)).mean())
     due = max(0.0, first.log_wealth) * before

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge.naming import name
+from pytest_specdec.judge.naming import Acceptance, name
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import Bettor, settled
@@ -14,13 +14,17 @@ from pytest_specdec.stats.simulation import RIGHT, simulate
 STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
 
 
-def observed(asked=None, before=0.1, drafted=3):
-    """Ten tokens' worth of everything, a share of them ``before`` any rejection; no draft law."""
+SEEN = Acceptance(slots=100, accepted=50, expected=0.5, repeated=None, excess={})
+"""Acceptance as it should be."""
+
+
+def observed(asked=None, before=0.1, drafted=3, *, known=True):
+    """Ten tokens' worth of everything, a share of them ``before`` any rejection."""
     random = np.random.default_rng(1)
     bank = zipf(random, positions=20, vocabulary=64, atoms=5)
     seen = simulate(bank if asked is None else asking(bank, asked), RIGHT, random, runs=1, answers=10, tokens=10, k=3)
     behind = np.arange(100) >= 100 * before
-    return replace(seen, q=None, places=replace(seen.places, rejected_before=behind, drafted=np.full(100, drafted)))
+    return replace(seen, q=seen.q if known else None, places=replace(seen.places, rejected_before=behind, drafted=np.full(100, drafted)))
 
 
 def bettor(fault, wealth, words="b", weight=1.0):
@@ -37,12 +41,18 @@ def bettor(fault, wealth, words="b", weight=1.0):
 ])  # fmt: skip
 def test_a_fault_is_behind_rejections_only_where_too_little_was_paid_before(everywhere, behind, named):
     book = settled([bettor(Fault.TEMPERATURE, everywhere), bettor(Fault.STATE, behind)])
-    assert name(book, observed(), None) == named
+    assert name(book, observed(), SEEN) == named
+
+
+@pytest.mark.parametrize("behind, named", [(98.5, TILTED), (101.0, TILTED), (104.0, STATE)])
+def test_without_the_drafts_law_the_state_has_to_be_decisively_ahead(behind, named):
+    book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, behind)])
+    assert name(book, observed(known=False), None) == named
 
 
 def test_tokens_for_which_nothing_was_drafted_owe_nothing():
     book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, 98.5)])
-    assert (name(book, observed(drafted=3), None), name(book, observed(drafted=0), None)) == (STATE, TILTED)
+    assert (name(book, observed(drafted=3), SEEN), name(book, observed(drafted=0), SEEN)) == (STATE, TILTED)
 
 
 def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_decisively_ahead():
