@@ -13,10 +13,19 @@ from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL, COPY
 
 # Eight prompts and more are asked again, with another seed: an answer that comes again was not drawn on its own.
-OPEN = ALL.sampled(temperature=1.0, max_tokens=64, requests=320, prompts=48, concurrency=32, take={Depth.SMOKE: 20, Depth.STANDARD: 56})
+OPEN = ALL.sampled(
+    version=2, temperature=1.0, max_tokens=64, requests=320, prompts=48, concurrency=32, take={Depth.SMOKE: 20, Depth.STANDARD: 56}
+)
 # Here the answers report log-probabilities, elsewhere not: being asked for them has switched drafting off before.
 NUCLEUS = ALL.sampled(
-    temperature=1.0, top_p=0.9, max_tokens=64, requests=320, logprobs=1, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24}
+    version=2,
+    temperature=1.0,
+    top_p=0.9,
+    max_tokens=64,
+    requests=320,
+    logprobs=1,
+    concurrency=32,
+    take={Depth.SMOKE: 0, Depth.STANDARD: 24},
 )
 # Drafters that copy speak up where the text repeats itself: cool, and on prompts that ask for it.
 COOL = COPY.sampled(temperature=0.6, max_tokens=64, requests=160, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24})
