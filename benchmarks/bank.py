@@ -172,7 +172,7 @@ def load(path: Path, kind: str) -> Bank:
     ids, draft_ids = arrays["ids"].astype(np.int64), arrays["draft_ids"].astype(np.int64)
     everywhere = np.ones(len(ids), dtype=bool)
     q, drafted = {
-        "model": lambda: (mapped(draft, draft_ids, ids, law.p), everywhere),
+        "model": lambda: (mapped(draft.p, draft_ids, ids, law.p), everywhere),
         "greedy": lambda: (one_hot(index_of(draft_ids[:, 0], ids), ids.shape[1] + 1), everywhere),
         "ngram": lambda: (one_hot(index_of(arrays["proposed"].astype(np.int64), ids), ids.shape[1] + 1), arrays["proposed"] >= 0),
     }[kind]()

@@ -24,7 +24,7 @@ from pytest_specdec.stats.simulation import RIGHT, Bank, Rules, simulate
 
 if TYPE_CHECKING:
     from pytest_specdec.reference.model import Model
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.laws import Floats, Ints, Law
 
 VOCABULARY = 128
 """The laws are cut to their most probable tokens: the whole of them is one of the forms, and the dearest."""
@@ -199,10 +199,13 @@ def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats) -> O
     )
     adjustment = _adjustment(moved[rows], place, atoms) if form.bias else None
     law = requested(raw, replace(form.wish(len(rows)), adjustment=adjustment))
+    q, q_unasked = _draft_laws(laws, form, arm, rows, law) if arm.drafts else (None, None)
     return Observed(
         law=law,
         ids=ids,
-        q=_draft_law(laws, form, arm, rows, law.p) if arm.drafts else None,
+        q=q,
+        q_unasked=q_unasked,
+        kept=drawn.kept if arm.drafts else None,
         drafted=np.full(len(rows), bool(arm.drafts)),
         places=drawn.places,
         k=K,
@@ -225,15 +228,16 @@ def _adjustment(moved: Floats, place: Ints, atoms: int) -> Adjustment:
     )
 
 
-def _draft_law(laws: Laws, form: Form, arm: Arm, rows: Ints, p: Floats) -> Floats:
-    """Return the draft's law as the judge has it: its own atoms, processed as asked, biases left out."""
+def _draft_laws(laws: Laws, form: Form, arm: Arm, rows: Ints, baseline: Law) -> tuple[Floats, Floats]:
+    """Return the draft's law as the judge has it, its own atoms processed as asked, biases left out, and the same unprocessed."""
     order, ids = laws.draft_order[rows, : form.atoms], laws.ids[rows, : form.atoms]
     own = laws.ids[rows[:, None], order]
     if arm.drafts != "model":
-        return one_hot(np.where((ids == own[:, :1]).any(axis=1), (ids == own[:, :1]).argmax(axis=1), ids.shape[1]), ids.shape[1] + 1)
+        sure = one_hot(np.where((ids == own[:, :1]).any(axis=1), (ids == own[:, :1]).argmax(axis=1), ids.shape[1]), ids.shape[1] + 1)
+        return sure, sure
     logprobs = laws.draft_logprobs[rows[:, None], order]
     law = requested(Raw(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), form.wish(len(rows)))
-    return mapped(law, own, ids, p)
+    return mapped(law.p, own, ids, baseline.p), mapped(law.unasked, own, ids, baseline.unasked)
 
 
 def asked_again(laws: Laws, random: np.random.Generator, *, prompts: int, answers: int, tokens: int, temperature: float) -> Observed:

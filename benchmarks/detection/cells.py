@@ -84,6 +84,8 @@ class Table:
         """Return what the panel is paid."""
         if knows == NONE:
             return self.grid(kind, SURROGATE, windows=windows).without_guesses
+        if knows == EXACT and not windows:
+            return self.grid(kind, EXACT, windows=True).without_windows
         key = (kind if knows == EXACT else "", knows, windows)
         if key not in self.grids:
             self.grids[key] = grid(self.bank(kind), knows, windows=windows, k=self.k)
@@ -123,7 +125,7 @@ def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, o
         if knows == EXACT:
             some = replace(runs, trace=runs.trace.part(slice(0, scale.named * runs.answers)))
             named = _naming(some, panel, alarms[: scale.named], windows=windows)
-            way |= {when: _told(one, kind, counted) for when, counted in named.items()}
+            way |= {when: _told(one, kind, counted, windows=windows) for when, counted in named.items()}
         ways[mode_name(knows, windows=windows)] = way
     return found | {"ways": ways}
 
@@ -177,10 +179,10 @@ def _naming(runs: Runs, panel: Grid, alarms: Floats, *, windows: bool) -> dict[s
     }
 
 
-def _told(one: Planted, kind: str, counted: Counter[str]) -> dict[str, object]:
+def _told(one: Planted, kind: str, counted: Counter[str], *, windows: bool) -> dict[str, object]:
     return {
         "named": counted.total(),
-        "family": sum(count for name, count in counted.items() if one.names_family(name, kind)),
-        "rule": sum(count for name, count in counted.items() if one.names_rule(name, kind)) if one.rule else None,
+        "family": sum(count for name, count in counted.items() if one.names_family(name, kind, windows=windows)),
+        "rule": sum(count for name, count in counted.items() if one.names_rule(name, kind)) if one.rule and windows else None,
         "names": dict(counted.most_common()),
     }

@@ -21,6 +21,7 @@ from pytest_specdec.stats.alternatives import (
     unnormalised,
 )
 from pytest_specdec.stats.bank import Asked
+from pytest_specdec.stats.panel import RATIO_UNASKED
 from pytest_specdec.stats.simulation import FAULTS, Rules
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = ["ALL", "GREEDY", "MODEL", "Planted", "family_of"]
 
 MODEL, GREEDY = "model", "greedy"
 """Kinds of drafts: drawn from the draft model's law q; its favourite, a one-hot law."""
+AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
 PLAIN = Asked()
 COOLED = Asked(temperature=0.7)
 NUCLEUS = Asked(temperature=0.7, top_p=0.9)
@@ -55,14 +57,18 @@ class Planted:
         """Whether ``named`` tells what this server does; its size need not be right."""
         return named.startswith((*self.rule, *self.same) if kind == GREEDY else self.rule)
 
-    def names_family(self, named: str, kind: str) -> bool:
-        """Whether ``named`` is of the right family, or right by its rule."""
+    def names_family(self, named: str, kind: str, *, windows: bool = True) -> bool:
+        """Whether ``named`` is of the right family, or right by its rule; without ``windows`` what a verify step does is one family."""
+        if not windows and self.family in AT_A_STEP:
+            return family_of(named) is Fault.STEP
         return family_of(named) is self.family or (bool(self.rule) and self.names_rule(named, kind))
 
 
 def family_of(named: str) -> Fault:
     """Return the family of what the judge named."""
-    known = {one.name: one.fault for one in CATALOGUE} | {one.name: one.fault for one in BONUS}
+    known = {one.name: one.fault for one in (*CATALOGUE, *BONUS)} | {RATIO_UNASKED: Fault.RULE}
+    if named.startswith(Fault.STEP.value):
+        return Fault.STEP
     if named.endswith(" at the bonus"):
         return Fault.BONUS
     return known[named] if named in known else Fault(named)
@@ -141,7 +147,8 @@ ALL = (
     Planted(
         name="ratio on logits without the temperature 0.7",
         rules=Rules(accept=lambda p, q: ratio(tilted(0.7)(p, p), tilted(0.7)(q, q))),
-        family=Fault.LENIENT,
+        family=Fault.RULE,
+        rule=(RATIO_UNASKED,),
         asked=COOLED,
         kinds=(MODEL,),
     ),

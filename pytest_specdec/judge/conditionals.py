@@ -184,8 +184,11 @@ def _broken(answer: Answer, score: Score | None, wish: Asked) -> str:
 
 
 def _places(answer: Answer, draft: Drafting) -> Places:
-    windows, tokens = answer.choice.windows, len(answer.choice.token_ids)
-    return unplaced(tokens) if windows is None else placed(windows, tokens, lambda start: draft.drafted(answer, start))
+    tokens, told = len(answer.choice.token_ids), answer.choice.windows
+    windows = draft.windows(answer) if told is None else told
+    if windows is None:
+        return unplaced(tokens)
+    return replace(placed(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
 
 
 def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float) -> Observed:
@@ -205,6 +208,7 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         k=captured.pair.variant.draft.tokens,
         kept=None if view is None else view.kept,
         listed=None if view is None else view.listed,
+        q_unasked=None if view is None else view.q_unasked,
         vocabulary=vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),

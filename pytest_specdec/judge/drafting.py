@@ -41,6 +41,8 @@ class View:
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server that emits it at a draft slot had accepted it."""
     listed: Bools
     """[N, K+1], outcomes at which ``q`` is exact."""
+    q_unasked: Floats
+    """[N, K+1], ``q`` where nothing that the request asks for is done."""
 
 
 class Drafting(Protocol):
@@ -51,6 +53,9 @@ class Drafting(Protocol):
 
     def drafted(self, answer: Answer, start: int) -> int:
         """Return how many tokens were drafted for the window that begins after ``start`` emitted tokens."""
+
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:
+        """Return the window lengths that follow from the tokens of ``answer`` alone, the prefill's first; None where they do not."""
 
     def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:
         """Return the draft's law on the baseline's outcomes ``ids``; None where it is not known at all."""
@@ -82,6 +87,10 @@ class Unseen:
         """Every step drafts as many as the settings say."""
         return self._k
 
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's arguments
+        """Nothing follows from the tokens."""
+        return None
+
     def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
         """Nothing is known."""
         return None
@@ -101,6 +110,10 @@ class ServedDraft:
         """Every step drafts as many as the settings say."""
         return self._draft.tokens
 
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's arguments
+        """Left to the filter over the draft's law (stats/chances.py), which is sure where the draft is."""
+        return None
+
     def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
         """Return the draft's distribution processed as the request asks, or one-hot at its best token where it drafts greedily.
 
@@ -115,9 +128,11 @@ class ServedDraft:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = known.ids[:, 0]
             return certain(best, ids, law, _emitted(answers))
-        view = View(q=law.p.copy(), drafted=scored, kept=np.zeros(len(scored)), listed=np.zeros(law.p.shape, dtype=np.bool_))
+        none = np.zeros(law.p.shape, dtype=np.bool_)
+        view = View(q=law.p.copy(), drafted=scored, kept=np.zeros(len(scored)), listed=none, q_unasked=law.unasked.copy())
         own = requested(known, processing.at(scored))
-        view.q[scored] = mapped(own, known.ids, ids[scored], law.p[scored])
+        view.q[scored] = mapped(own.p, known.ids, ids[scored], law.p[scored])
+        view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], law.unasked[scored])
         view.kept[scored] = own.chosen / np.maximum(np.maximum(law.chosen[scored], own.chosen), TINY)
         view.listed[scored] = listed(known.ids, ids[scored])
         return view
@@ -133,7 +148,7 @@ def certain(tokens: Ints, ids: Ints, law: Law, emitted: Ints) -> View:
     q = one_hot(index_of(tokens, ids), law.p.shape[1])
     atoms = np.ones(q.shape, dtype=np.bool_)
     atoms[:, -1] = False
-    return View(q=q, drafted=tokens >= 0, kept=(tokens == emitted).astype(np.float64), listed=atoms)
+    return View(q=q, drafted=tokens >= 0, kept=(tokens == emitted).astype(np.float64), listed=atoms, q_unasked=q)
 
 
 def _emitted(answers: Sequence[Answer]) -> Ints:
@@ -152,6 +167,16 @@ class PromptLookup:
     def drafted(self, answer: Answer, start: int) -> int:
         """Return the length of what prompt lookup proposes there."""
         return len(self._of(answer)[start][: self._draft.tokens])
+
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:
+        """Return what a correct server does with these drafts: it accepts as long as they are what it goes on to emit."""
+        emitted, start, found = answer.choice.token_ids, 1, [1]
+        while start < len(emitted):
+            draft = self._of(answer)[start][: self._draft.tokens]
+            length = 1 + next((at for at, token in enumerate(draft) if emitted[start + at : start + at + 1] != (token,)), len(draft))
+            found.append(min(length, len(emitted) - start))
+            start += length
+        return tuple(found)
 
     def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
         """Return one-hot laws at the tokens of the window's own draft; where windows are unknown, as if one began at every token."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats.alternatives import CATALOGUE, GENERIC, Fault, ratio
+from pytest_specdec.stats.chances import CLEAN, PLAIN
 from pytest_specdec.stats.drafts import Split, overlap
+from pytest_specdec.stats.panel import RATIO_UNASKED, accepts_unasked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_specdec.stats.alternatives import Alternative
     from pytest_specdec.stats.betting import Bettor, Book
     from pytest_specdec.stats.laws import Bools, Floats, Ints
     from pytest_specdec.stats.panel import Observed
@@ -46,6 +47,8 @@ class Acceptance:
     """Rejections whose recovered token was the rejected draft token; None where the draft token is not known."""
     excess: Mapping[str, float]
     """By fault of the catalogue: how much more often than expected it would have accepted."""
+    unsure: float = 0.0
+    """Mean mass of outcomes whose probability is only estimated, 0..1: so much may ``expected`` be off."""
 
     @property
     def observed(self) -> float:
@@ -59,7 +62,7 @@ class Acceptance:
 
     @property
     def _tolerance(self) -> float:
-        return max(MARGIN, STANDARD_ERRORS * sqrt(self.expected * (1.0 - self.expected) / self.slots))
+        return max(MARGIN, STANDARD_ERRORS * sqrt(self.expected * (1.0 - self.expected) / self.slots)) + self.unsure
 
     def allows(self, bettor: Bettor) -> bool:
         """Whether ``bettor``'s fault would have left acceptance and recovered tokens as they were observed.
@@ -89,14 +92,14 @@ class Acceptance:
 
 
 def acceptance(observed: Observed) -> Acceptance | None:
-    """Return what became of the draft tokens; None without windows or without the draft's law.
+    """Return what became of the draft tokens; None without the draft's law or without windows that the server told.
 
     Expected is ``sum min(p, q)`` over the tokens that both laws list. Of the rest only the masses are known: there ``p(rest)`` times
     the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. A draft that is certain of a token in the
     tail overlaps by half the last atom. The last token of an answer is left out: a limit may have cut its window.
     """
     slots = observed.places.draft_slot & observed.drafted & ~observed.places.last
-    if observed.q is None or observed.kept is None or observed.listed is None or not slots.any():
+    if observed.q is None or observed.kept is None or observed.listed is None or observed.places.implied or not slots.any():
         return None
     p, q = observed.law.p[slots], observed.q[slots]
     rejected, kept = observed.places.ended[slots], observed.kept[slots]
@@ -107,12 +110,19 @@ def acceptance(observed: Observed) -> Acceptance | None:
         accepted=int((~rejected).sum()),
         expected=float(expected.mean()),
         repeated=int((rejected & (kept == 1.0)).sum()) if certain else None,
-        excess={one.name: _excess(one, Split.of(p, q)) for one in CATALOGUE},
+        excess=_excesses(observed, slots),
+        unsure=float(np.where(observed.law.core[slots], 0.0, p).sum(axis=1).mean()),
     )
 
 
-def _excess(one: Alternative, split: Split) -> float:
-    return float((split.q * (one.accept(split.p, split.q) - ratio(split.p, split.q))).sum(axis=1).mean())
+def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
+    assert observed.q is not None
+    split = Split.of(observed.law.p[slots], observed.q[slots])
+    accepts = {one.name: one.accept(split.p, split.q) for one in CATALOGUE}
+    if observed.q_unasked is not None:
+        accepts[RATIO_UNASKED] = accepts_unasked(observed)[slots]
+    right = ratio(split.p, split.q)
+    return {name: float((split.q * (accept - right)).sum(axis=1).mean()) for name, accept in accepts.items()}
 
 
 def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -> Floats:
@@ -125,10 +135,11 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
 
 TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
+AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
 DECISIVE = log(8.0)
 """By how much one bettor must be ahead of another that is the likelier a priori."""
-SHORT = 1.8
+SHORT = 2.0
 """Standard deviations by which what a fault pays before any rejection must fall short of its due before it is not everywhere."""
 
 
@@ -143,7 +154,14 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
         if not allowed and seen.repeats:
             return Fault.RESIDUAL.value
         first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
-    return _called(_tempered(first, book, observed))
+    found = _tempered(first, book, observed)
+    told = bool(observed.places.known.any()) and not observed.places.implied
+    return _called(found) if told or found.fault not in AT_A_STEP else _untold(found)
+
+
+def _untold(bettor: Bettor) -> str:
+    """Return what there is to say of a wrong verify step whose windows nobody told: acceptance, recovery and bonus look alike."""
+    return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {bettor.name}"
 
 
 def _never_rejected(observed: Observed) -> bool:
@@ -157,16 +175,18 @@ def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observ
     A fault that is everywhere pays before any rejection as elsewhere: its share of the tokens, d nats of the wealth, give or take
     sqrt(2 d), because a log likelihood ratio varies by twice its mean. Where less is missing the fault may well be everywhere. Tokens
     of the prefill do not count: nothing was drafted for them, so they may be right under any fault. Without the draft's law who holds
-    most elsewhere has guessed, and early tokens differ from late ones by more than chance: then the state has to be decisively ahead.
+    most elsewhere has guessed, and early tokens differ from late ones by more than chance; and where the windows themselves are chances,
+    who stakes a part loses less than its share: then the state has to be decisively ahead.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
     if state is None or not elsewhere:
         return max(bettors, key=held)
     first = max(elsewhere, key=held)
-    if first.fault not in EVERYWHERE or observed.q is None:
+    at = observed.stands.at
+    if first.fault not in EVERYWHERE or observed.q is None or not np.isin(at, (0.0, 1.0)).all():
         return state if held(state) - held(first) > DECISIVE else first
-    before = float((~observed.places.rejected_before & (observed.places.drafted > 0)).mean())
+    before = float(at[:, :PLAIN, CLEAN].sum(axis=1).mean())
     due = max(0.0, first.log_wealth) * before
     return state if first.log_wealth - state.log_wealth < due - SHORT * sqrt(2.0 * due) else first
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.alternatives import Fault, leak, tilt_name, tilted
-from pytest_specdec.stats.panel import catalogue_tables, draft_share
+from pytest_specdec.stats.panel import catalogue_tables
 from pytest_specdec.stats.sensitivity import Growth, growth
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
     if observed.q is None:
         return
     bets = [(one.name, table) for one, _, table in catalogue_tables(observed) if one.fault is Fault.LENIENT]
-    share = draft_share(observed, observed.q, observed.drafted)[:, None]
+    share = (observed.stands.draft * observed.drafted)[:, None]
     p = observed.law.p
     for size in LEAKS:
         truth = share * leak(size)(p, observed.q) + (1.0 - share) * p

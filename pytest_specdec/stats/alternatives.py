@@ -42,6 +42,7 @@ class Fault(StrEnum):
     RULE = "acceptance rule"
     RESIDUAL = "recovered token"
     BONUS = "bonus token"
+    STEP = "verification of draft tokens"
     TEMPERATURE = "temperature or truncation"
     TAIL = "improbable tokens"
     ORDER = "order of token ids (inverse CDF, reused random numbers)"
@@ -122,8 +123,12 @@ def inverted(p: Floats, q: Floats) -> Floats:
 
 
 def typical(p: Floats, _: Floats) -> Floats:
-    """Accept where ``p(x) > min(.09, .3 exp(-H(p)))`` (Medusa, arXiv 2401.10774; the defaults are vLLM's)."""
-    entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=1, keepdims=True)
+    """Accept where ``p(x) > min(.09, .3 exp(-H(p)))`` (Medusa, arXiv 2401.10774; the defaults are vLLM's).
+
+    The tail counts as many tokens, each half as probable as the last atom: no best token is less probable than ``exp(-H)``.
+    """
+    each = np.concatenate([p[:, :-1], np.minimum(_last(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
+    entropy = -(p * np.log(np.where(each > 0, each, 1.0))).sum(axis=1, keepdims=True)
     return np.asarray(p > np.minimum(0.09, 0.3 * np.exp(-entropy)), dtype=np.float64)
 
 
@@ -186,13 +191,18 @@ def tilted(power: float) -> Shape:
 
     def law(p: Floats, _q: Floats) -> Floats:
         atoms = p[:, :-1]
-        last = np.where(atoms > 0, atoms, 1.0).min(axis=1) / 2.0
+        last = _last(atoms) / 2.0
         # A tail that is nothing but slack has no tokens that a temperature could raise.
         rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
         weight = np.concatenate([atoms**power, rest[:, None]], axis=1)
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
     return law
+
+
+def _last(atoms: Floats) -> Floats:
+    """Return the least probable of ``atoms`` [N, K] that has any probability, [N]."""
+    return np.asarray(np.where(atoms > 0, atoms, 1.0).min(axis=1))
 
 
 def tilt_name(power: float) -> str:
@@ -268,7 +278,7 @@ BONUS = (
 GENERIC = (
     *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, law=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
     *(Alternative(name=f"mass beyond the 0.9 nucleus times {c:g}", fault=Fault.TEMPERATURE, law=beyond_nucleus(c)) for c in (0.5, 1.5)),
-    *(Alternative(name=f"{share:.0%} greedy", fault=Fault.TEMPERATURE, law=greedy(share)) for share in (0.02, 0.2, 0.9)),
+    *(Alternative(name=f"{share:.0%} greedy", fault=Fault.TEMPERATURE, law=greedy(share)) for share in (0.02, 0.2, 1.0)),
     *(Alternative(name=f"{share:.0%} anything but the best", fault=Fault.TAIL, law=without_best(share)) for share in (0.02, 0.15)),
     Alternative(name="2% beyond the atoms", fault=Fault.TAIL, law=tail(0.02)),
 )

@@ -55,11 +55,18 @@ class Bank:
     asked: Asked = PLAIN
     raw: Floats | None = None
     """[B, K+1], the baseline's law with nothing asked of it; None where ``p`` is that."""
+    raw_q: Floats | None = None
+    """[B, K+1], the draft's; None where ``q`` is that."""
 
     @property
     def unasked(self) -> Floats:
         """The baseline's law at temperature 1, nothing truncated, [B, K+1]."""
         return self.p if self.raw is None else self.raw
+
+    @property
+    def unasked_q(self) -> Floats:
+        """The draft's law at temperature 1, nothing truncated, [B, K+1]."""
+        return self.q if self.raw_q is None else self.raw_q
 
     def __len__(self) -> int:
         return len(self.p)
@@ -71,7 +78,7 @@ def asking(bank: Bank, asked: Asked) -> Bank:
     The tail is taken for equally probable tokens, as many as the vocabulary has beyond the atoms, so the laws are known whole.
     """
     p, q = (law if (law.max(axis=1) == 1.0).all() else _asked(law, asked, bank.vocabulary - bank.ids.shape[1]) for law in (bank.p, bank.q))
-    return replace(bank, p=p, q=q, asked=asked, raw=bank.p)
+    return replace(bank, p=p, q=q, asked=asked, raw=bank.p, raw_q=bank.q)
 
 
 def _asked(law: Floats, asked: Asked, beyond: int) -> Floats:

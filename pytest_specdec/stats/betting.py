@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Fault
     from pytest_specdec.stats.laws import Bools, Floats, Law
 
-__all__ = ["Bettor", "Book", "at_outcome", "mixture", "pointwise", "settled", "table", "violations"]
+__all__ = ["Bettor", "Book", "at_outcome", "mixture", "pointwise", "settled", "table", "unasked", "violations", "weighed"]
 
 RESERVE = 0.05
 """Share of p in every bet: one surprising token cannot bankrupt a bettor."""
+TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,24 +80,52 @@ def table(law: Law, m: Floats, noise: float | None = None) -> Floats:
     """Return the log payoffs [N, K+1] of a bettor with view ``m`` [N, K+1] for every outcome.
 
     Inside the core both laws are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean is one
-    whatever the true mass of the core is. Independent noise of standard deviation s in the log-probabilities makes the average law
+    whatever the true mass of the core is. Where violations have a share mu of ``m`` beyond their bound B, they pay ``mu/B`` and
+    everything else ``(1-mu)/(1-B)`` times that: the bet against the correct server that is hardest to beat, one that emits them with
+    probability B; a rarer one costs the bettor only (Huber 1965, the least favourable law).
+
+    Independent noise of standard deviation s in the log-probabilities makes the average law
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``
     (facts/statistics.md section 2), s being ``noise`` or else the law's own. The tail atom counts as many small tokens there.
     """
     noise = law.noise if noise is None else noise
+    rare, elsewhere = _outside(law, m)
     p, m = _conditioned(law.p, law.core), _conditioned(m, law.core)
     m = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * p + (1.0 - RESERVE) * m, p)
+    widening = _widening(p, m, noise)
+    bets = law.core & (p > 0)
+    inside = np.where(bets, np.log(np.where(bets, m, 1.0)) - np.log(np.where(bets, p, 1.0)) - np.log(widening), 0.0)
+    return np.where(law.violation, rare, inside + elsewhere)
+
+
+def _widening(p: Floats, m: Floats, noise: float) -> Floats:
+    """Return what payoffs are divided by, [N, 1], for a view ``m`` of a law ``p`` that is known up to ``noise``."""
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     flattening = np.concatenate([concentration - p[:, :-1], concentration], axis=1)
-    widening = 1.0 + noise**2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True))
-    bets = law.core & (p > 0)
-    return np.where(bets, np.log(np.where(bets, m, 1.0)) - np.log(np.where(bets, p, 1.0)) - np.log(widening), 0.0)
+    return np.asarray(1.0 + noise**2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True)))
+
+
+def _outside(law: Law, m: Floats) -> tuple[Floats, Floats]:
+    """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 where it sees no more of them than allowed."""
+    bound = np.where(law.violation.any(axis=1), law.violation_bound, 1.0)
+    share = np.where(law.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
+    share = RESERVE * bound + (1.0 - RESERVE) * share
+    bets = (share > bound) & (bound < 1.0)
+    rare = np.where(bets, np.log(np.where(bets, share / np.where(bets, bound, 1.0), 1.0)), 0.0)
+    elsewhere = np.where(bets, np.log1p(-np.where(bets, share, 0.0)) - np.log1p(-np.where(bets, bound, 0.0)), 0.0)
+    return rare[:, None], elsewhere[:, None]
 
 
 def _conditioned(law: Floats, core: Bools) -> Floats:
     inside = np.where(core, law, 0.0)
     mass = inside.sum(axis=1, keepdims=True)
     return np.asarray(inside / np.where(mass > 0, mass, 1.0))
+
+
+def weighed(log_payoffs: Floats, chance: Floats) -> Floats:
+    """Return the log payoffs ``ln(1 - c + c e)`` of a bettor that stakes the share ``chance`` [N] of its wealth, told before."""
+    partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
+    return np.where(chance >= 1.0, log_payoffs, partly)
 
 
 def at_outcome(log_payoffs: Floats, law: Law) -> Floats:
@@ -116,6 +145,18 @@ def pointwise(law: Law, share: float, vocabulary: int, noise: float | None = Non
     concentration = (law.p[:, :-1] ** 2).sum(axis=1)
     widening = 1.0 + noise**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
     return np.where(known, np.log(payoff) - np.log(widening), 0.0)
+
+
+def unasked(law: Law) -> Floats:
+    """Return the log payoffs [N] of a bettor on the raw law, as if nothing that the request asks for were done.
+
+    Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the tail: an upper bound of p(x)
+    serves, and a raw probability that is not told counts as 0. Under truncation as :func:`table`.
+    """
+    listed = at_outcome(table(law, law.unasked), law)
+    whole = np.isfinite(law.chosen_bound) & (law.chosen_bound > 0)
+    payoff = RESERVE + (1.0 - RESERVE) * law.chosen_unasked / np.where(whole, law.chosen_bound, 1.0)
+    return np.where(whole, np.log(payoff) - np.log(_widening(law.p, law.unasked, law.noise))[:, 0], listed)
 
 
 def violations(law: Law, share: float) -> Floats:

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
+    from pytest_specdec.stats.laws import Bools, Floats, Ints
 
 __all__ = ["Split", "favourite", "hidden_bonus", "index_of", "listed", "mapped", "merged", "one_hot", "overlap"]
 
 
-def mapped(draft: Law, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
+def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     """Return the draft's law on the baseline's outcomes, [N, K+1].
 
-    ``draft`` is over its own atoms ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. An atom that the draft lists
-    has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft lists and the
-    baseline does not belongs to the tail atom.
+    ``draft`` [N, J+1] is over its own atoms ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. An atom that the
+    draft lists has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft lists
+    and the baseline does not belongs to the tail atom.
     """
     same = _same(ids, draft_ids)
     listed = same.any(axis=2)
-    known = np.where(listed, (same * draft.p[:, None, :-1]).sum(axis=2), 0.0)
+    known = np.where(listed, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
     unlisted = np.concatenate([np.where(listed, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
     weight = unlisted.sum(axis=1, keepdims=True)
-    share = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft.p[:, -1:]
+    share = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft[:, -1:]
     q = share + np.concatenate([known, np.zeros((len(p), 1))], axis=1)
     q[:, -1] += np.maximum(1.0 - q.sum(axis=1), 0.0)
     return np.asarray(q / q.sum(axis=1, keepdims=True))

@@ -92,6 +92,10 @@ class Law:
     """[N], probability of the emitted token itself; an estimate where ``p`` is."""
     chosen_bound: Floats
     """[N], upper bound on the probability of the emitted token itself; inf where truncation leaves none."""
+    unasked: Floats
+    """[N, K+1], the raw law: what is emitted where nothing that the request asks for is done."""
+    chosen_unasked: Floats
+    """[N], the raw probability of the emitted token itself; 0 where it is not told."""
     noise: float = NOISE
     """Of the scores, in nats of log-ratio: what the null is widened for."""
 
@@ -243,7 +247,16 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
         outcome=outcome,
         chosen=np.where(moved.guessed, known / 2.0, known),
         chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
+        unasked=_unasked(raw),
+        chosen_unasked=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
     )
+
+
+def _unasked(raw: Raw) -> Floats:
+    mass = np.exp(raw.logprobs)
+    tail = np.where(_whole(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
+    whole = np.concatenate([mass, tail[:, None]], axis=1)
+    return np.asarray(whole / whole.sum(axis=1, keepdims=True))
 
 
 def _place(moved: _Moved, outcome: Ints) -> Ints:

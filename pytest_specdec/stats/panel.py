@@ -10,6 +10,7 @@ import numpy as np
 from pytest_specdec.stats import alternatives, betting
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor
+from pytest_specdec.stats.chances import Chances, chances
 from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, merged, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.places import Places
 
-__all__ = ["Observed", "bettors", "catalogue_tables", "draft_share"]
+__all__ = ["RATIO_UNASKED", "Observed", "accepts_unasked", "bettors", "catalogue_tables"]
 
 WIDEST_VOCABULARY = 2**18
 """Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
 SURROGATE = " of the baseline's favourite"
-STATEWISE: tuple[tuple[str, Callable[[Places], Bools]], ...] = (
-    (" right after a rejection", lambda places: places.after_rejection),
-    (" once a draft was rejected", lambda places: places.rejected_before),
+UNASKED = "temperature, top-k and top-p ignored"
+RATIO_UNASKED = "ratio without temperature, top-k and top-p"
+STATEWISE: tuple[tuple[str, Callable[[Chances], Floats]], ...] = (
+    (" right after a rejection", lambda stands: stands.after_rejection),
+    (" once a draft was rejected", lambda stands: stands.rejected_before),
 )
 
 WITH_DRAFT_LAW = {
@@ -72,6 +75,8 @@ class Observed:
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
     listed: Bools | None = None
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
+    q_unasked: Floats | None = None
+    """[N, K+1], the draft's law where nothing that the request asks for is done; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
     ends: Bools | None = None
@@ -87,29 +92,33 @@ class Observed:
         return len(self.law.outcome)
 
     @property
+    def stands(self) -> Chances:
+        """Where in their windows the tokens stand, as far as windows or the draft's law tell."""
+        return chances(self.places, self.kept, self.drafted, self.k)
+
+    @property
+    def slots_told(self) -> bool:
+        """Whether anything tells where tokens stand."""
+        return self.q is not None or bool(self.places.known.any())
+
+    @property
     def size(self) -> int:
         """The vocabulary's size, or what is taken for it."""
         return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)
 
 
-def draft_share(observed: Observed, q: Floats, drafted: Bools) -> Floats:
-    """Return the chance [N] that a token was drawn at a draft slot: 0 or 1 where windows are known, by the overlap where they are not."""
-    hidden = 1.0 - hidden_bonus(overlap(observed.law.p, q), observed.k, drafted)
-    return np.where(observed.places.known, observed.places.draft_slot & drafted, hidden)
-
-
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
     """Return everybody who bets on ``observed``, weights not yet scaled."""
     shares = WITHOUT_DRAFT_LAW if observed.q is None else WITH_DRAFT_LAW
-    generic = tuple(_generic(observed))
+    generic, stands = tuple(_generic(observed)), observed.stands
     groups = {
         "catalogue": tuple(_catalogue(observed)),
         "surrogate": tuple(_surrogate(observed)),
         "generic": generic,
         "order": tuple(_order(observed)),
-        "bonus": tuple(_bonus(observed)),
-        "bonus at large": tuple(_bonus_at_large(observed, generic)),
-        "state": tuple(_state(observed, generic)),
+        "bonus": tuple(_bonus(observed, stands)),
+        "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
+        "state": tuple(_state(observed, generic, stands)),
         "answers": tuple(_answers(observed)),
     }
     return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
@@ -119,16 +128,22 @@ def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, 
     """Yield every fault of the catalogue with its law and its bettor's log payoffs, both [N, K+1]; none without a draft law."""
     if observed.q is None:
         return
-    share = draft_share(observed, observed.q, observed.drafted)
+    p, share = observed.law.p, (observed.stands.draft * observed.drafted)[:, None]
     for one in CATALOGUE:
-        m = _mixed(one, observed.law.p, observed.q, share)
-        yield one, m, betting.table(observed.law, m)
+        m = _at_drafts(one, p, observed.q)
+        yield one, share * m + (1.0 - share) * p, betting.weighed(betting.table(observed.law, m), share)
 
 
-def _mixed(one: Alternative, p: Floats, q: Floats, share: Floats) -> Floats:
-    """Return ``(1 - f) m + f p``: the alternative where a draft was verified, p elsewhere."""
+def accepts_unasked(observed: Observed) -> Floats:
+    """Return the acceptance probabilities [N, K+2], on split outcomes, of a rule that takes the ratio of the laws before anything asked."""
+    assert observed.q_unasked is not None
+    split = Split.of(observed.law.unasked, observed.q_unasked)
+    return alternatives.ratio(split.p, split.q)
+
+
+def _at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
     split = Split.of(p, q)
-    return share[:, None] * merged(one.law(split.p, split.q)) + (1.0 - share[:, None]) * p
+    return merged(one.law(split.p, split.q))
 
 
 def _seated(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
@@ -144,6 +159,15 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
         return
     for one, _, table in catalogue_tables(observed):
         yield _seated(one.name, one.fault, betting.at_outcome(table, observed.law))
+    split = Split.of(observed.law.p, observed.q)
+    unasked = observed.law.p if observed.q_unasked is None else _ruled(split, accepts_unasked(observed))
+    share = observed.stands.draft * observed.drafted
+    yield _seated(RATIO_UNASKED, Fault.RULE, betting.weighed(_bet(observed, unasked), share))
+
+
+def _ruled(split: Split, accept: Floats) -> Floats:
+    """Return the law [N, K+1] of a server that accepts with chances ``accept`` [N, K+2] and recovers rightly."""
+    return merged(alternatives.verified(split.q, accept, alternatives.residual(split.p, split.q)))
 
 
 def _surrogate(observed: Observed) -> Iterator[Bettor]:
@@ -153,12 +177,14 @@ def _surrogate(observed: Observed) -> Iterator[Bettor]:
     known = observed.places.known
     share = np.where(known, observed.places.draft_slot, 1.0 - hidden_bonus(overlap(p, q), observed.k, np.ones(len(p), dtype=np.bool_)))
     for one in CATALOGUE:
-        yield _seated(one.name + SURROGATE, one.fault, _bet(observed, _mixed(one, p, q, share)), guessed=True)
+        paid = betting.weighed(_bet(observed, _at_drafts(one, p, q)), share)
+        yield _seated(one.name + SURROGATE, one.fault, paid, guessed=True)
 
 
 def _generic(observed: Observed) -> Iterator[Bettor]:
     for one in GENERIC:
         yield _seated(one.name, one.fault, _bet(observed, one.law(observed.law.p, observed.law.p)))
+    yield _seated(UNASKED, Fault.TEMPERATURE, betting.unasked(observed.law))
     for share in (0.005, 0.1, 0.4):
         yield _seated(f"{share:.1%} drawn evenly", Fault.TAIL, betting.pointwise(observed.law, share, observed.size))
     for share in (0.001, 0.01, 0.1):
@@ -174,38 +200,33 @@ def _order(observed: Observed) -> Iterator[Bettor]:
         )
 
 
-def _bonus(observed: Observed) -> Iterator[Bettor]:
+def _bonus(observed: Observed, stands: Chances) -> Iterator[Bettor]:
     """Bet at bonus slots only; where windows are hidden and q is known, everywhere, by the chance of a bonus."""
-    p, known = observed.law.p, bool(observed.places.known.any())
-    if not known and observed.q is None:
+    if not observed.slots_told:
         return
-    here = observed.places.bonus_slot
+    p = observed.law.p
     for one in BONUS:
         if observed.q is None and one.draft:
             continue
         q = p if observed.q is None else observed.q
-        if known:
-            place = here & observed.drafted if one.draft else here
-            yield _seated(one.name, one.fault, np.where(place, _bet(observed, one.law(p, q)), 0.0))
-        else:
-            chance = np.where(observed.drafted, 1.0 - draft_share(observed, q, observed.drafted), 0.0)
-            yield _seated(one.name, one.fault, _bet(observed, _mixed(one, p, q, chance)))
+        chance = stands.bonus * observed.drafted if one.draft else stands.bonus
+        yield _seated(one.name, one.fault, betting.weighed(_bet(observed, one.law(p, q)), chance))
 
 
-def _bonus_at_large(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
-    if not observed.places.known.any():
+def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> Iterator[Bettor]:
+    if not observed.slots_told:
         return
     for one in generic:
-        yield _seated(one.name + " at the bonus", Fault.BONUS, np.where(observed.places.bonus_slot, one.log_payoffs, 0.0))
+        yield _seated(one.name + " at the bonus", Fault.BONUS, betting.weighed(one.log_payoffs, stands.bonus))
 
 
-def _state(observed: Observed, generic: Iterable[Bettor]) -> Iterator[Bettor]:
+def _state(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> Iterator[Bettor]:
     """Bet behind rejections only: a stale cache entry may be overwritten by the next step, or stay for the rest of the answer."""
-    if not observed.places.known.any():
+    if not observed.slots_told:
         return
     for one in generic:
-        for words, here in STATEWISE:
-            yield _seated(one.name + words, Fault.STATE, np.where(here(observed.places), one.log_payoffs, 0.0))
+        for words, chance in STATEWISE:
+            yield _seated(one.name + words, Fault.STATE, betting.weighed(one.log_payoffs, chance(stands)))
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:

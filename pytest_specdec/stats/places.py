@@ -41,6 +41,8 @@ class Places:
     """[N], whether its window ended with it."""
     last: Bools
     """[N], whether it is the last token of its answer: a limit may have cut its window."""
+    implied: bool = False
+    """Whether the windows are those of a correct server with these drafts, not told by the server: nothing can be learnt from them."""
 
     @property
     def known(self) -> Bools:
@@ -104,4 +106,5 @@ def joined(parts: Sequence[Places]) -> Places:
         rejected_before=np.concatenate([part.rejected_before for part in parts]),
         ended=np.concatenate([part.ended for part in parts]),
         last=np.concatenate([part.last for part in parts]),
+        implied=any(part.implied for part in parts),
     )

@@ -250,6 +250,7 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
         k=k,
         kept=np.where(certain, np.where(certain, q.argmax(axis=1) == outcome, 0.0), ratio(own_draft, own)),
         listed=np.arange(width + 1)[None, :] < np.where(certain, width, width + 1)[:, None],
+        q_unasked=bank.unasked_q[rows],
         vocabulary=bank.vocabulary,
     )
 

@@ -24,7 +24,10 @@ def observed(asked=None, before=0.1, drafted=3, *, known=True):
     bank = zipf(random, positions=20, vocabulary=64, atoms=5)
     seen = simulate(bank if asked is None else asking(bank, asked), RIGHT, random, runs=1, answers=10, tokens=10, k=3)
     behind = np.arange(100) >= 100 * before
-    return replace(seen, q=seen.q if known else None, places=replace(seen.places, rejected_before=behind, drafted=np.full(100, drafted)))
+    places = replace(
+        seen.places, rejected_before=behind, after_rejection=behind & seen.places.after_rejection, drafted=np.full(100, drafted)
+    )
+    return replace(seen, q=seen.q if known else None, places=places)
 
 
 def bettor(fault, wealth, words="b", weight=1.0):
@@ -34,7 +37,8 @@ def bettor(fault, wealth, words="b", weight=1.0):
 @pytest.mark.parametrize("everywhere, behind, named", [
     (100.0, 90.0, TILTED),  # what is due before any rejection was paid
     (100.0, 96.0, TILTED),  # 4 of the 10 nats due, 6 short of them: 1.3 standard deviations
-    (100.0, 98.5, STATE),  # 8.5 short: 1.9 standard deviations
+    (100.0, 98.5, TILTED),  # 8.5 short: 1.9 standard deviations
+    (100.0, 99.5, STATE),  # 9.5 short: 2.1 standard deviations
     (100.0, 101.0, STATE),
     (10.0, 11.0, TILTED),  # too few tokens to tell
     (10.0, 14.0, STATE),
@@ -51,7 +55,7 @@ def test_without_the_drafts_law_the_state_has_to_be_decisively_ahead(behind, nam
 
 
 def test_tokens_for_which_nothing_was_drafted_owe_nothing():
-    book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, 98.5)])
+    book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, 99.5)])
     assert (name(book, observed(drafted=3), SEEN), name(book, observed(drafted=0), SEEN)) == (STATE, TILTED)
 
 

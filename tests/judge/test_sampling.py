@@ -48,8 +48,10 @@ def test_a_fault_at_the_bonus_is_told_from_one_at_the_draft():
 
 
 @pytest.mark.parametrize("kind, fault, named", [
-    ("model", "accept-all", "accept-all"),
-    ("model", "stale", "temperature or truncation"),
+    ("model", "accept-all", "verification of draft tokens, most like accept-all"),
+    ("greedy", "resample-from-p", "verification of draft tokens, most like resample from p"),
+    ("ngram", "accept-all", "accept-all"),  # every draft that prompt lookup implies was emitted
+    ("model", "stale", STALE),
     ("head", "accept-all", "temperature or truncation"),
 ])  # fmt: skip
 def test_without_windows_a_family_is_named_where_the_fault_cannot_be(kind, fault, named):

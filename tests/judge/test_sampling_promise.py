@@ -8,7 +8,7 @@ import pytest
 from pytest_specdec.judge.promise import Promise, promise
 from pytest_specdec.stats.alternatives import leak, tilted
 from pytest_specdec.stats.betting import mixture, settled
-from pytest_specdec.stats.panel import bettors, draft_share
+from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
 BARRIER = -np.log(6.25e-5)
@@ -39,7 +39,7 @@ def shown(observed, truth, seed=0):
 def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     observed = healthy(certain=certain, answers=answers)
     made = promise(observed, settled(bettors(observed)), BARRIER, "")
-    f = draft_share(observed, observed.q, observed.drafted)[:, None]
+    f = (observed.stands.draft * observed.drafted)[:, None]
     truth = f * leak(share)(observed.law.p, observed.q) + (1 - f) * observed.law.p
     seen = shown(observed, truth)
     promised = made.leaks[share]

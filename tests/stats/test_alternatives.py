@@ -87,10 +87,7 @@ def test_late_ids_are_worth_more_to_who_bets_on_them():
 
 
 def test_a_draft_law_is_carried_over_to_the_baselines_atoms():
-    class Draft:
-        p = np.array([[0.5, 0.2, 0.3]])
-
-    q = mapped(Draft, np.array([[7, 99]]), np.array([[5, 7, -1]]), np.array([[0.4, 0.3, 0.0, 0.2]]))
+    q = mapped(np.array([[0.5, 0.2, 0.3]]), np.array([[7, 99]]), np.array([[5, 7, -1]]), np.array([[0.4, 0.3, 0.0, 0.2]]))
     assert q[0] == pytest.approx([0.3 * 0.4 / 0.6, 0.5, 0.0, 0.2 + 0.3 * 0.2 / 0.6])
     assert listed(np.array([[7, 99]]), np.array([[5, 7, -1]])).tolist() == [[False, True, False, False]]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.stats.alternatives import Fault
-from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, violations
+from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, unasked, violations, weighed
 from pytest_specdec.stats.laws import Law, Processing, Raw, requested
 from pytest_specdec.stats.panel import Observed, bettors
 from pytest_specdec.stats.places import placed
@@ -19,7 +19,7 @@ def bettor(payoffs, weight=1.0, name="b", fault=Fault.TAIL, guessed=False):
     return Bettor(name=name, fault=fault, weight=weight, log_payoffs=LN(payoffs), guessed=guessed)
 
 
-def law_of(p, outcome, core=None, violation=None, bound=1e-4):
+def law_of(p, outcome, core=None, violation=None, bound=1e-4, raw=None):
     p = np.asarray(p, dtype=float)
     n = len(p)
     chosen = p[np.arange(n), outcome]
@@ -31,6 +31,8 @@ def law_of(p, outcome, core=None, violation=None, bound=1e-4):
         outcome=np.asarray(outcome),
         chosen=chosen,
         chosen_bound=chosen,
+        unasked=p if raw is None else np.asarray(raw),
+        chosen_unasked=chosen if raw is None else np.asarray(raw)[np.arange(n), outcome],
     )
 
 
@@ -88,6 +90,41 @@ def test_a_violation_pays_by_its_bound():
     assert np.exp(violations(law, 0.01)) == pytest.approx([0.99, 0.99 + 0.01 / 1e-4, 1.0])
 
 
+def test_a_view_of_violations_is_paid_by_their_bound_and_everything_else_pays_for_it():
+    """The view gives them .2 of its mass, .19 with the reserve: 1900 times the bound."""
+    law = law_of([[0.6, 0.3, 0.1, 0.0]], [0], core=[[True, True, False, False]], violation=[[False, False, False, True]])
+    paid = np.exp(table(law, np.array([[0.6, 0.1, 0.1, 0.2]]), noise=0.0))[0]
+    share = 0.05 * 1e-4 + 0.95 * 0.2
+    rest = (1 - share) / (1 - 1e-4)
+    inside = 0.05 + 0.95 * (np.array([0.6, 0.1]) / 0.7) / (np.array([0.6, 0.3]) / 0.9)
+    assert paid == pytest.approx([*(rest * inside), rest, share / 1e-4])
+
+
+@given(seed=st.integers(0, 2**32), mass=st.floats(0.0, 1.0), band=st.floats(0.0, 1.0))
+def test_no_view_of_violations_gains_whatever_their_mass_within_the_bound_and_that_of_the_band(seed, mass, band):
+    random = np.random.default_rng(seed)
+    p, m = random.dirichlet(np.ones(5), size=2)
+    bound = 0.2
+    law = law_of([p], [0], core=[[True, True, True, False, False]], violation=[[False] * 4 + [True]], bound=bound)
+    core = p[:3] / p[:3].sum()
+    truth = np.array([*((1 - mass * bound) * (1 - band) * core), (1 - mass * bound) * band, mass * bound])
+    assert truth @ np.exp(table(law, m[None, :]))[0] <= 1.0 + 1e-12
+
+
+def test_what_was_asked_and_not_done_is_seen_in_the_tokens_own_probabilities():
+    cooled = law_of([[0.9, 0.1]] * 2, [1, 0], raw=[[0.7, 0.3]] * 2)
+    assert np.exp(unasked(cooled)) == pytest.approx([0.05 + 0.95 * 3.0, 0.05 + 0.95 * 0.7 / 0.9], rel=2e-3)
+    cooled.chosen_unasked[0] = 0.0
+    assert unasked(cooled)[0] == pytest.approx(LN(0.05), rel=2e-3)
+    truncated = law_of([[0.9, 0.1, 0.0]], [2], core=[[True, False, False]], violation=[[False, False, True]], raw=[[0.5, 0.2, 0.3]])
+    truncated.chosen_bound[0] = np.inf
+    assert np.exp(unasked(truncated))[0] == pytest.approx((0.05 * 1e-4 + 0.95 * 0.3) / 1e-4)
+
+
+def test_who_stakes_a_part_keeps_the_rest():
+    assert np.exp(weighed(LN([4.0, 4.0, 0.5, 0.5]), np.array([0.0, 0.25, 0.5, 1.0]))) == pytest.approx([1.0, 1.75, 0.75, 0.5])
+
+
 def test_the_pointwise_bettor_bets_only_where_the_tokens_own_probability_is_bounded():
     law = law_of([[0.7, 0.3]] * 2, [1, 1])
     law.chosen_bound[1] = np.inf
@@ -109,6 +146,8 @@ def every_outcome(p, q, ids, places, *, temperature=1.0, top_k=0, top_p=1.0):
         law=requested(raw, asked),
         ids=raw.ids,
         q=np.repeat(q, outcomes, axis=0),
+        q_unasked=np.repeat(q[:, ::-1], outcomes, axis=0),
+        kept=np.linspace(0.0, 1.0, outcomes),
         drafted=np.ones(outcomes, dtype=bool),
         places=places(outcomes),
         k=3,
@@ -122,7 +161,7 @@ def whole(windows):
     def places(outcomes):
         one = placed(windows, sum(windows), lambda _start: 3)
         last = slice(-1, None)
-        fields = {name: np.repeat(getattr(one, name)[last], outcomes) for name in one.__slots__}
+        fields = {name: np.repeat(getattr(one, name)[last], outcomes) for name in one.__slots__ if name != "implied"}
         return type(one)(**fields)
 
     return places
@@ -149,8 +188,9 @@ def test_no_bettor_gains_on_average_under_the_law_itself(seed, certain, windows)
 @given(
     seed=st.integers(0, 2**32),
     asked=st.sampled_from([{"temperature": 0.6}, {"temperature": 1.7}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.7}]),
+    windows=st.sampled_from([(1, 1), (1, 4)]),
 )
-def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked):
+def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked, windows):
     """The tail is one token here, so the processed law is known in full."""
     random = np.random.default_rng(seed)
     p = -np.sort(-random.dirichlet(np.full(6, 0.4), size=1) - 1e-5, axis=1)
@@ -161,7 +201,8 @@ def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked):
     law = np.where(law.cumsum() - law < asked.get("top_p", 1.0), law, 0.0)
     law /= law.sum()
     ids = random.permutation(40)[None, :5]
-    for one in bettors(every_outcome(p, np.full((1, 6), 1 / 6), ids, whole((1, 4)), **asked)):
+    q = random.dirichlet(np.full(6, 0.4), size=1)
+    for one in bettors(every_outcome(p, q, ids, whole(windows), **asked)):
         assert law @ np.exp(one.log_payoffs) <= 1.0 + 1e-12, one.name
 
 

@@ -11,7 +11,7 @@ from pytest_specdec.stats.cuts import Weights, by_share
 from pytest_specdec.stats.laws import Processing, Raw, requested
 from pytest_specdec.stats.panel import Observed, bettors
 from pytest_specdec.stats.places import joined as all_places
-from pytest_specdec.stats.places import unplaced
+from pytest_specdec.stats.places import placed
 
 VOCABULARY = 60
 RANDOM = np.random.default_rng(11)
@@ -70,6 +70,12 @@ def judged(atoms=20, *, listed_only=False, vocabulary=VOCABULARY, penalties=None
     return ids, requested(raw, processing, noise=0.0)
 
 
+def at_slot(slot):
+    """The place of one token of the second window, three drafts long."""
+    whole = placed((1, 1, 4), 6, lambda _start: 3)
+    return type(whole)(**{name: getattr(whole, name)[[2 + slot]] for name in whole.__slots__ if name != "implied"})
+
+
 FORMS = [{}, {"atoms": 5}, {"atoms": VOCABULARY}, {"listed_only": True}, {"listed_only": True, "atoms": 5}]
 ASKED = [
     {},
@@ -93,9 +99,10 @@ ASKED = [
 ]
 
 
+@pytest.mark.parametrize("slot", [0, 3], ids=["draft", "bonus"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("asked", ASKED)
-def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, asked):
+def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, asked, slot):
     ids, law = judged(**form, **asked)
     truth = engine(**asked)
     observed = Observed(
@@ -103,7 +110,9 @@ def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, asked):
         ids=ids,
         q=np.roll(law.p, 1, axis=1),
         drafted=np.ones(VOCABULARY, dtype=np.bool_),
-        places=all_places([unplaced(1)] * VOCABULARY),
+        q_unasked=np.roll(law.unasked, 2, axis=1),
+        kept=np.ones(VOCABULARY),
+        places=all_places([at_slot(slot)] * VOCABULARY),
         k=3,
         vocabulary=VOCABULARY,
         ends=np.column_stack([ids % 7 == 0, np.zeros(VOCABULARY, dtype=np.bool_)]),

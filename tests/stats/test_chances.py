@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pytest_specdec.stats.chances import BONUS, CLEAN, DRAFT, EVER, PLAIN, SHORT, certain, chances, filtered
+from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.places import placed, unplaced
+from pytest_specdec.stats.simulation import RIGHT, emit, observe, zipf
+
+
+def spoken(*, sure):
+    """A correct server's answers, windows known, and the same with windows hidden."""
+    bank = zipf(np.random.default_rng(3), positions=500, vocabulary=128, atoms=20, certain=sure)
+    if sure:
+        bank.drafted[:] = True
+    trace = emit(bank, RIGHT, np.random.default_rng(4), answers=400, tokens=24, k=3)
+    return tuple(observe(bank, trace, k=3, windows=windows) for windows in (True, False))
+
+
+def test_known_windows_leave_no_doubt():
+    at = certain(placed((1, 4, 2, 1), 8, lambda start: 3 if start < 7 else 0)).at
+    cells = [(PLAIN, CLEAN), *[(DRAFT, CLEAN)] * 3, (BONUS, CLEAN), *[(DRAFT, CLEAN)] * 2, (PLAIN, SHORT)]
+    assert [(int(np.argwhere(each)[0, 0]), int(np.argwhere(each)[0, 1])) for each in at] == cells
+    assert at.sum() == len(cells)
+    assert certain(unplaced(3)).at.sum() == 0.0
+
+
+def test_a_draft_that_is_certain_tells_the_windows():
+    told, hidden = spoken(sure=True)
+    assert hidden.stands.at == pytest.approx(told.stands.at)
+
+
+def test_chances_come_true():
+    """Of the tokens that are given a chance of .2 to stand at the bonus, a fifth does, and so for every chance and every place."""
+    told, hidden = spoken(sure=False)
+    for true, said in ((told.stands.at[:, slot, state], hidden.stands.at[:, slot, state]) for slot in range(3) for state in range(3)):
+        edges = np.quantile(said, np.linspace(0.0, 1.0, 6))
+        for low, high in itertools.pairwise(edges):
+            here = (said >= low) & (said <= high)
+            error = np.sqrt(max(said[here].mean() * (1.0 - said[here].mean()), 1e-3) / here.sum())
+            assert abs(true[here].mean() - said[here].mean()) < 4.0 * error
+
+
+def test_a_tokens_own_fate_does_not_move_its_chances():
+    kept, last = np.full(8, 0.5), np.arange(8) == 7
+    drafted = np.ones(8, dtype=np.bool_)
+    plain = filtered(kept, drafted, last, 3).at
+    for token in range(8):
+        changed = kept.copy()
+        changed[token] = 0.0
+        assert filtered(changed, drafted, last, 3).at[: token + 1] == pytest.approx(plain[: token + 1])
+
+
+def test_a_new_answer_begins_anew_even_behind_one_that_is_cut_off():
+    kept, drafted = np.full(5, 0.5), np.ones(5, dtype=np.bool_)
+    at = filtered(kept, drafted, np.array([False, False, True, False, False]), 2).at
+    assert at[3] == pytest.approx(at[0])
+    assert at[4] == pytest.approx(at[1])
+
+
+def test_where_nothing_was_drafted_a_window_begins():
+    at = filtered(np.ones(4), np.array([True, True, False, True]), np.arange(4) == 3, 3).at
+    assert (at[2, PLAIN, CLEAN], at[3, DRAFT, CLEAN]) == (1.0, 1.0)
+
+
+def test_what_windows_do_not_tell_the_filter_does():
+    places = placed((1, 2), 6, lambda _start: 3)
+    at = chances(places, np.zeros(6), np.ones(6, dtype=np.bool_), 3).at
+    assert (at[2, DRAFT, CLEAN], at[3, DRAFT, SHORT]) == (1.0, 1.0)
+    assert chances(places, None, np.ones(6, dtype=np.bool_), 3).at[3].sum() == 0.0
+
+
+def test_everybody_bets_alike_on_windows_that_are_told_and_that_follow():
+    told, hidden = spoken(sure=True)
+    mine, theirs = bettors(told), {one.name: one for one in bettors(hidden)}
+    for one in mine:
+        if not one.guessed:
+            assert one.log_payoffs == pytest.approx(theirs[one.name].log_payoffs), one.name
+
+
+def test_rejections_are_remembered_to_the_end_of_the_answer():
+    at = filtered(np.array([0.0, 0.0, 1.0, 1.0, 1.0, 0.0]), np.ones(6, dtype=np.bool_), np.arange(6) == 5, 2).at
+    assert [int(state) for state in at.sum(axis=1).argmax(axis=1)] == [CLEAN, CLEAN, SHORT, SHORT, SHORT, EVER]
