@@ -198,9 +198,14 @@ def markdown(run: Mapping[str, JSON], builds: Sequence[Build]) -> list[str]:
 def _row(run: Mapping[str, JSON], build: Build) -> tuple[str, str, str, str, str]:
     caught = [(family, one) for family, found in _by_family(run, build).items() for one in found if _is_red(one)]
     families = list(dict.fromkeys(family for family, _ in caught))
-    names = list(dict.fromkeys(_cut(name) for _, one in caught if (name := str(one["verdict"]["names"]))))  # type: ignore[index,call-overload]
+    names = list(dict.fromkeys(_cut(name) for _, one in caught if (name := _name(one))))
     tokens = [f"{one['workload']} {figures['tokens_to_alarm']:.0f}" for _, one in caught if "tokens_to_alarm" in (figures := _figures(one))]
     return (build.fault, build.drafter, ", ".join(families) or "nothing", "; ".join(names) or "-", ", ".join(tokens) or "-")
+
+
+def _name(judgement: Mapping[str, JSON]) -> str:
+    verdict = judgement["verdict"]
+    return str(verdict["names"]) if isinstance(verdict, dict) else ""
 
 
 def _cut(name: str, most: int = 80) -> str:

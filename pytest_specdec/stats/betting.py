@@ -88,21 +88,21 @@ def table(law: Law, m: Floats, noise: float | None = None) -> Floats:
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``
     (facts/statistics.md section 2), s being ``noise`` or else the law's own. The tail atom counts as many small tokens there.
     """
-    noise = law.noise if noise is None else noise
+    spread = law.noise if noise is None else noise
     rare, elsewhere = _outside(law, m)
     p, m = _conditioned(law.p, law.core), _conditioned(m, law.core)
     m = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * p + (1.0 - RESERVE) * m, p)
-    widening = _widening(p, m, noise)
+    widening = _widening(p, m, spread)
     bets = law.core & (p > 0)
     inside = np.where(bets, np.log(np.where(bets, m, 1.0)) - np.log(np.where(bets, p, 1.0)) - np.log(widening), 0.0)
     return np.where(law.violation, rare, inside + elsewhere)
 
 
-def _widening(p: Floats, m: Floats, noise: float) -> Floats:
+def _widening(p: Floats, m: Floats, noise: Floats | float) -> Floats:
     """Return what payoffs are divided by, [N, 1], for a view ``m`` of a law ``p`` that is known up to ``noise``."""
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     flattening = np.concatenate([concentration - p[:, :-1], concentration], axis=1)
-    return np.asarray(1.0 + noise**2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True)))
+    return np.asarray(1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True)))
 
 
 def _outside(law: Law, m: Floats) -> tuple[Floats, Floats]:
@@ -139,11 +139,11 @@ def pointwise(law: Law, share: float, vocabulary: int, noise: float | None = Non
     Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) serves where p(x) is bounded only; where
     truncation leaves no bound nothing is bet.
     """
-    noise = law.noise if noise is None else noise
+    spread = law.noise if noise is None else noise
     known = np.isfinite(law.chosen_bound) & (law.chosen_bound > 0)
     payoff = 1.0 - share + share / (vocabulary * np.where(known, law.chosen_bound, 1.0))
     concentration = (law.p[:, :-1] ** 2).sum(axis=1)
-    widening = 1.0 + noise**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
+    widening = 1.0 + spread**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
     return np.where(known, np.log(payoff) - np.log(widening), 0.0)
 
 

@@ -96,8 +96,8 @@ class Law:
     """[N, K+1], the raw law: what is emitted where nothing that the request asks for is done."""
     chosen_unasked: Floats
     """[N], the raw probability of the emitted token itself; 0 where it is not told."""
-    noise: float = NOISE
-    """Of the scores, in nats of log-ratio: what the null is widened for."""
+    noise: Floats | float = NOISE
+    """[N] or one for all, of the requested law in nats of log-ratio: what the null is widened for. Temperature divides logits and noise."""
 
     @property
     def information(self) -> float:
@@ -134,7 +134,7 @@ def requested(raw: Raw, processing: Processing, noise: float = NOISE) -> Law:
         p=np.take_along_axis(law.p, order, axis=1),
         core=np.take_along_axis(law.core, order, axis=1),
         violation=np.take_along_axis(law.violation, order, axis=1),
-        noise=noise,
+        noise=noise / processing.temperature,
     )
 
 
