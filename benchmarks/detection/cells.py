@@ -182,7 +182,7 @@ def _naming(runs: Runs, panel: Grid, alarms: Floats, *, windows: bool) -> dict[s
 def _told(one: Planted, kind: str, counted: Counter[str], *, windows: bool) -> dict[str, object]:
     return {
         "named": counted.total(),
-        "family": sum(count for name, count in counted.items() if one.names_family(name, kind, windows=windows)),
+        "family": sum(count for name, count in counted.items() if one.names_family(name, kind, windows=windows)) if one.family else None,
         "rule": sum(count for name, count in counted.items() if one.names_rule(name, kind)) if one.rule and windows else None,
         "names": dict(counted.most_common()),
     }

@@ -10,6 +10,7 @@ from pytest_specdec.stats.alternatives import (
     CATALOGUE,
     Fault,
     best_only,
+    blurred,
     greedy,
     leaky,
     lenient,
@@ -21,6 +22,7 @@ from pytest_specdec.stats.alternatives import (
     unnormalised,
 )
 from pytest_specdec.stats.bank import Asked
+from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.panel import RATIO_UNASKED
 from pytest_specdec.stats.simulation import FAULTS, Rules
 
@@ -43,7 +45,8 @@ class Planted:
 
     name: str
     rules: Rules
-    family: Fault
+    family: Fault | None
+    """None where no family says what it does."""
     rule: tuple[str, ...] = ()
     """Beginnings of the names that tell its rule; empty where the family is all there is to tell."""
     same: tuple[str, ...] = ()
@@ -86,6 +89,12 @@ def _not_normalised(p: Floats, q: Floats) -> Floats:
 
 def _wrong_temperature(factor: float) -> Planted:
     return Planted(name=f"temperature {factor:g} times the asked", rules=Rules(target=tilted(1.0 / factor)), family=Fault.TEMPERATURE)
+
+
+def _reusing(reuse: Reuse, *kinds: str) -> Planted:
+    # Acceptances that hang together go on where one draft was good: the law is that of a lenient ratio, the order of ids plays no part.
+    family = Fault.LENIENT if reuse is Reuse.WINDOW else Fault.ORDER
+    return Planted(name=reuse.value, rules=Rules(reuses=reuse), family=family, kinds=kinds, closed=False)
 
 
 ALL = (
@@ -154,6 +163,30 @@ ALL = (
     ),
     Planted(name="top-p 0.9 ignored", rules=Rules(forgets="everywhere"), family=Fault.TEMPERATURE, asked=NUCLEUS),
     Planted(name="top-p 0.9 ignored at the bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=NUCLEUS),
+    *(Planted(name=f"quantised verifier, logit noise {noise:g}", rules=Rules(target=blurred(noise)), family=None) for noise in (0.15, 0.3)),
+    Planted(
+        name="stale cache in the step behind a rejection, logit noise 1.5",
+        rules=Rules(passing=blurred(1.5)),
+        family=Fault.STATE,
+        closed=False,
+    ),
+    Planted(
+        name="a dropped token behind the first rejection, logit noise 2.5",
+        rules=Rules(stale=blurred(2.5)),
+        family=Fault.STATE,
+        closed=False,
+    ),
+    Planted(
+        name="duplicated token at the bonus",
+        rules=Rules(stutters=True),
+        family=Fault.BONUS,
+        rule=("bonus out of place",),
+        closed=False,
+    ),
+    _reusing(Reuse.RECOVERY, MODEL, GREEDY),
+    _reusing(Reuse.DRAFT, MODEL),
+    _reusing(Reuse.WINDOW, MODEL, GREEDY),
+    _reusing(Reuse.GUMBEL, MODEL),
     Planted(
         name="flattened once a draft was rejected",
         rules=FAULTS["flattened once a draft was rejected"],

@@ -96,7 +96,7 @@ def _speed(closed: Sequence[Cell]) -> Iterable[Target]:
 def _naming(cells: Sequence[Cell]) -> Iterable[Target]:
     for mode, words in ((KNOWN, "windows known"), (HIDDEN, "windows hidden")):
         ends = [(cell, way(cell, mode)["at_end"]) for cell in cells]
-        shares = [(cell, end["family"] / end["named"]) for cell, end in ends if end["named"]]
+        shares = [(cell, end["family"] / end["named"]) for cell, end in ends if end["named"] and end["family"] is not None]
         yield _all(f"right family at the end of the budget, {words}", f"at least {RIGHT}", ((c, s, s >= RIGHT) for c, s in shares))
     ends = [(cell, way(cell)["at_end"]) for cell in cells if cell["kind"] == GREEDY]
     shares = [(cell, end["rule"] / end["named"]) for cell, end in ends if end["named"] and end["rule"] is not None]

@@ -24,6 +24,7 @@ from pytest_specdec.stats.alternatives import (
 )
 from pytest_specdec.stats.bank import Bank, ids_at, raw, zipf
 from pytest_specdec.stats.drafts import Split, index_of
+from pytest_specdec.stats.draws import Reuse, draw, id_order
 from pytest_specdec.stats.laws import requested
 from pytest_specdec.stats.panel import Observed
 from pytest_specdec.stats.places import Places
@@ -51,10 +52,15 @@ class Rules:
     """What the server takes for the target's law at every token."""
     stale: Shape = the_target
     """What the target's law has become once a draft was rejected in the answer."""
+    passing: Shape = the_target
+    """What it has become in the verify step behind a rejection."""
     forgets: Literal["", "bonus", "everywhere"] = ""
     """Where the server does nothing of what is asked of the law."""
     bonus_ids_off_by: int = 0
     """What is added to the id of a bonus token; an id that no atom has lies in the tail."""
+    stutters: bool = False
+    """Whether the bonus token is the token before it once more."""
+    reuses: Reuse = Reuse.NONE
 
 
 RIGHT = Rules()
@@ -86,6 +92,8 @@ class _Servers:
     """Whether the window before came short of its draft."""
     ever: Bools
     """Whether any window of the answer did."""
+    uniform: Floats
+    """A random number that the drafts of a window have in common."""
 
     def move(self, emitted: _Emitted) -> None:
         """Go on behind what was emitted."""
@@ -173,6 +181,7 @@ def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int,
         drafted=np.zeros(answers, dtype=np.int64),
         short=np.zeros(answers, dtype=np.bool_),
         ever=np.zeros(answers, dtype=np.bool_),
+        uniform=np.zeros(answers),
     )
     shifted = moved(bank, rules.bonus_ids_off_by)
     context = None if prompts is None else _mixed(prompts.astype(np.uint64))
@@ -186,10 +195,19 @@ def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int,
         token = emitted.token
         if shifted is not None:
             token = np.where(emitted.bonus, shifted[here, token], token)
+        if rules.stutters and step:
+            token = np.where(emitted.bonus, _again(bank, here, at[:, step - 1], outcome[:, step - 1]), token)
         outcome[:, step], ended[:, step] = token, ~emitted.accepted
         if context is not None:
             context = _mixed(context ^ ids_at(bank.ids[here], np.minimum(token, bank.ids.shape[1])).astype(np.uint64))
     return Trace(at=at, outcome=outcome, slot=slot, drafted=drafted, short=short, ever=ever, ended=ended, last=last)
+
+
+def _again(bank: Bank, at: Ints, before: Ints, token: Ints) -> Ints:
+    """Return the split outcome at positions ``at`` of the ids that were the outcomes ``token`` at positions ``before``."""
+    width = bank.ids.shape[1]
+    found = index_of(ids_at(bank.ids[before], np.minimum(token, width)), bank.ids[at])
+    return np.where(found == width, width + 1, found)
 
 
 def _mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -214,20 +232,24 @@ def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.G
     """Emit one token on every server."""
     p, q, unasked = bank.p[at], bank.q[at], bank.unasked[at]
     p = unasked if rules.forgets == "everywhere" else rules.target(p, q)
-    split = Split.of(np.where(now.ever[:, None], rules.stale(p, q), p), q)
+    p = np.where(now.ever[:, None], rules.stale(p, q), p)
+    split = Split.of(np.where(now.short[:, None], rules.passing(p, q), p), q)
     p, q = split.p, split.q
     verify, bonus = now.slot < now.drafted, (now.slot == now.drafted) & (now.drafted > 0)
-    draft = _pick(q, random)
-    chance = np.take_along_axis(rules.accept(p, q), draft[:, None], axis=1)[:, 0]
-    accepted = verify & (random.random(len(p)) < chance)
     after = Split.of(unasked, bank.q[at]).p if rules.forgets == "bonus" else rules.bonus(p, q)
     law = np.where(verify[:, None], rules.replacement(p, q), np.where(bonus[:, None], after, p))
-    return _Emitted(token=np.where(accepted, draft, _pick(law, random)), accepted=accepted, verify=verify, bonus=bonus)
-
-
-def _pick(law: Floats, random: np.random.Generator) -> Ints:
-    mass = law.cumsum(axis=1)
-    return np.asarray((mass > random.random(len(law))[:, None] * mass[:, -1:]).argmax(axis=1), dtype=np.int64)
+    now.uniform = np.where(now.slot == 0, random.random(len(p)), now.uniform)
+    found = draw(
+        random,
+        rules.reuses,
+        q=q,
+        accept=rules.accept(p, q),
+        otherwise=law,
+        verify=verify,
+        order=id_order(bank.ids[at]),
+        shared=now.uniform,
+    )
+    return _Emitted(token=found.token, accepted=found.accepted, verify=verify, bonus=bonus)
 
 
 def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
