@@ -113,7 +113,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
     generic, stands = tuple(_generic(observed)), observed.stands
     groups = {
         "catalogue": tuple(_catalogue(observed)),
-        "surrogate": tuple(_surrogate(observed)),
+        "surrogate": tuple(_surrogate(observed, stands)),
         "generic": generic,
         "order": tuple(_order(observed)),
         "bonus": tuple(_bonus(observed, stands)),
@@ -170,12 +170,12 @@ def _ruled(split: Split, accept: Floats) -> Floats:
     return merged(alternatives.verified(split.q, accept, alternatives.residual(split.p, split.q)))
 
 
-def _surrogate(observed: Observed) -> Iterator[Bettor]:
+def _surrogate(observed: Observed, stands: Chances) -> Iterator[Bettor]:
     """Bet as if the drafter always proposed the baseline's best token: the best single guess at a greedy drafter whose law is unknown."""
     p = observed.law.p
     q = favourite(p)
-    known = observed.places.known
-    share = np.where(known, observed.places.draft_slot, 1.0 - hidden_bonus(overlap(p, q), observed.k, np.ones(len(p), dtype=np.bool_)))
+    guess = 1.0 - hidden_bonus(overlap(p, q), observed.k, np.ones(len(p), dtype=np.bool_))
+    share = np.where(observed.places.known | (observed.kept is not None), stands.draft, guess)
     for one in CATALOGUE:
         paid = betting.weighed(_bet(observed, _at_drafts(one, p, q)), share)
         yield _seated(one.name + SURROGATE, one.fault, paid, guessed=True)

@@ -37,11 +37,16 @@ def runs_of(kind, rules, *, runs=6, answers=12, seed=2):
     return Runs(bank=BANKS[kind], trace=trace, answers=answers, k=K)
 
 
+def panel_of(bank, *, windows):
+    whole = grid(bank, EXACT, windows=True, k=K)
+    return whole if windows else whole.without_windows
+
+
 @pytest.mark.parametrize("windows", [True, False])
 @pytest.mark.parametrize("kind", [faults.MODEL, faults.GREEDY])
 def test_the_grid_pays_what_the_panel_pays(kind, windows):
     runs = runs_of(kind, RIGHT)
-    table = grid(BANKS[kind], EXACT, windows=windows, k=K)
+    table = panel_of(BANKS[kind], windows=windows)
     told = bettors(observe(runs.bank, runs.trace, k=K, windows=windows))
     read = table.read(runs.trace).reshape(-1, len(table.seats))
     assert [seat.name for seat in table.seats] == [seat.name for seat in told]
@@ -60,7 +65,7 @@ def test_who_knows_nothing_of_the_draft_guesses_or_does_not():
 @pytest.mark.parametrize("windows", [True, False])
 def test_alarms_come_when_the_wealth_of_the_mixture_does(windows):
     runs = runs_of(faults.MODEL, faults.ALL[0].rules, answers=20)
-    table = grid(runs.bank, EXACT, windows=windows, k=K)
+    table = panel_of(runs.bank, windows=windows)
     wealth = mixture(bettors(observe(runs.bank, runs.trace, k=K, windows=windows)), runs=runs.count)
     reached = wealth >= 5.0
     expected = np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, inf)
