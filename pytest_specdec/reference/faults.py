@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FAULTS", "rules"]
 
+_LENIENCE: Final = 1.5
 _NEVER: Final = 1e-30
 """Stands for a probability of 0, of which JSON has no logarithm."""
 
@@ -72,6 +73,36 @@ def _resample_from_p(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is ma
     return Rules(residual=residual)
 
 
+def _lenient(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Keep a draft token with probability min(1, 1.5 p/q)."""
+
+    def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+        kept: NDArray[np.bool_] = uniforms * q < _LENIENCE * p
+        return kept
+
+    return Rules(accept=accept)
+
+
+def _recover_argmax(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Take the target's best token for the recovered one."""
+
+    def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+        best = np.zeros_like(p)
+        best[np.arange(len(p)), p.argmax(axis=1)] = 1.0
+        return best
+
+    return Rules(residual=residual)
+
+
+def _stale_bonus(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Draw the bonus token from the law one position early: that of the last draft token."""
+
+    def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
+        return lines - 1
+
+    return Rules(bonus=bonus)
+
+
 def _kv_off_by_one(ceiling: int) -> Rules:
     """Keep one entry too many in the target's cache after a refusal: the refused draft stays in the past, and positions shift by one."""
 
@@ -117,7 +148,10 @@ def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made t
 
 FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "accept-all": _accept_all,
+    "lenient": _lenient,
     "resample-from-p": _resample_from_p,
+    "recover-argmax": _recover_argmax,
+    "stale-bonus": _stale_bonus,
     "kv-off-by-one": _kv_off_by_one,
     "penalties-ignored": _penalties_ignored,
     "report-draft-logprobs": _report_draft_logprobs,

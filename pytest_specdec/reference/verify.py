@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.request import Request
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "keep", "penalise", "report", "residual", "verify"]
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "bonus", "keep", "penalise", "report", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,11 @@ def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float
     return rest
 
 
+def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the lines of the target's law that bonus tokens are drawn from, given those behind each row's last draft token."""
+    return lines
+
+
 def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
     """Return the cache lengths after a step: the token fed plus the accepted drafts are kept, refused ones are cut off."""
     return lengths + 1 + accepted
@@ -111,6 +116,7 @@ class Rules:
 
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
+    bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
@@ -131,7 +137,9 @@ def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], 
         wanted = p[lines, draft.tokens].astype(np.float64)
         kept = rules.accept(wanted, draft.mass(), uniforms[:, :k]) & proposed
         accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
-    law = p[starts + accepted].astype(np.float64)
+    behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
+    behind[full] = rules.bonus(behind[full])
+    law = p[behind].astype(np.float64)
     refused = np.flatnonzero(accepted < draft.counts)
     if len(refused):
         law[refused] = rules.residual(law[refused], draft.law(refused, accepted[refused], p.shape[1]))

@@ -62,6 +62,30 @@ def test_resampling_from_p_emits_what_its_formula_says(q):
     assert p_value(first, P[0]) < 1e-9
 
 
+@pytest.mark.parametrize("q", [Q, ONE_HOT], ids=["drawn", "certain"])
+def test_lenient_acceptance_emits_what_its_formula_says(q):
+    """m = q a + (1 - sum q a) max(p - q, 0) / sum, with a = min(1, 1.5 p/q)."""
+    kept = np.minimum(1.5 * P[0], q)
+    rest = np.maximum(P[0] - q, 0)
+    first, _ = emitted(planted("lenient"), q)
+    assert p_value(first, kept + (1 - kept.sum()) * rest / rest.sum()) > 1e-3
+    assert p_value(first, P[0]) < 1e-9
+
+
+def test_recovering_by_argmax_emits_what_its_formula_says():
+    shared = np.minimum(P[0], Q)
+    first, bonus = emitted(planted("recover-argmax"), Q)
+    assert p_value(first, shared + (1 - shared.sum()) * np.eye(V)[P[0].argmax()]) > 1e-3
+    assert p_value(bonus, P[1]) > 1e-3
+
+
+def test_a_stale_bonus_follows_the_law_one_position_early():
+    first, bonus = emitted(planted("stale-bonus"), Q)
+    assert p_value(first, P[0]) > 1e-3
+    assert p_value(bonus, P[0]) > 1e-3
+    assert p_value(bonus, P[1]) < 1e-9
+
+
 def test_the_cache_keeps_the_fed_token_and_the_accepted_drafts():
     lengths, accepted, drafted = np.array([10, 10, 10]), np.array([0, 2, 3]), np.array([3, 3, 3])
     assert Rules().keep(lengths, accepted, drafted).tolist() == [11, 13, 14]
