@@ -37,6 +37,7 @@ parser.add_argument("--only-once", help="a file: misbehave only while it does no
 parser.add_argument("--no-token-ids", action="store_true")
 parser.add_argument("--no-prompt-logprobs", action="store_true")
 parser.add_argument("--top-logprobs", action="store_true", help="list the most probable tokens beside log-probabilities, by id")
+parser.add_argument("--ignore-ids", action="store_true", help="answer every prompt of token ids as if it were another one")
 parser.add_argument("--processed-logprobs", action="store_true", help="report log-probabilities after temperature")
 parser.add_argument("--die-on-scoring", action="store_true")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
@@ -138,7 +139,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(400, {"error": {"message": "not supported", "code": 400}})
         self.cut = bool(options.cut_on) and options.cut_on in text
         self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
-        return self.answer(body, chat, list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()])
+        ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()]
+        return self.answer(body, chat, [5] if options.ignore_ids and isinstance(prompt, list) else ids)
 
     def answer(self, body, chat, ids):
         tokens, ids, laws = [], list(ids), []

@@ -270,6 +270,13 @@ def test_where_the_survey_finds_no_prompt_logprobs_continuations_score(run, conf
         assert [(p.atom_ids[0], p.logprob) for p in first.positions] == [(p.token_id, -0.1) for p in first.positions]
 
 
+def test_continuations_of_something_else_are_no_route(run, config, workload, directory, with_args):
+    config = with_args(config, top_logprobs=True, ignore_ids=True, no_prompt_logprobs=True)
+    status = run(config, workload())
+    assert records.read_capabilities(directory)["baseline"].support["continuations"] is Support.IGNORED
+    assert "the server returned no prompt log-probabilities" in status.missing[0].reason
+
+
 @pytest.mark.parametrize("processed", [False, True])
 @pytest.mark.parametrize("route", ScoringRoute)
 def test_what_reported_log_probabilities_are_of_is_found_by_either_route(run, config, workload, directory, with_args, processed, route):

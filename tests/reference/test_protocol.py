@@ -96,12 +96,17 @@ def test_what_is_not_honoured_is_refused(anyone, field, value):
     assert error["param"] in {field, "max_tokens"}
 
 
-def test_prompt_logprobs_can_be_refused():
-    """As by engines that serve none; everything else is honoured as ever."""
+@pytest.fixture
+def refusing():
     with served(prompt_logprobs=False) as client:
-        status, error = client.refused({"prompt": "def", "prompt_logprobs": 1})
-        assert (status, error["param"]) == (400, "prompt_logprobs")
-        assert client.complete({"prompt": "def", "prompt_logprobs": None, "max_tokens": 2})["choices"][0]["text"]
+        yield client
+
+
+def test_prompt_logprobs_can_be_refused(refusing):
+    """As by engines that serve none; everything else is honoured as ever."""
+    status, error = refusing.refused({"prompt": "def", "prompt_logprobs": 1})
+    assert (status, error["param"]) == (400, "prompt_logprobs")
+    assert refusing.complete({"prompt": "def", "prompt_logprobs": None, "max_tokens": 2})["choices"][0]["text"]
 
 
 def test_an_unknown_model_is_404(baseline):
