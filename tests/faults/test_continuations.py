@@ -38,7 +38,7 @@ def workload(name, count, **body):
 
 
 GREEDY = workload("few", 9, temperature=0.0, max_tokens=24)
-SAMPLED = replace(workload("few-drawn", 18, temperature=1.0, max_tokens=28), draft_scored=True)
+SAMPLED = replace(workload("few-drawn", 14, temperature=1.0, max_tokens=28), draft_scored=True)
 
 
 @pytest.mark.specdec(GREEDY, family="greedy")
