@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import lease, observe
 from pytest_specdec.capture.answering import Answering
 from pytest_specdec.capture.arm import Arm
-from pytest_specdec.capture.scoring import PromptLogprobs, Scoring
+from pytest_specdec.capture.routes import scorer
+from pytest_specdec.capture.scoring import Scoring
 from pytest_specdec.capture.survey import Survey
 from pytest_specdec.config.config import Limits
 from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.pair import BASELINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.ledger import Ledger
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.recipes import Recipes
+    from pytest_specdec.capture.routes import Scorer
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.plan import Boot, Tokens
     from pytest_specdec.model.workload import Workload
@@ -75,7 +79,10 @@ class Duties:
             self.reporter.step(self.boot, "survey", name)
             with self.loud():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
-                records.write_capabilities(self.recipes.directory, name, Survey(self.arm, vocabulary).run())
+                found = Survey(self.arm, vocabulary).run()
+            records.write_capabilities(self.recipes.directory, name, found)
+            if name == BASELINE and found.route is not self.recipes.plan.route:
+                self.reporter.step(self.boot, f"surveyed: scores come by {found.route.value}, unlike planned", name)
 
     def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
         """Return what sends ``workload`` to the server as the arm ``name``."""
@@ -99,9 +106,13 @@ class Duties:
         self.ledger.answered(transcript.arm, workload, answered.missing)
 
     def scoring(self, workload: Workload) -> Scoring:
-        """Return what scores answers to ``workload`` here."""
-        scorer = PromptLogprobs(self.arm, self._request_s(workload))
-        return Scoring(arm=self.arm, under=self.boot.under, scorer=scorer, reporter=self.reporter)
+        """Return what scores answers to ``workload`` here, by the route that the baseline's survey found when it is first asked."""
+        return Scoring(arm=self.arm, under=self.boot.under, scorer=lambda: self._scorer(workload), reporter=self.reporter)
+
+    @property
+    def surveyed(self) -> bool:
+        """Whether the baseline's survey is there, which settles how the baseline and the draft models are scored."""
+        return self.recipes.directory.capabilities_of(BASELINE).is_file()
 
     def score(self, asked: Tokens, scoring: Scoring) -> None:
         """Score one arm's answers to one workload and write the scores; nothing where there are no answers."""
@@ -130,6 +141,10 @@ class Duties:
         """Tell how far a step is that counts nothing. Raises DeadlineError."""
         self.reporter.check()
         self.reporter.update(0, 0)
+
+    def _scorer(self, workload: Workload) -> Scorer:
+        known = records.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        return scorer(known.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
     def _request_s(self, workload: Workload) -> float:
         """Return the workload's own deadline, or, where it says nothing, the config's."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.score import ScoringRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,9 @@ __all__ = ["Step", "seconds", "seconds_side_by_side", "steps"]
 _SURVEY_TOKENS = 100
 _FULL = 0.5
 """Part of ideal scaling that streams side by side reach: a guess for the first estimate."""
+
+_CONTINUED = 8.0
+"""Times that a token costs to score by a continuation of its own: 5 with the reference engine, 11 with vLLM on two busy cores."""
 
 _CROWDED = 0.2
 """Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35 (facts/betting-on-vllm.md)."""
@@ -35,9 +39,11 @@ class Step:
     seconds: float
 
 
-def steps(boots: Sequence[Boot], workloads: Sequence[Workload], pace: Pace) -> tuple[Step, ...]:
-    """Return what every boot does, in order."""
+def steps(boots: Sequence[Boot], workloads: Sequence[Workload], pace: Pace, route: ScoringRoute) -> tuple[Step, ...]:
+    """Return what every boot does, in order, scores coming by ``route``."""
     named = {workload.name: workload for workload in workloads}
+    if route is ScoringRoute.CONTINUATIONS:
+        pace = replace(pace, scored_tokens_per_s=pace.scored_tokens_per_s / _CONTINUED)
     return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, pace))
 
 

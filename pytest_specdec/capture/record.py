@@ -70,7 +70,7 @@ def _recorded(
             records.append_progress(directory, progress)
             tell(progress)
 
-    reporter = Reporter(estimate.steps(boots, plan.workloads, engine.pace), len(plan.boots), deadline_s, told)
+    reporter = Reporter(estimate.steps(boots, plan.workloads, engine.pace, plan.route), len(plan.boots), deadline_s, told)
     recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)
     error = "the capture was ended before it was done"

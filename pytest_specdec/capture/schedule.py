@@ -45,7 +45,8 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     _fit_shares(kept)
     found = room.of(config, engine)
     boots = tuple(replace(boot, index=index) for index, boot in enumerate(_laid_out(pairs, workloads, depth, found.placement)))
-    steps = estimate.steps(boots, workloads, engine.pace)
+    route = engine.route(config)
+    steps = estimate.steps(boots, workloads, engine.pace, route)
     return Plan(
         config=config.name,
         engine=config.engine.kind,
@@ -59,6 +60,7 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
         placement=found.placement,
         servers=found.servers,
         placement_reason=found.reason,
+        route=route,
     )
 
 

@@ -1,73 +1,27 @@
-"""Scoring: the law of one server at the tokens that another arm emitted, teacher-forced from token ids."""
+"""Scoring: a transcript's tokens under one server, answer by answer, whatever the route to its law."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.routes import Asked, Law
 from pytest_specdec.capture.traffic import Traffic
-from pytest_specdec.errors import RequestError
-from pytest_specdec.model.score import Position, Score
-from pytest_specdec.model.workload import Route
+from pytest_specdec.model.score import Score
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_specdec.capture.arm import Arm
     from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.routes import Scorer
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Asked", "PromptLogprobs", "Scored", "Scorer", "Scoring", "asked_for"]
+__all__ = ["Scored", "Scoring", "asked_for"]
 
 _CONCURRENCY = 8
 """More did not score faster on a real server, less did."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A token sequence whose law is wanted."""
-
-    prompt_token_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    atoms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
-    """The law at every token of a sequence, or why there is none."""
-
-    positions: tuple[Position, ...] = ()
-    error: str = ""
-    failed: bool = False
-    """Whether the server failed, rather than refused."""
-
-
-class Scorer(Protocol):
-    """A route to a server's law at given tokens."""
-
-    def law(self, asked: Asked) -> Law:
-        """Return the law at every token; safe to call from several threads."""
-
-
-class PromptLogprobs:
-    """The route through prompt log-probabilities: one completion per answer."""
-
-    def __init__(self, arm: Arm, deadline_s: float) -> None:
-        self._arm = arm
-        self._deadline_s = deadline_s
-
-    def law(self, asked: Asked) -> Law:
-        """Send the tokens as a prompt and read the law off the reply."""
-        dialect = self._arm.recipe.engine.dialect
-        body = dialect.scoring_body(asked.prompt_token_ids, asked.token_ids, asked.atoms)
-        exchange = self._arm.client.exchange(Route.COMPLETIONS, body, streamed=False, deadline_s=self._deadline_s)
-        if exchange.received is None:
-            return Law(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
-        try:
-            return Law(positions=dialect.positions(exchange.received.json(), asked.token_ids, asked.atoms))
-        except (RequestError, ValueError) as error:
-            return Law(error=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +38,11 @@ class Scoring:
 
     arm: Arm
     under: str
-    scorer: Scorer
+    scorer: Callable[[], Scorer]
+    """Called once, when the first law is wanted."""
     reporter: Reporter
     _known: dict[Asked, Law] = field(default_factory=dict)
+    _settled: Scorer | None = None
 
     def score(self, transcript: Transcript, atoms: int) -> Scored:
         """Return one score per answer of status 200, in their order; one without positions where the law is not to be had."""
@@ -109,9 +65,13 @@ class Scoring:
     def ahead(self, asked: Asked) -> None:
         """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
         if asked.token_ids and asked not in self._known:
-            law = self.scorer.law(asked)
+            law = self._law(asked)
             if not law.failed:
                 self._known[asked] = law
+
+    def _law(self, asked: Asked) -> Law:
+        self._settled = self._settled or self.scorer()
+        return self._settled.law(asked)
 
     def _ask(self, wanted: Sequence[Asked]) -> None:
         """Ask for all, and once more, one by one on a fresh server, for those on which the server failed."""
@@ -127,7 +87,7 @@ class Scoring:
                 return
 
     def _ask_side_by_side(self, wanted: Sequence[Asked], concurrency: int) -> None:
-        traffic = Traffic(wanted, self.scorer.law, concurrency, until=lambda law: law.failed)
+        traffic = Traffic(wanted, self._law, concurrency, until=lambda law: law.failed)
         done = tokens = 0
         for asked, law in traffic:
             self._known[asked] = law

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.scoring import Asked, Law, PromptLogprobs
+from pytest_specdec.capture.routes import Asked, Law, scorer
 from pytest_specdec.capture.traffic import Traffic
 from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
 _RAW_WITHIN = 0.02
 """Nats between a reported and a teacher-forced log-probability that count as the same number."""
+_TOP = 5
+"""Every token that is drawn under this top-k is listed among as many."""
 _DEADLINE_S = 60.0
 _SCHEMA: Mapping[str, JSON] = {
     "type": "object",
@@ -50,7 +53,7 @@ _HARMLESS: Mapping[str, Mapping[str, JSON]] = {
 """Independent of each other, so that they are asked side by side."""
 _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
     "top_k": {**_PLAIN, "temperature": _HOT, "seed": 1, "top_k": 1},
-    "warm": {**_PLAIN, "temperature": 0.7, "seed": 1, "logprobs": 1, "top_k": 5},
+    "warm": {**_PLAIN, "temperature": 0.7, "seed": 1, "logprobs": 1, "top_k": _TOP},
 }
 
 
@@ -70,13 +73,14 @@ class Survey:
             "logprobs": _judged(answers["logprobs"], lambda choice: bool(choice.logprobs)),
             "top_p": _judged(answers["top_p"], lambda choice: _says_the_same(choice, plain)),
             "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
-            "prompt_logprobs": self._prompt_logprobs(plain),
+            "prompt_logprobs": self._scored(plain, ScoringRoute.PROMPT_LOGPROBS),
+            "continuations": self._scored(plain, ScoringRoute.CONTINUATIONS),
             "stop": self._stop(plain),
         }
         # Last, since both top-k and a grammar have killed speculating servers before.
         answers = self._ask_side_by_side(_DANGEROUS)
         found["top_k"] = _judged(answers["top_k"], lambda choice: _says_the_same(choice, plain))
-        raw = self._raw_logprobs(answers["warm"])
+        raw = self._raw_logprobs(answers["warm"], Capabilities(support=found).route)
         found.update({feature: self._format(feature) for feature in _FORMATS})
         return Capabilities(support=found, raw_logprobs=raw, vocabulary=self._vocabulary)
 
@@ -93,13 +97,18 @@ class Survey:
             self._arm.settle()
         return None if sent.ending else sent.answer
 
-    def _prompt_logprobs(self, plain: Answer | None) -> Support:
-        law = self._law(plain)
-        if law is None:
+    def _scored(self, plain: Answer | None, route: ScoringRoute) -> Support:
+        """Ask for the law at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
+
+        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score.
+        """
+        law = self._law(plain, route)
+        if law is None or law.failed:
             return Support.UNKNOWN
-        if law.positions:
-            return Support.HONOURED
-        return Support.REFUSED if law.error.startswith("4") else Support.IGNORED
+        if not law.positions:
+            return Support.REFUSED if law.error.startswith("4") else Support.IGNORED
+        best = [position.atom_ids[:1] == (position.token_id,) for position in law.positions]
+        return Support.HONOURED if best[0] or 2 * sum(best) > len(best) else Support.IGNORED
 
     def _stop(self, plain: Answer | None) -> Support:
         """Stop at a piece of what the server is known to say."""
@@ -110,19 +119,20 @@ class Survey:
         answer = self._send(Route.COMPLETIONS, {**_PLAIN, "stop": [word]})
         return _judged(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
 
-    def _raw_logprobs(self, warm: Answer | None) -> bool:
+    def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
         """Compare log-probabilities reported at temperature 0.7 and top-k 5 with those of the plain law; raw where it cannot be known."""
-        law = self._law(warm)
+        law = self._law(warm, route)
         if law is None or warm is None:
             return True
         pairs = zip(warm.choice.logprobs or (), law.positions, strict=False)
-        return all(math.isclose(reported, position.logprob, abs_tol=_RAW_WITHIN) for reported, position in pairs)
+        known = [(reported, position.logprob) for reported, position in pairs if not math.isnan(position.logprob)]
+        return all(math.isclose(reported, scored, abs_tol=_RAW_WITHIN) for reported, scored in known)
 
-    def _law(self, answer: Answer | None) -> Law | None:
+    def _law(self, answer: Answer | None, route: ScoringRoute) -> Law | None:
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
             return None
-        asked = Asked(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, atoms=1)
-        return PromptLogprobs(self._arm, _DEADLINE_S).law(asked)
+        asked = Asked(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, atoms=_TOP)
+        return scorer(route, self._arm, _DEADLINE_S).law(asked)
 
     def _format(self, feature: str) -> Support:
         body = {**_CHAT, "response_format": _FORMATS[feature]}

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.greedy_gap import Forced
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.score import Position
 
 __all__ = ["parting"]
 
@@ -35,8 +36,15 @@ def parting(mine: Forced, index: int, theirs: Answer | None, allowed: Tolerance)
     return (
         f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
         f"baseline     {base}id {best} p={math.exp(best_logprob):.3g}{next_best}",
-        f"speculative  {spec}id {position.token_id} p={math.exp(position.logprob):.3g}   {real}",
+        f"speculative  {spec}id {position.token_id} {_probability(position)}   {real}",
     )
+
+
+def _probability(position: Position) -> str:
+    """Tell the probability, or what it lies below where only the listed tokens' are known."""
+    if math.isnan(position.logprob):
+        return f"p<{math.exp(min(position.atom_logprobs)):.3g}"
+    return f"p={math.exp(position.logprob):.3g}"
 
 
 def _texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, str]:

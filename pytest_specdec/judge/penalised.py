@@ -7,6 +7,7 @@ understated, never invented. A repetition penalty multiplies the logit itself, w
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -37,8 +38,11 @@ class Additions:
     def on(self, positions: Sequence[Position]) -> tuple[Position, ...]:
         """Return an answer's ``positions`` with the additions made; its own tokens are what the penalties count, the prompt's are not.
 
-        The atoms stay sorted by falling log-probability. The numbers are no longer normalised: differences are all they are good for.
+        A token whose log-probability is not told counts with the most that it can be. The atoms stay sorted by falling log-probability. The
+        numbers are no longer normalised: differences are all they are good for.
         """
+        if not self:
+            return tuple(positions)
         counts: Counter[int] = Counter()
         found = []
         for position in positions:
@@ -53,7 +57,7 @@ class Additions:
         raised.sort(key=lambda pair: -pair[0])
         return replace(
             position,
-            logprob=position.logprob + self._added(position.token_id, counts),
+            logprob=_most(position) + self._added(position.token_id, counts),
             atom_ids=tuple(token for _, token in raised),
             atom_logprobs=tuple(logprob for logprob, _ in raised),
         )
@@ -61,6 +65,11 @@ class Additions:
     def _added(self, token: int, counts: Mapping[int, int]) -> float:
         held = counts.get(token, 0)
         return self.bias.get(token, 0.0) - self.frequency * held - (self.presence if held else 0.0)
+
+
+def _most(position: Position) -> float:
+    unlisted = math.isnan(position.logprob) and bool(position.atom_logprobs)
+    return min(position.atom_logprobs) if unlisted else position.logprob
 
 
 PLAIN = Additions()

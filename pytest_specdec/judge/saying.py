@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -36,10 +38,18 @@ def say(
         workload=captured.workload.name,
         headline=headline,
         short=tuple(short),
-        evidence=tuple(evidence),
+        evidence=(*evidence, *_route(captured)),
         rules_out=rules_out,
         settle=settle,
         cell=cell,
         names=names,
         figures=figures or {},
     )
+
+
+def _route(captured: Captured) -> tuple[str, ...]:
+    """Say where the scores tell less than they might."""
+    known = captured.capabilities.get(BASELINE)
+    if known is None or known.route is not ScoringRoute.CONTINUATIONS or not captured.scores:
+        return ()
+    return (f"scored by {known.route.value}: of a token outside the listed ones only an upper bound is known",)

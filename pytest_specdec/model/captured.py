@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.pair import Pair
-from pytest_specdec.model.score import Score
+from pytest_specdec.model.score import Score, ScoringRoute
 from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.workload import Family, Workload
 
@@ -31,11 +31,18 @@ class Capabilities:
     """What the survey found each arm to do, and how its answers are to be read."""
 
     support: Mapping[str, Support] = field(default_factory=dict)
-    """By feature: ``token_ids``, ``prompt_logprobs``, ``json_schema``, ``json_object``, ``top_k``, ``top_p``, ``seed`` …"""
+    """By feature: ``token_ids``, ``prompt_logprobs``, ``continuations``, ``json_schema``, ``top_k``, ``top_p``, ``seed`` …"""
     raw_logprobs: bool = True
     """Whether reported log-probabilities are those before temperature and truncation."""
     vocabulary: int = 0
     """Tokens in the vocabulary; 0 where unknown."""
+
+    @property
+    def route(self) -> ScoringRoute:
+        """The route to this arm's law: prompt log-probabilities, unless they are refused or ignored and continuations serve."""
+        without = self.support.get("prompt_logprobs") in {Support.REFUSED, Support.IGNORED}
+        served = self.support.get("continuations") is Support.HONOURED
+        return ScoringRoute.CONTINUATIONS if without and served else ScoringRoute.PROMPT_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Placement", "Plan", "Role", "Share", "Tokens", "alpha_of"]
@@ -142,6 +143,8 @@ class Plan:
     """Servers that may run at once."""
     placement_reason: str = ""
     """Why it came to this placement, where the config left it open."""
+    route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS
+    """How the engine is expected to be scored; the baseline's survey decides."""
     extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
 
@@ -157,6 +160,11 @@ class Plan:
     def tokens(self) -> int:
         """The most tokens that one arm may answer, from the requests' ``max_tokens``."""
         return sum(_tokens_asked(workload) for workload in self.workloads)
+
+    @property
+    def scored_tokens(self) -> int:
+        """The most tokens that are scored, all arms together: as many requests where each is a continuation."""
+        return sum(_tokens_asked(self.workload(asked.workload)) for boot in self.boots for asked in boot.scores)
 
 
 def _tokens_asked(workload: Workload) -> int:

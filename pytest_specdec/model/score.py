@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-__all__ = ["Position", "Score"]
+__all__ = ["Position", "Score", "ScoringRoute"]
+
+
+class ScoringRoute(StrEnum):
+    """How a server's law at given tokens is come by."""
+
+    PROMPT_LOGPROBS = "prompt log-probabilities"
+    """The tokens are sent as a prompt: one request per answer, and every token's own log-probability."""
+    CONTINUATIONS = "one-token continuations"
+    """Every prefix is continued by one token: one request per token, and the log-probabilities of the listed tokens alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +28,7 @@ class Position:
     logprob: float
     """Of ``token_id``, also when it is not among the atoms; nan where the route to the scores lists the atoms only."""
     atom_ids: tuple[int, ...]
-    """The most probable tokens, by falling probability."""
+    """The most probable tokens, by falling probability; below 0 one that the server names by a text and not by an id."""
     atom_logprobs: tuple[float, ...]
 
 

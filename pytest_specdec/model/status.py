@@ -71,7 +71,7 @@ class Progress:
     """Planned."""
     arm: str
     doing: str
-    """``booting``, ``survey``, ``answering``, ``scoring``, ``stopping``."""
+    """``booting``, ``survey``, ``answering``, ``scoring``, ``stopping``, or what there is to say at once."""
     workload: str = ""
     done: int = 0
     """Requests answered or scored of this step."""

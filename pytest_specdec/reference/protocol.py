@@ -65,6 +65,7 @@ class Limits:
     model: str
     max_model_len: int
     max_logprobs: int
+    prompt_logprobs: bool
     grammar: Callable[[Mapping[str, JSON] | None], str]
     """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
 
@@ -95,7 +96,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Req
         stop=fields.strings("stop", most=_MOST_STOPS),
         ignore_eos=fields.flag("ignore_eos"),
         logprobs=_logprobs(route, fields, limits),
-        prompt_logprobs=_reported(fields, "prompt_logprobs", limits),
+        prompt_logprobs=_prompt_logprobs(fields, limits),
         grammar=_grammar(fields, limits),
         stream=fields.flag("stream"),
         include_usage=_include_usage(fields),
@@ -219,6 +220,15 @@ def _logprobs(route: Route, fields: Fields, limits: Limits) -> int | None:
 
 def _reported(fields: Fields, name: str, limits: Limits) -> int | None:
     return fields.integer(name, low=0, high=limits.max_logprobs)
+
+
+def _prompt_logprobs(fields: Fields, limits: Limits) -> int | None:
+    asked = _reported(fields, "prompt_logprobs", limits)
+    if asked is not None and not limits.prompt_logprobs:
+        raise Refusal(
+            message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"
+        )
+    return asked
 
 
 def _include_usage(fields: Fields) -> bool:

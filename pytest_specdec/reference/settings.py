@@ -50,6 +50,8 @@ class Settings:
     speculation: Speculation | None = None
     max_logprobs: int = 20
     """-1 is the whole vocabulary."""
+    prompt_logprobs: bool = True
+    """Whether log-probabilities of a prompt's tokens are served."""
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
@@ -86,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     option("--speculative-config", metavar="JSON", help="method, model, num_speculative_tokens … as in vLLM")
     option(
         "--max-logprobs", type=int, default=20, metavar="N", help="most log-probabilities a request may ask for; -1 for all (default 20)"
+    )
+    option(
+        "--prompt-logprobs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve log-probabilities of a prompt's tokens, as some engines do not (default: yes)",
     )
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")

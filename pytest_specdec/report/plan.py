@@ -1,10 +1,11 @@
-"""The plan in three lines, printed before anything boots."""
+"""The plan in a few lines, printed before anything boots."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Placement, Role
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.report.printable import printable
 from pytest_specdec.report.progress import clock
 
@@ -19,7 +20,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
     ``origin`` is the run directory as a person would type it.
     """
-    cost = () if replayed else (f"  {_cost(plan)}",)
+    cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in _scoring(plan)))
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
     return tuple(printable(line) for line in (first, f"  {_work(plan)}", *cost, f"  {_shares(plan)}"))
@@ -35,6 +36,13 @@ def _cost(plan: Plan) -> str:
     return (
         f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
     )
+
+
+def _scoring(plan: Plan) -> tuple[str, ...]:
+    """Say what a request per token comes to, before anybody waits for it."""
+    if plan.route is not ScoringRoute.CONTINUATIONS or not plan.scored_tokens:
+        return ()
+    return (f"SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most {_n(plan.scored_tokens, 'request')} besides the answers",)
 
 
 def _placement(plan: Plan) -> str:
@@ -57,4 +65,4 @@ def _shares(plan: Plan) -> str:
 
 
 def _n(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"

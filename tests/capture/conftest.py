@@ -19,6 +19,7 @@ from pytest_specdec.capture.launch.process import Command
 from pytest_specdec.capture.secrets import Secrets
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.workload import Request, Route, Workload
 
 SERVER = Path(__file__).parent / "fake_server.py"
@@ -47,6 +48,10 @@ class FakeEngine:
 
     def footprint(self, config, *, accelerated):
         return Footprint(memory_gib=0.1)
+
+    def route(self, config):
+        continued = config.engine.args.get("top-logprobs") and config.engine.args.get("no-prompt-logprobs")
+        return ScoringRoute.CONTINUATIONS if continued else ScoringRoute.PROMPT_LOGPROBS
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,9 @@ parser.add_argument("--fail-stream-on", default="", help="report an error inside
 parser.add_argument("--only-once", help="a file: misbehave only while it does not exist")
 parser.add_argument("--no-token-ids", action="store_true")
 parser.add_argument("--no-prompt-logprobs", action="store_true")
+parser.add_argument("--top-logprobs", action="store_true", help="list the most probable tokens beside log-probabilities, by id")
+parser.add_argument("--ignore-ids", action="store_true", help="answer every prompt of token ids as if it were another one")
+parser.add_argument("--processed-logprobs", action="store_true", help="report log-probabilities after temperature")
 parser.add_argument("--die-on-scoring", action="store_true")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
 parser.add_argument("--print-secrets", action="store_true")
@@ -136,19 +139,24 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(400, {"error": {"message": "not supported", "code": 400}})
         self.cut = bool(options.cut_on) and options.cut_on in text
         self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
-        return self.answer(body, chat, list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()])
+        ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()]
+        return self.answer(body, chat, [5] if options.ignore_ids and isinstance(prompt, list) else ids)
 
     def answer(self, body, chat, ids):
-        tokens, ids = [], list(ids)
+        tokens, ids, laws = [], list(ids), []
         prompt = list(ids)
         for _ in range(body.get("max_tokens", 4)):
+            laws.append(law(ids))
             tokens.append(next_token(ids))
             ids.append(tokens[-1])
         choice = {"index": 0, "finish_reason": "length"}
         if not options.no_token_ids:
             choice["token_ids"] = tokens
         if body.get("logprobs"):
-            choice["logprobs"] = {"token_logprobs": [-0.1] * len(tokens)}
+            processed = options.processed_logprobs and body.get("temperature") != 1.0
+            choice["logprobs"] = {"token_logprobs": [-0.03 if processed else -0.1] * len(tokens)}
+            if options.top_logprobs:
+                choice["logprobs"]["top_logprobs"] = [{f"token_id:{t}": p for t, p in known.items()} for known in laws]
         if "prompt_logprobs" in body and not options.no_prompt_logprobs:
             choice["prompt_logprobs"] = [None] + [self.entry(prompt, i, body["prompt_logprobs"]) for i in range(1, len(prompt))]
         whole = {"usage": {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}}

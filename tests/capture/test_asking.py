@@ -49,7 +49,7 @@ def test_tokens_are_counted_by_the_server_where_it_tells_no_ids(arm):
 
 def test_a_refused_feature_is_not_an_ignored_one(arm):
     found = Survey(arm(refuse_fields="top_k,seed,response_format,stop,prompt_logprobs"), 7).run()
-    refused = {"top_k", "top_p", "seed", "stop", "json_object", "json_schema", "prompt_logprobs"}
+    refused = {"top_k", "top_p", "seed", "stop", "json_object", "json_schema", "prompt_logprobs", "continuations"}
     assert {feature for feature, support in found.support.items() if support is Support.REFUSED} == refused
     assert (found.support["token_ids"], found.raw_logprobs, found.vocabulary) == (Support.HONOURED, True, 7)
 

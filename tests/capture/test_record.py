@@ -17,6 +17,7 @@ from pytest_specdec.capture.record import record
 from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.captured import Support
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Depth, Family
@@ -255,6 +256,34 @@ def test_a_baseline_without_prompt_logprobs_leaves_scores_missing(run, config, w
     assert {missing.arm for missing in status.missing} == {"draft-k3", "baseline", "control"}
     assert "the server returned no prompt log-probabilities" in status.missing[0].reason
     assert records.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is Support.IGNORED
+
+
+def test_where_the_survey_finds_no_prompt_logprobs_continuations_score(run, config, workload, directory, with_args):
+    config = with_args(config, top_logprobs=True)
+    status = run(with_args(config, "baseline", no_prompt_logprobs=True), workload(draft_scored=True))
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    assert run.plan.route is ScoringRoute.PROMPT_LOGPROBS
+    assert "surveyed: scores come by one-token continuations, unlike planned" in {said.doing for said in run.said}
+    assert records.read_capabilities(directory)["baseline"].route is ScoringRoute.CONTINUATIONS
+    for under, arm in (("baseline", "draft-k3"), ("baseline", "control"), ("small", "draft-k3")):
+        (first, *_) = scores.read(directory, under, arm, "greedy")
+        assert [(p.atom_ids[0], p.logprob) for p in first.positions] == [(p.token_id, -0.1) for p in first.positions]
+
+
+def test_continuations_of_something_else_are_no_route(run, config, workload, directory, with_args):
+    config = with_args(config, top_logprobs=True, ignore_ids=True, no_prompt_logprobs=True)
+    status = run(config, workload())
+    assert records.read_capabilities(directory)["baseline"].support["continuations"] is Support.IGNORED
+    assert "the server returned no prompt log-probabilities" in status.missing[0].reason
+
+
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("route", ScoringRoute)
+def test_what_reported_log_probabilities_are_of_is_found_by_either_route(run, config, workload, directory, with_args, processed, route):
+    config = with_args(config, top_logprobs=True, no_prompt_logprobs=route is ScoringRoute.CONTINUATIONS or None)
+    run(with_args(config, processed_logprobs=processed or None), workload(requests=1))
+    found = records.read_capabilities(directory)["baseline"]
+    assert (found.route, found.raw_logprobs) == (route, not processed)
 
 
 def test_a_server_that_dies_of_scoring_costs_the_scores_only(run, config, workload, directory, with_args):

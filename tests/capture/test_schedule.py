@@ -10,6 +10,7 @@ from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import Role, alpha_of
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -135,6 +136,14 @@ def test_pairs_say_how_their_variant_drafts(plan, workload):
     first, second = plan(workload()).pairs
     assert (first.variant.draft.kind, first.variant.draft.model, first.variant.draft.tokens) == (DraftKind.MODEL, "small", 3)
     assert (second.variant.draft.kind, second.variant.draft.ngram_min, second.variant.draft.ngram_max) == (DraftKind.NGRAM, 4, 4)
+
+
+def test_a_request_per_token_is_told_and_reckoned_with(plan, workload, with_args, config):
+    usual = plan(workload(draft_scored=True))
+    dear = plan(workload(draft_scored=True), config=with_args(config, top_logprobs=True, no_prompt_logprobs=True))
+    assert (usual.route, dear.route) == (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS)
+    assert dear.estimate_s > usual.estimate_s
+    assert dear.scored_tokens == usual.scored_tokens == (4 + 2) * 5 * 6
 
 
 @given(orders=st.permutations(range(4)))

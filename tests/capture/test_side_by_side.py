@@ -8,9 +8,11 @@ from itertools import pairwise
 import pytest
 
 from pytest_specdec.capture import ahead, room, waves
+from pytest_specdec.capture.duties import Duties
 from pytest_specdec.capture.record import record
 from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.capture.scoring import Scoring
+from pytest_specdec.capture.survey import Survey
 from pytest_specdec.errors import PlanError
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.plan import Boot, Placement, Role, Tokens
@@ -196,3 +198,26 @@ def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with
     with pytest.raises(PlanError, match="cannot share a port"):
         make(with_args(beside(), port=8000), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert room.of(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
+
+
+def test_who_answers_before_the_baseline_is_surveyed_is_scored_by_the_route_that_the_survey_finds(
+    run, beside, workload, directory, with_args, config, monkeypatch
+):
+    real = Survey.run
+
+    def late(survey):
+        time.sleep(2.0)
+        return real(survey)
+
+    monkeypatch.setattr(Survey, "run", late)
+    config = with_args(config, top_logprobs=True, no_prompt_logprobs=True)
+    status = run(beside(config=config), workload(draft_scored=True), only=["draft-k3"])
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    answered_and_scored(directory, ("baseline", "control", "draft-k3"))
+
+
+def test_without_a_survey_scoring_waits_for_its_turn_only(run, beside, workload, directory, monkeypatch):
+    monkeypatch.setattr(Duties, "survey", lambda _: None)
+    status = run(beside(), workload(), only=["draft-k3"], deadline_s=60.0)
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    answered_and_scored(directory, ("baseline", "control", "draft-k3"))

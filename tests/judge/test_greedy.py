@@ -8,7 +8,7 @@ import pytest
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.culprit import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, culprit
 from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
-from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.score import Score
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
@@ -114,6 +114,37 @@ def test_strings_that_differ_at_ties_are_reported_and_pass():
     assert verdict.outcome is Outcome.PASS
     assert "3 of 10 answers differ as strings (1 tie, 1 near-tie, 1 length)" in verdict.headline
     assert "differs: chat-02, pass 0, from token 31: near-tie" in verdict.evidence
+
+
+def by_continuations(token, unlisted_at):
+    """The scores of one answer by one-token continuations: at ``unlisted_at`` the token lies outside the atoms."""
+    return [
+        replace(position(token, 0.0 if i != unlisted_at else 4.0), token_id=token, logprob=math.nan if i == unlisted_at else math.log(0.6))
+        for i, token in enumerate(token)
+    ]
+
+
+@pytest.mark.parametrize("unlisted_at, outcome", [(None, Outcome.PASS), (17, Outcome.FAIL)])
+def test_a_token_that_is_not_listed_is_wrong_by_the_gap_to_the_last_one_that_is(unlisted_at, outcome):
+    base = seen()
+    scores = {
+        arm: tuple(
+            replace(one, positions=tuple(by_continuations(TOKENS, unlisted_at if arm == VARIANT and i == 3 else None)))
+            for i, one in enumerate(law)
+        )
+        for arm, law in base.scores.items()
+    }
+    support = {"prompt_logprobs": Support.REFUSED, "continuations": Support.HONOURED}
+    verdict = greedy.judge(replace(base, scores=scores, capabilities={"baseline": Capabilities(support=support)}))
+    assert verdict.outcome is outcome
+    assert verdict.evidence[-1].startswith("scored by one-token continuations")
+    assert "nan" not in " ".join((*verdict.short, *verdict.evidence, verdict.headline))
+    if outcome is Outcome.FAIL:
+        assert "id 117 p<0.05" in verdict.short[2]
+
+
+def test_how_tokens_were_scored_is_said_where_it_tells_less():
+    assert not any("scored by" in line for line in greedy.judge(seen()).evidence)
 
 
 def test_the_controls_largest_gap_raises_the_tolerance():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,15 @@ def test_presence_counts_once_and_frequency_each_time():
     law = Additions(presence=0.8, frequency=0.3).on([two_atoms(1), two_atoms(1), two_atoms(1)])
     assert [round(position.logprob, 6) for position in law] == [-0.5, -1.6, -1.9]
     assert [position.atom_ids[0] for position in law] == [1, OTHER, OTHER]
+
+
+def test_a_token_that_is_not_told_counts_with_the_most_that_it_can_be():
+    """Every atom may be penalised below it: to put it below the lowest of them would invent a gap."""
+    unlisted = Position(token_id=9, logprob=math.nan, atom_ids=(1, OTHER), atom_logprobs=(-0.5, -1.0))
+    *_, last = Additions(frequency=2.0).on([two_atoms(1), two_atoms(1, chosen=OTHER), unlisted])
+    assert (last.atom_logprobs, last.logprob) == ((-2.5, -3.0), -1.0)
+    (plain,) = Additions().on([unlisted])
+    assert plain is unlisted
 
 
 def test_a_bias_needs_no_history():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.reference.asgi_client import served
+
 NEUTRAL = {
     "frequency_penalty": 0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "logit_bias": {}, "min_p": 0, "best_of": 1, "echo": False,
     "suffix": None, "min_tokens": 0, "stop_token_ids": [], "skip_special_tokens": True, "use_beam_search": False, "user": "me", "top_k": -1,
@@ -92,6 +94,19 @@ def test_what_is_not_honoured_is_refused(anyone, field, value):
     status, error = anyone.refused({"prompt": "def", field: value})
     assert (status, error["code"], error["type"]) == (400, 400, "BadRequestError")
     assert error["param"] in {field, "max_tokens"}
+
+
+@pytest.fixture
+def refusing():
+    with served(prompt_logprobs=False) as client:
+        yield client
+
+
+def test_prompt_logprobs_can_be_refused(refusing):
+    """As by engines that serve none; everything else is honoured as ever."""
+    status, error = refusing.refused({"prompt": "def", "prompt_logprobs": 1})
+    assert (status, error["param"]) == (400, "prompt_logprobs")
+    assert refusing.complete({"prompt": "def", "prompt_logprobs": None, "max_tokens": 2})["choices"][0]["text"]
 
 
 def test_an_unknown_model_is_404(baseline):

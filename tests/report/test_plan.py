@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.plan import Placement, Tokens
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.report.plan import lines
 
 
@@ -26,6 +27,17 @@ def test_the_last_boot_at_smoke_depth_is_both_baselines(plan):
     text = "\n".join(lines(replace(plan, boots=boots, cells=()), origin="RUN", replayed=False))
     assert "1 boot (baseline and control)" in text
     assert "none, all judges are exact" in text
+
+
+def test_a_plan_shouts_where_every_token_takes_a_request(plan):
+    scores = tuple(Tokens(arm=arm, workload="chat", atoms=20) for arm in ("draft-k3", "control", "baseline"))
+    boots = (*plan.boots[:2], replace(plan.boots[2], scores=scores))
+    dear = replace(plan, boots=boots, route=ScoringRoute.CONTINUATIONS)
+    said = lines(dear, origin="RUN", replayed=False)
+    assert said[3] == "  SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most 192 requests besides the answers"
+    assert len(said) == len(lines(plan, origin="RUN", replayed=False)) + 1
+    assert len(lines(dear, origin="RUN", replayed=True)) == len(lines(plan, origin="RUN", replayed=True))
+    assert len(lines(replace(dear, boots=plan.boots), origin="RUN", replayed=False)) == len(said) - 1
 
 
 def test_a_plan_says_which_placement_it_came_to_and_why(plan):

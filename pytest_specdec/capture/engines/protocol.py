@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.secrets import Secrets
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.pair import Draft
-    from pytest_specdec.model.score import Position
+    from pytest_specdec.model.score import Position, ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["Dialect", "Engine", "Footprint", "Pace", "Setup", "Steps"]
@@ -101,6 +101,12 @@ class Dialect(Protocol):
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], atoms: int) -> tuple[Position, ...]:
         """Return the law at every one of ``token_ids``. Raises RequestError when the reply does not hold it."""
 
+    def continuation_body(self, prefix: Sequence[int], atoms: int) -> Mapping[str, JSON]:
+        """Return the body of a completion by one token whose reply lists the ``atoms`` most probable ones, nothing processed."""
+
+    def position(self, reply: Mapping[str, JSON], token_id: int, atoms: int) -> Position:
+        """Return the law at ``token_id``, which came after the prefix. Raises RequestError when the reply does not hold it."""
+
 
 class Engine(Protocol):
     """One serving engine: how it is installed, started and asked."""
@@ -123,3 +129,6 @@ class Engine(Protocol):
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return what one server of ``config`` takes on a machine with or without an accelerator."""
+
+    def route(self, config: Config) -> ScoringRoute:
+        """Return the route to scores that the baseline's survey is expected to find, for the plan's estimate."""

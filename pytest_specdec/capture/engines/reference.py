@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines import place, speculation
-from pytest_specdec.capture.engines.arguments import flags
+from pytest_specdec.capture.engines.arguments import flags, merged
 from pytest_specdec.capture.engines.protocol import Dialect, Footprint, Pace
 from pytest_specdec.capture.engines.vllm import METRICS, vocabulary_of
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.launch.process import Command
 from pytest_specdec.errors import EngineError
+from pytest_specdec.model.score import ScoringRoute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,12 @@ class Reference:
         """Return the interpreter's share and the weights, once as a file and once as arrays."""
         weights = place.checkpoint_gib(_checkpoint(config, config.engine.model, "engine.model"))
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
+
+    def route(self, config: Config) -> ScoringRoute:
+        """Return continuations where the baseline is started with ``--no-prompt-logprobs``."""
+        args = merged(config.engine.args, config.baseline.args)
+        refused = args.get("prompt-logprobs") is False or args.get("no-prompt-logprobs") is True
+        return ScoringRoute.CONTINUATIONS if refused else ScoringRoute.PROMPT_LOGPROBS
 
 
 def _python(config: Config) -> str:

@@ -14,6 +14,7 @@ from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import docker
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.launch.process import Command
+from pytest_specdec.model.score import ScoringRoute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +84,10 @@ class Vllm:
         kv_gib = config.engine.env.get("VLLM_CPU_KVCACHE_SPACE", _KV_GIB)
         known = weights is not None and str(kv_gib).isdecimal()
         return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if known else None)
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every version serves them
+        """Return prompt log-probabilities."""
+        return ScoringRoute.PROMPT_LOGPROBS
 
     def _args(self, config: Config, setup: Setup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **_with_paths(config, setup.args), "port": setup.port}

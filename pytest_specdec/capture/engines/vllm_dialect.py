@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import counters
+from pytest_specdec.capture import counters, listing
 from pytest_specdec.capture.engines.protocol import Steps
+from pytest_specdec.capture.listing import Listed
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.score import Position
 
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["VllmDialect"]
 
+_AS_IT_IS: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""So that log-probabilities after processing, which ``--logprobs-mode`` may ask for, are those before; a checkpoint's own settings too."""
+_BY_ID = "token_id:"
+
 
 class VllmDialect:
-    """``return_token_ids``, ``prompt_logprobs`` and ``metrics.speculative_decoding``."""
+    """``return_token_ids``, ``prompt_logprobs``, ``return_tokens_as_token_ids`` and ``metrics.speculative_decoding``."""
 
     health_path: str | None = "/health"
     version_path: str | None = "/version"
@@ -54,13 +59,45 @@ class VllmDialect:
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], atoms: int) -> tuple[Position, ...]:
         """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``."""
-        choices = reply.get("choices")
-        first = choices[0] if isinstance(choices, Sequence) and choices else None
-        told = first.get("prompt_logprobs") if isinstance(first, Mapping) else None
+        told = _first(reply).get("prompt_logprobs")
         if not isinstance(told, Sequence) or len(told) < len(token_ids):
             what = "the server returned no prompt log-probabilities"
             raise RequestError(what, found=str(told)[:200], expected=f"{len(token_ids)} entries in choices[0].prompt_logprobs")
         return tuple(_position(entry, token, atoms) for entry, token in zip(told[len(told) - len(token_ids) :], token_ids, strict=True))
+
+    def continuation_body(self, prefix: Sequence[int], atoms: int) -> Mapping[str, JSON]:
+        """Ask for one token at temperature 1, untruncated, with the most probable ones by id."""
+        named: Mapping[str, JSON] = {"logprobs": atoms, "return_tokens_as_token_ids": True}
+        return {"prompt": list(prefix), "max_tokens": 1, **_AS_IT_IS, **named}
+
+    def position(self, reply: Mapping[str, JSON], token_id: int, atoms: int) -> Position:
+        """Read the first token's list out of ``choices[0].logprobs``."""
+        return listing.position(token_id, _listed(_first(reply).get("logprobs")), atoms)
+
+
+def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    choices = reply.get("choices")
+    first = choices[0] if isinstance(choices, Sequence) and choices else None
+    return first if isinstance(first, Mapping) else {}
+
+
+def _listed(told: JSON) -> list[Listed]:
+    """Read the completions form, an object by name, or the chat form, a list of tokens."""
+    if not isinstance(told, Mapping):
+        return []
+    top, content = told.get("top_logprobs"), told.get("content")
+    if isinstance(top, Sequence) and top and isinstance(top[0], Mapping):
+        return [_token(name, value) for name, value in top[0].items()]
+    entry = content[0] if isinstance(content, Sequence) and content else None
+    tokens = entry.get("top_logprobs") if isinstance(entry, Mapping) else None
+    known = [token for token in tokens if isinstance(token, Mapping)] if isinstance(tokens, Sequence) else []
+    return [_token(str(token.get("token")), token.get("logprob")) for token in known]
+
+
+def _token(name: str, logprob: JSON) -> Listed:
+    number = name.removeprefix(_BY_ID)
+    is_id = name.startswith(_BY_ID) and number.isdecimal()
+    return Listed(logprob=_number(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
 
 
 def _position(entry: JSON, token_id: int, atoms: int) -> Position:

@@ -1,0 +1,146 @@
+"""The two routes to a law, each against a server of known replies."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
+from pytest_specdec.capture.requests import Exchange
+from pytest_specdec.capture.routes import Asked, Continuations, PromptLogprobs, scorer
+from pytest_specdec.errors import RequestError
+from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.model.transcript import Ending
+
+TOP = {"token_id:5": -0.1, "token_id:6": -2.5}
+ASKED = Asked(prompt_token_ids=(1, 2), token_ids=(10, 11, 12), atoms=2)
+
+
+class Server:
+    """Answers every request with what ``reply`` makes of its prompt, and remembers the bodies."""
+
+    def __init__(self, reply):
+        self.bodies, self._reply = [], reply
+        engine = SimpleNamespace(dialect=VllmDialect())
+        self.recipe, self.client = SimpleNamespace(engine=engine), self
+
+    def exchange(self, route, body, *, streamed, deadline_s):
+        self.bodies.append(body)
+        found = self._reply(body["prompt"])
+        if isinstance(found, Exchange):
+            return found
+        return Exchange(sent_s=0.0, done_s=1.0, status=200, received=SimpleNamespace(json=lambda: json.loads(json.dumps(found))))
+
+
+def listed(prompt):
+    """The next token is the length plus 8 with probability a half, the one after it with a quarter."""
+    best = len(prompt) + 8
+    return {"choices": [{"logprobs": {"top_logprobs": [{f"token_id:{best}": math.log(0.5), f"token_id:{best + 1}": math.log(0.25)}]}}]}
+
+
+def refused(_):
+    return Exchange(sent_s=0.0, done_s=1.0, status=400, error="no such field")
+
+
+def continued(server, is_over=lambda: False):
+    return Continuations(server, 1.0, is_over).law(ASKED)
+
+
+def test_every_prefix_is_continued_by_one_token_in_order():
+    server = Server(listed)
+    law = continued(server)
+    assert [body["prompt"] for body in server.bodies] == [[1, 2], [1, 2, 10], [1, 2, 10, 11]]
+    assert {body["max_tokens"] for body in server.bodies} == {1}
+    assert [position.token_id for position in law.positions] == [10, 11, 12]
+    assert [position.atom_ids for position in law.positions] == [(10, 11), (11, 12), (12, 13)]
+    assert [position.logprob for position in law.positions] == [math.log(0.5)] * 3
+
+
+def test_what_is_asked_for_is_the_law_as_it_is():
+    """At another temperature, log-probabilities after processing would be of another law."""
+    body = VllmDialect().continuation_body((1, 2), 20)
+    assert (body["temperature"], body["top_p"], body["logprobs"]) == (1.0, 1.0, 20)
+    assert body["return_tokens_as_token_ids"] is True
+
+
+def test_a_prefix_without_a_law_leaves_the_answer_without_one():
+    server = Server(lambda prompt: refused(prompt) if len(prompt) == 3 else listed(prompt))
+    law = continued(server)
+    assert (law.positions, law.error, law.failed) == ((), "400: no such field", False)
+    assert len(server.bodies) == 2
+
+
+def test_a_server_that_dies_between_prefixes_has_failed():
+    died = Exchange(sent_s=0.0, done_s=1.0, status=None, error="connection lost", ending=Ending.DIED)
+    law = continued(Server(lambda prompt: died if len(prompt) == 4 else listed(prompt)))
+    assert (law.positions, law.failed) == ((), True)
+
+
+def test_nothing_more_is_asked_once_the_time_is_up():
+    server = Server(listed)
+    law = continued(server, lambda: len(server.bodies) == 2)
+    assert (law.positions, law.error) == ((), "not scored before the capture ended")
+    assert len(server.bodies) == 2
+
+
+def test_a_reply_without_a_list_says_what_was_missing():
+    assert "listed no log-probabilities" in continued(Server(lambda _: {"choices": []})).error
+
+
+def test_prompt_logprobs_take_one_request_for_all_tokens():
+    told = [None, None, *({str(token): {"logprob": -0.5, "rank": 1}} for token in ASKED.token_ids)]
+    server = Server(lambda _: {"choices": [{"prompt_logprobs": told}]})
+    law = PromptLogprobs(server, 1.0).law(ASKED)
+    assert [body["prompt"] for body in server.bodies] == [[1, 2, 10, 11, 12]]
+    assert [position.token_id for position in law.positions] == [10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        {"tokens": ["token_id:7"], "token_logprobs": [-3.0], "top_logprobs": [{"token_id:7": -3.0, **TOP}]},
+        {"content": [{"token": "token_id:7", "top_logprobs": [{"token": name, "logprob": logprob} for name, logprob in TOP.items()]}]},
+    ],
+)
+def test_a_list_is_read_in_the_completions_form_and_in_chats(logprobs):
+    found = VllmDialect().position({"choices": [{"logprobs": logprobs}]}, 6, 2)
+    assert (found.atom_ids, found.atom_logprobs, found.logprob) == ((5, 6), (-0.1, -2.5), -2.5)
+
+
+@pytest.mark.parametrize("logprobs", [None, [], {}, {"top_logprobs": []}, {"top_logprobs": [None]}, {"content": [{}]}, {"content": []}])
+def test_a_reply_without_a_list_is_no_law(logprobs):
+    with pytest.raises(RequestError, match="listed no"):
+        VllmDialect().position({"choices": [{"logprobs": logprobs}]}, 6, 2)
+
+
+def test_tokens_named_by_text_are_no_ids():
+    """A text may look like one."""
+    with pytest.raises(RequestError, match="by text alone"):
+        VllmDialect().position({"choices": [{"logprobs": {"top_logprobs": [{"token_id:x": -0.1}]}}]}, 6, 2)
+
+
+NO, IGNORED, YES, UNKNOWN = Support.REFUSED, Support.IGNORED, Support.HONOURED, Support.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "prompt_logprobs,continuations,route",
+    [
+        (YES, YES, ScoringRoute.PROMPT_LOGPROBS),
+        (NO, YES, ScoringRoute.CONTINUATIONS),
+        (IGNORED, YES, ScoringRoute.CONTINUATIONS),
+        (NO, IGNORED, ScoringRoute.PROMPT_LOGPROBS),
+        (NO, UNKNOWN, ScoringRoute.PROMPT_LOGPROBS),
+        (UNKNOWN, YES, ScoringRoute.PROMPT_LOGPROBS),
+    ],
+)
+def test_the_dearer_route_is_taken_where_it_is_the_only_one(prompt_logprobs, continuations, route):
+    assert Capabilities(support={"prompt_logprobs": prompt_logprobs, "continuations": continuations}).route is route
+    assert isinstance(scorer(route, Server(listed), 1.0), Continuations) is (route is ScoringRoute.CONTINUATIONS)
+
+
+def test_a_run_without_that_question_was_scored_as_all_were():
+    assert Capabilities().route is ScoringRoute.PROMPT_LOGPROBS
