@@ -79,8 +79,8 @@ def table(vllm: Mapping[str, JSON], reference: Mapping[str, JSON]) -> list[str]:
     captured = [f"captured {run['made_at']} on {_of(run, 'processor')}, {_of(run, 'cores')} cores" for run in (vllm, reference)]
     lines = [
         f"vLLM {_of(vllm, 'engine_version')}, {captured[0]}; the reference engine, {captured[1]}. Tokens until the evidence",
-        "sufficed, of all sampled; - where it did not. `kv-stale` is not quite the same: in vLLM the recovered token never writes its own entry,",
-        "in the reference engine the refused one stays and positions shift.",
+        "sufficed, of all sampled; - where it did not. `kv-stale` is not quite the same: in vLLM the recovered token never writes its own",
+        "entry, in the reference engine the refused one stays and positions shift.",
         "",
         "| fault | drafts | workload | vLLM | reference engine | named on vLLM | named on the reference engine |",
         "|---|---|---|---|---|---|---|",
