@@ -49,6 +49,12 @@ class Acceptance:
     """By fault of the catalogue: how much more often than expected it would have accepted."""
     unsure: float = 0.0
     """Mean mass of outcomes whose probability is only estimated, 0..1: so much may ``expected`` be off."""
+    spread: float = 0.0
+    """Standard deviation of the accepted share under a correct rule.
+
+    Accepted less expected, summed over the slots, is a martingale: every draft token is accepted with chance beta given the tokens before,
+    so the variances ``beta (1 - beta)`` add up.
+    """
 
     @property
     def observed(self) -> float:
@@ -62,7 +68,7 @@ class Acceptance:
 
     @property
     def _tolerance(self) -> float:
-        return max(MARGIN, STANDARD_ERRORS * sqrt(self.expected * (1.0 - self.expected) / self.slots)) + self.unsure
+        return max(MARGIN, STANDARD_ERRORS * self.spread) + self.unsure
 
     def allows(self, bettor: Bettor) -> bool:
         """Whether ``bettor``'s fault would have left acceptance and recovered tokens as they were observed.
@@ -85,7 +91,7 @@ class Acceptance:
         return self.repeated is not None and self.repeated >= ENOUGH_REPEATS
 
     def __str__(self) -> str:
-        text = f"accepted {self.observed:.3f} of {self.slots:,} draft tokens, about {self.expected:.3f} expected"
+        text = f"accepted {self.observed:.3f} of {self.slots:,} draft tokens, {self.expected:.3f} +- {self.spread:.3f} expected"
         if self.repeated is None:
             return text
         return f"{text}; recovered token was the rejected draft token {self.repeated:,} times, 0 expected"
@@ -112,6 +118,7 @@ def acceptance(observed: Observed) -> Acceptance | None:
         repeated=int((rejected & (kept == 1.0)).sum()) if certain else None,
         excess=_excesses(observed, slots),
         unsure=float(np.where(observed.law.core[slots], 0.0, p).sum(axis=1).mean()),
+        spread=float(np.sqrt((expected * (1.0 - expected)).sum()) / slots.sum()),
     )
 
 

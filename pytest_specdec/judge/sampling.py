@@ -184,7 +184,7 @@ def _cleared(captured: Captured, hearing: _Hearing) -> Verdict:
 def _evidence(hearing: _Hearing) -> tuple[str, ...]:
     gathered, observed = hearing.gathered, hearing.observed
     unknown = f"draft law unknown: {gathered.draft_law}" if observed.q is None else "draft law known"
-    windows = "windows known" if observed.places.known.any() else "windows unknown"
+    windows = _windows(observed)
     richest = sorted(hearing.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
     return (
         f"{observed.tokens:,} tokens of {gathered.answers:,} answers, {observed.law.information:,.0f} informative (sum of Var log p)",
@@ -196,6 +196,12 @@ def _evidence(hearing: _Hearing) -> tuple[str, ...]:
         f"evidence against a correct sampler: {hearing.evidence} at its highest, {_odds(float(hearing.book.log_wealth[-1]))} at the end",
         *(f"{_odds(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in richest),
     )
+
+
+def _windows(observed: Observed) -> str:
+    if observed.places.known.any():
+        return "windows follow from the drafts" if observed.places.implied else "windows known"
+    return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both laws"
 
 
 def _would_have_shown(made: Promise) -> tuple[str, ...]:
