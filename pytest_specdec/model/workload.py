@@ -61,6 +61,12 @@ class Request:
     category: str = ""
     """The kind of prompt: ``chat``, ``code``, ``copy`` …"""
 
+    @property
+    def asks(self) -> str:
+        """What it asks, whatever its seed: requests that agree in it draw from one law."""
+        body = {name: value for name, value in self.body.items() if name != "seed"}
+        return json.dumps([self.route, body], sort_keys=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -97,6 +103,14 @@ class Workload:
     def at(self, depth: Depth) -> Workload:
         """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    @property
+    def prompts(self) -> tuple[Request, ...]:
+        """The first request of each prompt: those that differ in more than their seeds."""
+        found: dict[str, Request] = {}
+        for request in self.requests:
+            found.setdefault(request.asks, request)
+        return tuple(found.values())
 
     @property
     def digest(self) -> str:
