@@ -94,7 +94,8 @@ class Workload:
     atoms: int = 20
     """Most probable tokens reported per scored position."""
     survey: bool = False
-    """Whether its requests depend on the survey; such workloads are left out at smoke depth."""
+    """Whether its prompts are a pool of which the more informative half is sent, as a survey of the baseline chooses; at smoke depth, where
+    none is asked, the first half. ``requests`` has to be long enough for any half."""
     may_kill: bool = False
     """Whether it may take the server down: captured last in a boot."""
     deadline_s: float = 120.0

@@ -27,7 +27,12 @@ def of(**categories):
         pytest.param(of(a=[0.1, 0.9, 0.5]), 2, ("a-1", "a-2"), id="the most informative, best first"),
         pytest.param(of(a=[0.5, 0.5, 0.5]), 2, ("a-0", "a-1"), id="ties in their order"),
         pytest.param(of(a=[0.9, 0.8, 0.7], b=[0.1, 0.2, 0.05]), 3, ("a-0", "a-1", "b-1"), id="every category has its best one"),
-        pytest.param(of(a=[0.9, 0.8, 0.7, 0.6], b=[0.1] * 4), 4, ("a-0", "a-1", "a-2", "b-0"), id="none beyond its share and a half"),
+        pytest.param(
+            of(a=[0.9, 0.8, 0.7, 0.6], b=[0.3, 0.2], c=[0.1]),
+            6,
+            ("a-0", "a-1", "a-2", "b-0", "b-1", "c-0"),
+            id="none beyond its share and a half",
+        ),
         pytest.param(of(a=[0.9, 0.8, 0.7, 0.6], b=[0.1]), 4, ("a-0", "a-1", "a-2", "b-0"), id="a small category costs nothing"),
         pytest.param(of(a=[0.9, 0.8, 0.7, 0.6, 0.5], b=[0.1]), 5, ("a-0", "a-1", "a-2", "a-3", "b-0"), id="the quota is filled"),
         pytest.param(of(a=[0.1], b=[0.3], c=[0.2]), 2, ("b-0", "c-0"), id="fewer than categories"),
@@ -60,7 +65,7 @@ def test_whatever_the_survey_says_so_many_different_ones_of_the_pool_are_chosen_
 
 @given(values=st.lists(st.floats(0, 3), min_size=40, max_size=40))
 def test_of_even_categories_none_has_more_than_half_again_its_share(values):
-    candidates = [candidate(str(i), "abcd"[i % 4], value) for i, value in enumerate(values)]
+    candidates = [candidate(str(i), "abcd"[i % 4], value + 2.0 * (i % 4 == 0)) for i, value in enumerate(values)]
     held = Counter("abcd"[int(id_) % 4] for id_ in selector.ranked(candidates, 20))
     assert max(held.values()) <= 8
     assert min(held.values()) >= 1
