@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Request, Workload
 
-__all__ = ["survey"]
+__all__ = ["TOKENS", "survey"]
 
-_TOKENS = 16
+TOKENS = 16
 """Of each short answer: enough to tell a prompt that leaves a choice from one that leaves none."""
 
 
@@ -27,7 +27,7 @@ def survey(pool: Workload) -> Workload:
 
 def _short(prompt: Request, taken: set[JSON]) -> Request:
     asked = prompt.body.get("max_tokens")
-    most = min(asked, _TOKENS) if isinstance(asked, int) else _TOKENS
+    most = min(asked, TOKENS) if isinstance(asked, int) else TOKENS
     return replace(prompt, body={**prompt.body, "max_tokens": most, "seed": _seed(prompt.id, taken)})
 
 

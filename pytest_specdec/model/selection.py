@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["Candidate", "Selection", "first", "quota"]
+__all__ = ["Candidate", "Selection", "first", "per_token", "quota"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,12 @@ class Selection:
         return replace(pool, requests=tuple(request for request in pool.requests if request.asks in chosen))
 
     def __str__(self) -> str:
-        sent = f"{self.workload}: {len(self.chosen)} of {len(self.candidates)} prompts chosen for information"
         if self.plain:
             return f"{self.workload}: the first {len(self.chosen)} prompts are sent, none chosen for information: {self.plain}"
-        chosen = [candidate for candidate in self.candidates if candidate.id in set(self.chosen)]
         surveyed = sum(candidate.tokens for candidate in self.candidates)
         return (
-            f"{sent}, {_per_token(chosen):.2f} informative tokens per token where all have {_per_token(self.candidates):.2f}"
-            f" (in the {surveyed:,} tokens of the survey that chose them, which flatters the choice)"
+            f"{self.workload}: {len(self.chosen)} of {len(self.candidates)} prompts chosen for information by a survey of"
+            f" {surveyed:,} tokens, {per_token(self.candidates):.2f} informative ones per token"
         )
 
 
@@ -76,6 +74,7 @@ def first(pool: Workload, why: str, candidates: Sequence[Candidate] = ()) -> Sel
     return Selection(workload=pool.name, chosen=chosen, candidates=tuple(candidates), plain=why)
 
 
-def _per_token(candidates: Sequence[Candidate]) -> float:
+def per_token(candidates: Sequence[Candidate]) -> float:
+    """Return the informative tokens per token of all ``candidates`` together; 0 without tokens."""
     tokens = sum(candidate.tokens for candidate in candidates)
     return sum(candidate.information for candidate in candidates) / tokens if tokens else 0.0

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_specdec import chosen
 from pytest_specdec.capture import candidates, estimate, extension, information
 from pytest_specdec.capture.record import record, resume
 from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.files import captured, records, scores, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.score import Position, Score
+from pytest_specdec.model.selection import first
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 from pytest_specdec.prompts import selector
@@ -68,6 +70,26 @@ def test_all_arms_answer_what_the_baseline_was_found_to_know_least(run, config, 
         found = captured.read(directory, run.plan, cell, ())
         assert [request.id for request in found.workload.requests] == [*WARMEST, "p3#2"]
         assert {score.request_id for score in found.scores[cell.pair]} == {*WARMEST, "p3#2"}
+
+
+def test_what_was_bought_is_counted_in_answers_that_the_survey_did_not_see(run, config, pool, directory):
+    """Of 20 tokens the first 16, as many as the survey asks for, of p3, p4, p5 and p3 again; the law is the same everywhere."""
+    run(config, pool)
+    each = {one.id: one.per_token for one in records.read_selections(directory)["pool"].candidates}
+    mean, bought = sum(each.values()) / 6, (2 * each["p3"] + each["p4"] + each["p5"]) / 4
+    (said,) = chosen.notes(directory, records.sent(directory, run.plan))
+    assert said.startswith(f"pool: 3 of 6 prompts chosen for information by a survey of 96 tokens, {mean:.2f} informative ones per token; ")
+    assert said.endswith(f"; {bought:.2f} in the first 16 of the baseline's answers to the chosen")
+    assert bought > mean
+    records.write_selection(directory, first(pool, "no reason"))
+    assert chosen.notes(directory, run.plan) == ("pool: the first 3 prompts are sent, none chosen for information: no reason",)
+
+
+def test_without_the_baselines_scores_nothing_is_said_of_what_was_bought(run, config, pool, directory):
+    run(config, pool)
+    directory.scores("baseline", "baseline", "pool").unlink()
+    (said,) = chosen.notes(directory, records.sent(directory, run.plan))
+    assert said.endswith("informative ones per token")
 
 
 def test_the_surveys_answers_and_scores_are_kept_and_their_seeds_never_come_again(run, config, pool, directory):
@@ -145,8 +167,8 @@ def test_at_smoke_depth_there_is_no_survey_and_the_first_prompts_are_sent(run, c
 def test_more_of_a_chosen_workload_is_more_of_the_chosen_prompts(run, config, pool, directory):
     run(config, pool)
     sent = records.sent(directory, run.plan)
-    chosen = records.read_selections(directory)["pool"].applied(pool)
-    more = extension.extended(sent, {"pool": chosen}, ["draft-k3"], 1)
+    half = records.read_selections(directory)["pool"].applied(pool)
+    more = extension.extended(sent, {"pool": half}, ["draft-k3"], 1)
     ids = [request.id for request in more.workload("pool.more1").requests]
     assert ids == ["p4#2", "p5#2", "p3@1.1", "p4@1.1"]
     assert records.sent(directory, more) == more

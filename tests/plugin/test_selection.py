@@ -25,10 +25,7 @@ def test_pool(specdec_captured, specdec_check):
     outcome = Outcome.PASS if len(ids) >= ENOUGH else Outcome.INCONCLUSIVE
     specdec_check(say(specdec_captured, outcome, cell=" ".join(ids)))
 """
-NOTE = (
-    "pool: 4 of 8 prompts chosen for information, 1.50 informative tokens per token where all have 1.00"
-    " (in the 32 tokens of the survey that chose them, which flatters the choice)"
-)
+NOTE = "pool: 4 of 8 prompts chosen for information by a survey of 32 tokens, 1.00 informative ones per token"
 
 
 def enough(answers):
