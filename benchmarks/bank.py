@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.positions import raw
 from pytest_specdec.model.score import Position
 from pytest_specdec.stats.drafts import index_of, mapped, one_hot
 from pytest_specdec.stats.laws import Law, Processing, Raw, requested
 from pytest_specdec.stats.lookup import Lookup
+from pytest_specdec.stats.positions import raw
 from pytest_specdec.stats.simulation import Bank
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def main() -> int:
 def _judge(whole: Captured, captures: int, requests: int) -> bool:
     """Print what ``captures`` parts of ``requests`` requests each come to; return whether one alarms."""
     alarms: Counter[str] = Counter()
-    for part in _parts(whole, captures, requests):
+    for part in parts(whole, captures, requests):
         for one in (part, part.as_control()):
             verdict = sampling.judge(one)
             alarms[f"{one.arm}: {verdict.outcome.value}"] += 1
@@ -88,7 +88,8 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
     return [stored.read(directory, plan, cell, ()) for cell in plan.cells]
 
 
-def _parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:
+def parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:
+    """Return what ``captures`` captures of so many requests each would have been, one after the other."""
     for index in range(captures):
         asked = whole.workload.requests[index * requests : (index + 1) * requests]
         ids = {request.id for request in asked}

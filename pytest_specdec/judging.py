@@ -42,8 +42,7 @@ def captured(item: pytest.Item, pair: Pair) -> Captured:
 
 def _unplanned(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
     if found.settings.replay is None:
-        why = "depends on the survey and" if wanted.workload.survey else "asks for more than this depth allows, so it"
-        pytest.skip(f"{wanted.workload.name} {why} is left out at {found.plan.depth} depth")
+        pytest.skip(f"{wanted.workload.name} asks for more than this depth allows, so it is left out at {found.plan.depth} depth")
     run = place.shown(found.root, item.config)
     return _refuse(item, found, "not captured", f"the run {run} holds no {wanted.family} judgement of {wanted.workload.name}")
 

@@ -36,14 +36,15 @@ def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> 
 
     ``workloads`` are those of the selected tests, at their deepest. Raises pytest.UsageError.
     """
-    root, settings = found.root, found.settings
+    root, settings, directory = found.root, found.settings, RunDirectory.open(found.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
-    stored = records.read_plan(RunDirectory.open(root))
-    _check(option, RunDirectory.open(root), found.config, extension.base(stored), found.plan)
+    stored = records.sent(directory, records.read_plan(directory))
+    _check(option, directory, found.config, extension.base(stored), records.sent(directory, found.plan))
     if not settings.continued:
         return stored
-    cells = _inconclusive(RunDirectory.open(root))
+    cells, chosen = _inconclusive(directory), records.read_selections(directory)
     deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in cells}}
+    deepest |= {name: chosen[name].applied(one) for name, one in deepest.items() if name in chosen}
     if not deepest:
         msg = f"--specdec-continue: found no inconclusive sampling verdict in {root}/run.json; expected a run that more tokens would settle"
         raise pytest.UsageError(msg)
@@ -92,7 +93,8 @@ def _encoded(plan: Plan) -> JSON:
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
     workloads = {workload.name: workload.digest for workload in plan.workloads}
-    return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads}
+    pools = {name: pool.digest for name, pool in plan.pools.items()}
+    return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads, "pools": pools}
 
 
 def _differences(where: str, then: JSON, now: JSON) -> Iterator[str]:

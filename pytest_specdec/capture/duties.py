@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import lease, observe
+from pytest_specdec.capture import atoms, candidates, information, lease, observe
 from pytest_specdec.capture.answering import Answering
 from pytest_specdec.capture.arm import Arm
 from pytest_specdec.capture.routes import scorer
@@ -16,6 +16,8 @@ from pytest_specdec.config.config import Limits
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.plan import Tokens
+from pytest_specdec.prompts import selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.recipes import Recipes
     from pytest_specdec.capture.routes import Scorer
     from pytest_specdec.model.answer import Answer
-    from pytest_specdec.model.plan import Boot, Tokens
+    from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Workload
 
 __all__ = ["Duties"]
@@ -84,6 +86,24 @@ class Duties:
             if name == BASELINE and found.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"surveyed: scores come by {found.route.value}, unlike planned", name)
 
+    def choose(self, name: str) -> None:
+        """Choose the prompts of a workload by a survey of this server, and write which; nothing where that is not to be done here."""
+        directory, plan = self.recipes.directory, self.recipes.plan
+        if name not in self.boot.chooses or name in records.read_selections(directory):
+            return
+        pool = plan.pools[name]
+        survey = candidates.survey(pool)
+        self.announce(BASELINE, survey)
+        answering = self.answering(BASELINE, survey)
+        with self.loud():
+            answering.run()
+        self.keep(answering)
+        asked = Tokens(arm=BASELINE, workload=survey.name, atoms=atoms.of_arm(BASELINE, pool, plan.pairs))
+        missing = self.score(asked, self.scoring(survey))
+        law = scores.read(directory, self.boot.under, BASELINE, survey.name)
+        found = information.found(survey, law, self.recipes.engine.vocabulary(self.recipes.config))
+        records.write_selection(directory, selector.selected(pool, found, missing))
+
     def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
         """Return what sends ``workload`` to the server as the arm ``name``."""
         deadline_s = self._request_s(workload)
@@ -114,17 +134,18 @@ class Duties:
         """Whether the baseline's survey is there, which settles how the baseline and the draft models are scored."""
         return self.recipes.directory.capabilities_of(BASELINE).is_file()
 
-    def score(self, asked: Tokens, scoring: Scoring) -> None:
-        """Score one arm's answers to one workload and write the scores; nothing where there are no answers."""
+    def score(self, asked: Tokens, scoring: Scoring) -> str:
+        """Score one arm's answers to one workload and write the scores; return why some are missing, empty where none are."""
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
         if transcript is None:
-            return
+            return "not all of its requests were answered"
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
         with self.loud():
             scored = scoring.score(transcript, asked.atoms)
         scores.write(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
         self.ledger.scored(self.boot, asked, scored.missing)
+        return scored.missing
 
     @contextmanager
     def loud(self) -> Iterator[None]:

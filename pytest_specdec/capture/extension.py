@@ -51,7 +51,7 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
         boots=(*plan.boots, *boots),
         workloads=(*plan.workloads, *added),
         extensions=extensions,
-        estimate_s=estimate.seconds(estimate.steps(boots, added, engine_of(plan.engine).pace, plan.route)),
+        estimate_s=estimate.seconds(estimate.steps(boots, added, engine_of(plan.engine).pace, route=plan.route)),
     )
 
 

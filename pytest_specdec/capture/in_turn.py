@@ -53,11 +53,12 @@ def _work(duties: Duties) -> None:
     if boot.role is not Role.VARIANT:
         duties.survey()
     for name in boot.arms:
-        for workload in map(plan.workload, boot.answers):
-            _answer(duties, name, workload)
-    for name, asked in groupby(boot.scores, key=lambda tokens: tokens.workload):
+        for asked in boot.answers:
+            duties.choose(asked)  # not before: timed workloads are to meet as fresh a server as the variants'
+            _answer(duties, name, duties.recipes.workload(asked))
+    for name, scored in groupby(boot.scores, key=lambda tokens: tokens.workload):
         scoring = duties.scoring(plan.workload(name))
-        for tokens in asked:
+        for tokens in scored:
             duties.score(tokens, scoring)
     if boot.role is Role.VARIANT:
         duties.survey()

@@ -46,6 +46,7 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
 
     Servers of another version than the earlier ones end it: their answers are not those of one engine.
     """
+    plan = records.sent(directory, plan)
     found = kept.of(directory, plan)
     kept.discard(directory, plan, found)
     ledger = Ledger(plan, earlier=records.read_status(directory), version=records.read_environment(directory).engine_version)
@@ -70,7 +71,8 @@ def _recorded(
             records.append_progress(directory, progress)
             tell(progress)
 
-    reporter = Reporter(estimate.steps(boots, plan.workloads, engine.pace, plan.route), len(plan.boots), deadline_s, told)
+    planned = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route, pools=plan.pools)
+    reporter = Reporter(planned, len(plan.boots), deadline_s, told)
     recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)
     error = "the capture was ended before it was done"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import atoms, estimate, room
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.errors import PlanError
+from pytest_specdec.model import selection
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import SHARES, Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
 from pytest_specdec.model.workload import Depth
@@ -41,12 +42,15 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
     kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
-    workloads = tuple(sorted((workload.at(depth) for workload in _united(kept)), key=_order))
+    asked = sorted(_united(kept), key=_order)
+    workloads = tuple(_sent(workload).at(depth) for workload in asked)
+    pools = {one.name: one for one in asked if one.survey and one.scored and depth is not Depth.SMOKE}
     _fit_shares(kept)
     found = room.of(config, engine)
-    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_laid_out(pairs, workloads, depth, found.placement)))
+    laid = enumerate(_laid_out(pairs, workloads, depth, found.placement))
+    boots = tuple(replace(boot, index=index, chooses=tuple(pools) if boot.role is Role.BASELINE else ()) for index, boot in laid)
     route = engine.route(config)
-    steps = estimate.steps(boots, workloads, engine.pace, route)
+    steps = estimate.steps(boots, workloads, engine.pace, route=route, pools=pools)
     return Plan(
         config=config.name,
         engine=config.engine.kind,
@@ -61,6 +65,7 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
         servers=found.servers,
         placement_reason=found.reason,
         route=route,
+        pools=pools,
     )
 
 
@@ -117,8 +122,13 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
-    """Say whether ``depth`` sends anything of it; at smoke depth the survey comes too late for workloads that depend on it."""
-    return workload.take.get(depth) != 0 and not (depth is Depth.SMOKE and workload.survey)
+    """Say whether ``depth`` sends anything of it."""
+    return workload.take.get(depth) != 0
+
+
+def _sent(workload: Workload) -> Workload:
+    """Return what is sent before a survey has chosen, and where none does: at smoke depth the baseline boots last."""
+    return selection.first(workload, "").applied(workload) if workload.survey else workload
 
 
 def _name(one: Wanted) -> tuple[str, Family]:

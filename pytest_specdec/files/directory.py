@@ -92,6 +92,15 @@ class RunDirectory:
         """Return the file with what the survey found of ``arm``."""
         return self.capabilities / f"{safe(arm)}.json"
 
+    @property
+    def selections(self) -> Path:
+        """The folder with which prompts were chosen and why, one file per workload."""
+        return self.root / "selections"
+
+    def selection_of(self, workload: str) -> Path:
+        """Return the file with the prompts chosen for ``workload``."""
+        return self.selections / f"{safe(workload)}.json"
+
     def server_log(self, boot: int, arm: str) -> Path:
         """Return the log of the server of one boot."""
         return self.root / "servers" / f"{boot}-{safe(arm)}.log"

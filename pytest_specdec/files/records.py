@@ -1,4 +1,4 @@
-"""The small documents of a run: plan, environment, status, capabilities, progress."""
+"""The small documents of a run: plan, environment, status, capabilities, selections, progress."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.environment import Environment
 from pytest_specdec.model.plan import Plan
+from pytest_specdec.model.selection import Selection
 from pytest_specdec.model.status import Progress, Status
 
 if TYPE_CHECKING:
@@ -25,10 +26,13 @@ __all__ = [
     "read_environment",
     "read_plan",
     "read_progress",
+    "read_selections",
     "read_status",
+    "sent",
     "write_capabilities",
     "write_environment",
     "write_plan",
+    "write_selection",
     "write_status",
 ]
 
@@ -79,6 +83,22 @@ def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
         arm = str(document.pop("arm", path.stem))
         found[arm] = _decoded(path, Capabilities, document)
     return found
+
+
+def write_selection(directory: RunDirectory, selection: Selection) -> None:
+    """Write which prompts of a workload are sent; from then on none are chosen anew."""
+    _write(directory.selection_of(selection.workload), "selection", selection)
+
+
+def read_selections(directory: RunDirectory) -> dict[str, Selection]:
+    """Return which prompts were chosen, by workload; empty before any were."""
+    found = [_read(path, "selection", Selection) for path in sorted(directory.selections.glob("*.json"))]
+    return {selection.workload: selection for selection in found}
+
+
+def sent(directory: RunDirectory, plan: Plan) -> Plan:
+    """Return ``plan`` with the prompts in place that were chosen in this run."""
+    return plan.sent(read_selections(directory)) if plan.pools else plan
 
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:

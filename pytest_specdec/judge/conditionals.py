@@ -10,7 +10,6 @@ import numpy as np
 
 from pytest_specdec.judge.dependence import copies, ends, repeats
 from pytest_specdec.judge.drafting import drafting
-from pytest_specdec.judge.positions import raw
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.stats import adjustments
 from pytest_specdec.stats.adjustments import Penalties
@@ -18,6 +17,7 @@ from pytest_specdec.stats.calibration import INVALID_ABOVE
 from pytest_specdec.stats.laws import NOISE, Processing, requested
 from pytest_specdec.stats.panel import Observed
 from pytest_specdec.stats.places import Places, joined, placed, unplaced
+from pytest_specdec.stats.positions import raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pytest_specdec.judge.positions import raw
 from pytest_specdec.model.pair import DraftKind, DraftSampling
 from pytest_specdec.stats.drafts import index_of, listed, mapped, one_hot
 from pytest_specdec.stats.laws import Bools, Floats, requested
 from pytest_specdec.stats.lookup import Lookup
+from pytest_specdec.stats.positions import raw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

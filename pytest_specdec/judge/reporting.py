@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.conditionals import asked
-from pytest_specdec.judge.positions import raw
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.score import Position
 from pytest_specdec.stats.calibration import squares
 from pytest_specdec.stats.laws import Processing, requested
 from pytest_specdec.stats.places import placed, unplaced
+from pytest_specdec.stats.positions import raw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

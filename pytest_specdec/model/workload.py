@@ -61,6 +61,12 @@ class Request:
     category: str = ""
     """The kind of prompt: ``chat``, ``code``, ``copy`` …"""
 
+    @property
+    def asks(self) -> str:
+        """What it asks, whatever its seed: requests that agree in it draw from one law."""
+        body = {name: value for name, value in self.body.items() if name != "seed"}
+        return json.dumps([self.route, body], sort_keys=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -88,7 +94,8 @@ class Workload:
     atoms: int = 20
     """Most probable tokens reported per scored position."""
     survey: bool = False
-    """Whether its requests depend on the survey; such workloads are left out at smoke depth."""
+    """Whether its prompts are a pool of which the more informative half is sent, as a survey of the baseline chooses; at smoke depth, where
+    none is asked, the first half. ``requests`` has to be long enough for any half."""
     may_kill: bool = False
     """Whether it may take the server down: captured last in a boot."""
     deadline_s: float = 120.0
@@ -97,6 +104,14 @@ class Workload:
     def at(self, depth: Depth) -> Workload:
         """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    @property
+    def prompts(self) -> tuple[Request, ...]:
+        """The first request of each prompt: those that differ in more than their seeds."""
+        found: dict[str, Request] = {}
+        for request in self.requests:
+            found.setdefault(request.asks, request)
+        return tuple(found.values())
 
     @property
     def digest(self) -> str:

@@ -12,9 +12,17 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL, COPY
 
-# Eight prompts and more are asked again, with another seed: an answer that comes again was not drawn on its own.
+# Of 96 prompts the 48 are sent that leave the baseline most choice; at smoke depth the first ones. Eight and more are asked again, with
+# another seed: an answer that comes again was not drawn on its own.
 OPEN = ALL.sampled(
-    version=2, temperature=1.0, max_tokens=64, requests=320, prompts=48, concurrency=32, take={Depth.SMOKE: 20, Depth.STANDARD: 56}
+    version=3,
+    temperature=1.0,
+    max_tokens=64,
+    requests=640,
+    prompts=96,
+    survey=True,
+    concurrency=32,
+    take={Depth.SMOKE: 20, Depth.STANDARD: 56, Depth.DEEP: 320},
 )
 # Here the answers report log-probabilities, elsewhere not: being asked for them has switched drafting off before.
 NUCLEUS = ALL.sampled(

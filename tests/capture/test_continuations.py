@@ -18,12 +18,12 @@ from pytest_specdec.capture.scoring import asked_for
 from pytest_specdec.files import captured, records, scores, transcripts
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.positions import raw
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.stats.positions import raw
 from tests.capture.test_reference_capture import CONFIG, workload
 
 REFUSING = replace(CONFIG, engine=replace(CONFIG.engine, args={**CONFIG.engine.args, "prompt-logprobs": False}))

@@ -68,12 +68,13 @@ def test_timed_comes_first_and_what_may_kill_last(plan, workload):
     assert names == ["timed", "plain", "deadly"]
 
 
-def test_survey_workloads_are_left_out_at_smoke_depth_only(plan, workload):
+def test_of_a_pool_half_is_sent_which_no_survey_chooses_at_smoke_depth(plan, workload):
     surveyed = workload("surveyed", survey=True)
-    smoke = plan(workload(), surveyed, depth=Depth.SMOKE)
-    assert [w.name for w in smoke.workloads] == ["greedy"]
-    assert {cell.workload for cell in smoke.cells} == {"greedy"}
-    assert [w.name for w in plan(workload(), surveyed).workloads] == ["greedy", "surveyed"]
+    smoke, standard = plan(workload(), surveyed, depth=Depth.SMOKE), plan(workload(), surveyed)
+    for planned in (smoke, standard):
+        assert [(w.name, len(w.requests)) for w in planned.workloads] == [("greedy", 5), ("surveyed", 3)]
+    assert not any(boot.chooses for boot in smoke.boots)
+    assert (smoke.pools, standard.pools) == ({}, {"surveyed": surveyed})
 
 
 def test_workloads_are_cut_to_the_depth(plan, workload):
@@ -98,7 +99,7 @@ def test_two_workloads_of_one_name_are_refused(plan, workload):
 
 def test_nothing_to_capture_is_refused(plan, workload):
     with pytest.raises(PlanError, match="nothing to capture"):
-        plan(workload(survey=True), depth=Depth.SMOKE)
+        plan(workload(take={Depth.SMOKE: 0}), depth=Depth.SMOKE)
 
 
 def test_more_workloads_than_the_budget_was_split_over_are_refused(plan, workload):

@@ -45,3 +45,13 @@ def test_there_are_fifteen_families():
 
 def test_the_repr_is_what_one_wants_in_a_failed_assert():
     assert repr(a_workload()).startswith("<Workload w v1: 5 requests, ")
+
+
+def test_requests_that_differ_in_their_seed_alone_are_one_prompt():
+    asked = [("a", 1), ("b", 2), ("a", 3)]
+    requests = tuple(
+        Request(id=f"{prompt}{seed}", route=Route.CHAT, body={"messages": prompt, "seed": seed, "max_tokens": 4}) for prompt, seed in asked
+    )
+    warmer = dataclasses.replace(requests[0], id="a4", body={**requests[0].body, "temperature": 2.0})
+    other = dataclasses.replace(requests[0], id="a5", route=Route.COMPLETIONS)
+    assert [prompt.id for prompt in a_workload(requests=(*requests, warmer, other)).prompts] == ["a1", "b2", "a4", "a5"]

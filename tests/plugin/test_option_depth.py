@@ -16,13 +16,13 @@ def test_the_ini_key_is_the_default(project):
     assert project.captures[0]["depth"] == "deep"
 
 
-def test_a_workload_that_needs_the_survey_is_left_out_at_smoke(project):
+def test_a_workload_that_takes_nothing_at_smoke_is_left_out_there(project):
     project.tests(
-        "import pytest\nfrom sample import *\n\n"
+        "import pytest\nfrom pytest_specdec.model.workload import Depth\nfrom sample import *\n\n"
         "@pytest.mark.specdec(CHAT, family='greedy')\n"
         "def test_one(specdec_captured, specdec_check): specdec_check(say(specdec_captured))\n\n"
-        "@pytest.mark.specdec(workload('asks', survey=True), family='parameters')\ndef test_two(specdec_captured): pass\n"
+        "@pytest.mark.specdec(workload('asks', take={Depth.SMOKE: 0}), family='parameters')\ndef test_two(specdec_captured): pass\n"
     )
     result = project.run("--specdec-depth=smoke", "-rs")
     result.assert_outcomes(passed=2, skipped=2)
-    result.stdout.fnmatch_lines(["*asks depends on the survey and is left out at smoke depth*"])
+    result.stdout.fnmatch_lines(["*asks asks for more than this depth allows, so it is left out at smoke depth*"])
