@@ -37,6 +37,12 @@ class Capabilities:
     vocabulary: int = 0
     """Tokens in the vocabulary; 0 where unknown."""
 
+    @property
+    def unscorable(self) -> str:
+        """Why this server's law at given tokens cannot be had, in the survey's words; empty where it can, or where nobody knows."""
+        told = ((feature, self.support.get(feature)) for feature in ("token_ids", "prompt_logprobs"))
+        return ", ".join(f"{feature} {support}" for feature, support in told if support in {Support.REFUSED, Support.IGNORED})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:

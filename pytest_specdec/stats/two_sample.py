@@ -105,7 +105,7 @@ class Pairing:
             return 0.0
         corners, width = _corners(self.arms), self.arms - 1
         blocks = self.form.reshape(self.blocks, width, self.blocks, width)
-        each = np.tensordot(np.tensordot(blocks, corners, axes=(3, 1)), corners, axes=(1, 1))
+        each = np.einsum("ia,rajs->irjs", corners, np.einsum("jb,rasb->rajs", corners, blocks))
         return float((each**3).sum() / self.arms**2)
 
     def tail(self, value: float) -> float:

@@ -75,8 +75,8 @@ def test_without_a_prompt_asked_twice_there_is_no_discrepancy():
 
 
 def test_the_end_of_an_answer_agrees_with_nothing():
-    """Two answers that ended at once are not alike for it."""
-    units = np.array([[[1, -1, -1], [2, -1, -1]], [[3, -1, -1], [4, -1, -1]]])
+    """Two short answers are not alike for what neither says."""
+    units = np.array([[[1, -1, -1], [2, 3, 4]], [[5, -1, -1], [6, 7, 8]]])
     assert not discrepancy(Blocks(units=units, prompts=np.array([0, 0]))).form.any()
     assert agreements(np.array([[1, 2], [1, 3]])).tolist() == [[2.0, 1.0], [1.0, 2.0]]
 
@@ -87,6 +87,19 @@ def test_answers_of_one_block_may_hang_together():
     units = np.repeat(random.integers(4, size=(24, 1, 12)), 2, axis=1)
     for one in compared(Blocks(units=units, prompts=np.arange(24) % 8), 0.5, random):
         assert one.p_value == 1.0
+
+
+def test_an_answer_given_again_is_no_third_draw():
+    """Taken for one, it makes false alarms: the reason why judge/units.py asks whether seeds are honoured."""
+    random = np.random.default_rng(15)
+    alarms = {2: 0, 3: 0}
+    for _ in range(200):
+        blocks = drawn(random, requests=24, prompts=24)
+        twice = Blocks(units=np.concatenate([blocks.units, blocks.units[:, 1:]], axis=1), prompts=blocks.prompts)
+        for each in (blocks, twice):
+            alarms[each.arms] += compared(each, 0.01, random)[0].alarm
+    assert limits(alarms[2], 200, 0.99).low <= 0.01
+    assert limits(alarms[3], 200, 0.99).low > 0.01
 
 
 @pytest.mark.parametrize("arms", [2, 3])
