@@ -104,10 +104,14 @@ class Duties:
         return Scoring(arm=self.arm, under=self.boot.under, scorer=scorer, reporter=self.reporter)
 
     def score(self, asked: Tokens, scoring: Scoring) -> None:
-        """Score one arm's answers to one workload and write the scores; nothing where there are no answers."""
+        """Score one arm's answers to one workload and write the scores; nothing without answers, or where no score is to be had."""
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
         if transcript is None:
+            return
+        if records.unscorable(self.recipes.directory):
+            # So the survey says. Nothing is missing then: the judges that can go without scores do, the others say so.
+            self.ledger.scored(self.boot, asked, "")
             return
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
         with self.loud():

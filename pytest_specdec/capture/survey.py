@@ -95,7 +95,7 @@ class Survey:
 
     def _prompt_logprobs(self, plain: Answer | None) -> Support:
         law = self._law(plain)
-        if law is None:
+        if law is None or law.failed:
             return Support.UNKNOWN
         if law.positions:
             return Support.HONOURED

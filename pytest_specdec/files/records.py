@@ -10,6 +10,7 @@ from pytest_specdec.files import codec, lines
 from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import Progress, Status
 
@@ -26,6 +27,7 @@ __all__ = [
     "read_plan",
     "read_progress",
     "read_status",
+    "unscorable",
     "write_capabilities",
     "write_environment",
     "write_plan",
@@ -79,6 +81,12 @@ def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
         arm = str(document.pop("arm", path.stem))
         found[arm] = _decoded(path, Capabilities, document)
     return found
+
+
+def unscorable(directory: RunDirectory) -> str:
+    """Return why the survey found that the baseline's law at given tokens cannot be had; empty where it did not."""
+    known = read_capabilities(directory).get(BASELINE)
+    return "" if known is None else known.unscorable
 
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:

@@ -65,6 +65,8 @@ class Limits:
     model: str
     max_model_len: int
     max_logprobs: int
+    prompt_logprobs: bool
+    """Whether they are served."""
     grammar: Callable[[Mapping[str, JSON] | None], str]
     """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
 
@@ -78,6 +80,8 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Req
     if model is not None and model != limits.model:
         raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
     fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
+    if not limits.prompt_logprobs and fields.value("prompt_logprobs") is not None:
+        raise Refusal(message="prompt_logprobs are switched off by --no-prompt-logprobs", param="prompt_logprobs")
     prompt = _prompt(fields, tokenizer) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
     temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
     top_k = fields.integer("top_k", low=-1) or 0

@@ -56,6 +56,7 @@ class _Served:
             model=settings.name,
             max_model_len=settings.max_model_len,
             max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
+            prompt_logprobs=settings.prompt_logprobs,
             grammar=engine.compiled,
         )
 

@@ -50,6 +50,7 @@ class Settings:
     speculation: Speculation | None = None
     max_logprobs: int = 20
     """-1 is the whole vocabulary."""
+    prompt_logprobs: bool = True
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
@@ -86,6 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     option("--speculative-config", metavar="JSON", help="method, model, num_speculative_tokens … as in vLLM")
     option(
         "--max-logprobs", type=int, default=20, metavar="N", help="most log-probabilities a request may ask for; -1 for all (default 20)"
+    )
+    option(
+        "--no-prompt-logprobs",
+        dest="prompt_logprobs",
+        action="store_false",
+        help="refuse prompt log-probabilities, as engines do that cannot score",
     )
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")

@@ -18,6 +18,8 @@ def test_the_defaults_are_vllms():
     assert parse(["target"]) == Settings(model="target")
     assert parse(["target"]).name == "target"
     assert parse(["target", "--served-model-name", "me"]).name == "me"
+    assert parse(["target"]).prompt_logprobs
+    assert not parse(["target", "--no-prompt-logprobs"]).prompt_logprobs
 
 
 @pytest.mark.parametrize(
