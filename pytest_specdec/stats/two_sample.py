@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.laws import Floats, Ints
 
-__all__ = ["Blocks", "Found", "Pairing", "agreements", "classifier", "compared", "discrepancy", "found", "permuted"]
+__all__ = ["Blocks", "Found", "Pairing", "agreements", "classifier", "compared", "discrepancy", "found", "level_of", "permuted"]
 
 SMOOTHING = 50.0
 """Added to every unit's count: rare units are noise. Of 1, 10, 50 and 300 what saw most over the faults of stats/simulation.py."""
@@ -218,14 +218,16 @@ class Found:
         return f"{self.test}: p = {self.p_value:.2g} ({counted}), {self.level:.2g} needed"
 
 
-def compared(blocks: Blocks, alpha: float, random: np.random.Generator) -> tuple[Found, ...]:
-    """Return what the classifier and, where a prompt is asked twice, the discrepancy say; an alarm of either has chance ``alpha`` at most.
+def level_of(blocks: Blocks, alpha: float) -> float:
+    """Return what each test gets of ``alpha``: half where there are two (Bonferroni), which the prompts alone decide."""
+    return alpha / 2 if len(np.unique(blocks.prompts)) < len(blocks) else alpha
 
-    Both get half of ``alpha`` (Bonferroni).
-    """
+
+def compared(blocks: Blocks, alpha: float, random: np.random.Generator) -> tuple[Found, ...]:
+    """Return what the classifier and, where a prompt is asked twice, the discrepancy say; the chance of any alarm is ``alpha`` at most."""
     pairings = {"classifier of units and neighbours": classifier(blocks), "Hamming discrepancy within prompts": discrepancy(blocks)}
-    held = {name: pairing for name, pairing in pairings.items() if pairing is not None}
-    return tuple(found(name, pairing, alpha / len(held), random) for name, pairing in held.items())
+    level = level_of(blocks, alpha)
+    return tuple(found(name, pairing, level, random) for name, pairing in pairings.items() if pairing is not None)
 
 
 def found(test: str, pairing: Pairing, level: float, random: np.random.Generator) -> Found:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge import sampling, units
+from pytest_specdec.judge import blackbox, sampling, units
 from pytest_specdec.model.answer import Answer
 from pytest_specdec.model.captured import Capabilities, Captured, Support
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -186,6 +186,13 @@ def test_too_few_answers_say_how_many_would_do():
     about, number, *_ = verdict.settle.split()
     assert (about, 12 < int(number) < 64) == ("about", True)
     assert sampling.judge(unscored(answers=int(number) + 4)).outcome is Outcome.PASS
+
+
+def test_too_few_answers_are_not_tested_so_that_a_continued_run_is_looked_at_once(monkeypatch):
+    monkeypatch.setattr(blackbox, "compared", lambda *_: pytest.fail("tested"))
+    verdict = sampling.judge(unscored("resample-from-p", answers=12))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert set(verdict.figures) == {"answers", "units"}
 
 
 def test_answers_without_a_choice_in_them_say_so():
