@@ -1,7 +1,7 @@
 """Black box: what is left of the sampling judge for an engine whose tokens nobody can score, a smoke test of whole answers.
 
 Answers of the variant are held against the baseline's to the same requests by tests that know no law (stats/two_sample.py), which take
-tens to thousands of times the tokens of the betting test. It refuses to guess: the set-up says whether tokens can be scored, never what
+some hundred times the tokens of the betting test. It refuses to guess: the set-up says whether tokens can be scored, never what
 the answers look like.
 """
 

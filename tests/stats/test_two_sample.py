@@ -154,7 +154,7 @@ BANK = zipf(np.random.default_rng(1), positions=4000, vocabulary=200, atoms=20)
 
 
 def test_healthy_servers_alarm_as_often_as_the_level_says():
-    """300 pairs at .05 and .01; benchmarks/blackbox.py has more."""
+    """300 pairs at .05 and .01; benchmarks/results/blackbox.md has 2,000."""
     random = np.random.default_rng(11)
     p_values = [compared(pair_of(BANK, RIGHT, random, prompts=12), 0.05, random) for _ in range(300)]
     for level in (0.05, 0.01):
