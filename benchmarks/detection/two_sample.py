@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_specdec.stats.bank import ids_at
 from pytest_specdec.stats.simulation import RIGHT, emit
+from pytest_specdec.stats.two_sample import agreements, permuted
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.bank import Bank
@@ -28,18 +29,18 @@ LEVEL = 1e-3
 MATCH = 0.6
 
 
-def texts(bank: Bank, rules: Rules, random: np.random.Generator, *, tokens: int, k: int) -> Ints:
-    """Return at least ``tokens`` token ids of texts that answer PROMPTS prompts equally often, [PROMPTS, texts, TOKENS].
+def texts(bank: Bank, rules: Rules, random: np.random.Generator, *, tokens: int, k: int, prompts: int = PROMPTS) -> Ints:
+    """Return at least ``tokens`` token ids of texts that answer ``prompts`` prompts equally often, [prompts, texts, TOKENS].
 
     What follows hangs on the prompt and all tokens before. A token of the tail is drawn evenly from the vocabulary.
     """
-    each = max(2, -(-tokens // (PROMPTS * TOKENS)))
-    prompts = np.repeat(np.arange(PROMPTS), each)
-    trace = emit(bank, rules, random, answers=len(prompts), tokens=TOKENS, k=k, prompts=prompts)
+    each = max(2, -(-tokens // (prompts * TOKENS)))
+    asked = np.repeat(np.arange(prompts), each)
+    trace = emit(bank, rules, random, answers=len(asked), tokens=TOKENS, k=k, prompts=asked)
     width = bank.ids.shape[1]
     outcome = np.minimum(trace.outcome, width).ravel()
     ids = np.where(outcome == width, random.integers(bank.vocabulary, size=outcome.size), ids_at(bank.ids[trace.at.ravel()], outcome))
-    return ids.reshape(PROMPTS, each, TOKENS)
+    return ids.reshape(prompts, each, TOKENS)
 
 
 def sides(random: np.random.Generator, each: int) -> Floats:
@@ -54,9 +55,7 @@ def hamming(first: Ints, second: Ints, random: np.random.Generator) -> Floats:
     each = first.shape[1]
     for one, other in zip(first, second, strict=True):
         both = np.concatenate([one, other])
-        kernel = np.zeros((2 * each, 2 * each))
-        for place in range(both.shape[1]):
-            kernel += both[:, place, None] == both[None, :, place]
+        kernel = agreements(both)
         np.fill_diagonal(kernel, 0.0)
         side = sides(random, each)
         toward = side @ kernel
@@ -79,11 +78,6 @@ def chi_square(first: Ints, second: Ints, random: np.random.Generator, place: in
         half = cells.sum(axis=0) / 2.0
         total += (((sides(random, each) @ cells) - half) ** 2 / half).sum(axis=1)
     return total
-
-
-def permuted(statistics: Floats) -> float:
-    """Return the p-value of the first of ``statistics`` among all; equal ones count against it, rounding included."""
-    return float((statistics >= statistics[0] - 1e-9).mean())
 
 
 def matching(first: Ints, second: Ints) -> float:

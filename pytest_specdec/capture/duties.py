@@ -140,6 +140,10 @@ class Duties:
         transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
         if transcript is None:
             return "not all of its requests were answered"
+        if unscorable := records.unscorable(self.recipes.directory):
+            # So the survey says. Nothing is missing then: the judges that can go without scores do, the others say so.
+            self.ledger.scored(self.boot, asked, "")
+            return unscorable
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
         with self.loud():
             scored = scoring.score(transcript, asked.atoms)

@@ -54,10 +54,12 @@ def of(directory: RunDirectory, plan: Plan) -> Kept:
     whole = {key for key in wanted if _is_whole(directory, plan, *key)}
     torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
     answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
-    asked = [(boot, tokens) for boot in plan.boots for tokens in boot.scores if (tokens.arm, tokens.workload) in answers]
+    # Scores that nobody can have are not missing: no server is booted for them.
+    unscorable = bool(records.unscorable(directory))
+    asked = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
     return Kept(
         answers=answers,
-        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if _is_scored(directory, boot.under, t)),
+        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if unscorable or _is_scored(directory, boot.under, t)),
         surveys=frozenset(records.read_capabilities(directory)),
     )
 

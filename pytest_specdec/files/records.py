@@ -10,6 +10,7 @@ from pytest_specdec.files import codec, lines
 from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.selection import Selection
 from pytest_specdec.model.status import Progress, Status
@@ -29,6 +30,7 @@ __all__ = [
     "read_selections",
     "read_status",
     "sent",
+    "unscorable",
     "write_capabilities",
     "write_environment",
     "write_plan",
@@ -99,6 +101,12 @@ def read_selections(directory: RunDirectory) -> dict[str, Selection]:
 def sent(directory: RunDirectory, plan: Plan) -> Plan:
     """Return ``plan`` with the prompts in place that were chosen in this run."""
     return plan.sent(read_selections(directory)) if plan.pools else plan
+
+
+def unscorable(directory: RunDirectory) -> str:
+    """Return why the survey found that the baseline's law at given tokens cannot be had; empty where it did not."""
+    known = read_capabilities(directory).get(BASELINE)
+    return "" if known is None else known.unscorable
 
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.duplicates import Repeats
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
 
-__all__ = ["copies", "ends", "repeats"]
+__all__ = ["copies", "ends", "law_of", "repeats"]
 
 _UNSAID = {"seed", "logprobs", "top_logprobs"}
 """Fields in which two requests may differ and still ask for draws from one law."""
@@ -69,7 +69,7 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
     prompts: list[object] = []
     for answer in answers:
         request = asked.get(answer.request_id)
-        key: object = answer.key if request is None else _law(request)
+        key: object = answer.key if request is None else law_of(request)
         seed = None if request is None else request.body.get("seed")
         if seed is not None and (key, seed) in seen:
             key = answer.key
@@ -78,5 +78,6 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
     return prompts
 
 
-def _law(request: Request) -> str:
+def law_of(request: Request) -> str:
+    """Return what is equal for requests that ask for draws from one law: the body without seed and reported log-probabilities."""
     return json.dumps({name: value for name, value in request.body.items() if name not in _UNSAID}, sort_keys=True)

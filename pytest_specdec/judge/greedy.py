@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import culprit
+from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.parting import parting
@@ -68,7 +69,9 @@ def _scored(captured: Captured) -> Verdict:
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(each.positions for each in mine):
-        return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline, so none can be judged")
+        why = unscorable(captured)
+        headline = f"no token of {captured.arm} was scored under the baseline{f' ({why})' if why else ''}, so none can be judged"
+        return say(captured, Outcome.INVALID, headline)
     allowed = tolerance(captured, peers)
     tally = Tally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
     return (

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge import blackbox
+from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.judge.control import compared, leaning
 from pytest_specdec.judge.liveness import casualty
@@ -66,9 +68,13 @@ def judge(captured: Captured) -> Verdict:
     verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on the variant than on the
     control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. PASS says what would have shown; INCONCLUSIVE
     where nothing would have, with the number of tokens that would settle it. INVALID also where token ids or the baseline's scores of
-    answered tokens are missing.
+    answered tokens are missing, although the survey found that the engine gives them; where it does not, judge/blackbox.py judges.
     """
-    return casualty(captured) or refusal(captured) or _tried(captured, gather(captured))
+    return casualty(captured) or refusal(captured) or _heard(captured)
+
+
+def _heard(captured: Captured) -> Verdict:
+    return blackbox.judge(captured) if unscorable(captured) else _tried(captured, gather(captured))
 
 
 def _tried(captured: Captured, gathered: Gathered) -> Verdict:

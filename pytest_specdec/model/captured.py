@@ -26,6 +26,9 @@ class Support(StrEnum):
     UNKNOWN = "unknown"
 
 
+WITHOUT = frozenset({Support.REFUSED, Support.IGNORED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What the survey found each arm to do, and how its answers are to be read."""
@@ -40,9 +43,18 @@ class Capabilities:
     @property
     def route(self) -> ScoringRoute:
         """The route to this arm's law: prompt log-probabilities, unless they are refused or ignored and continuations serve."""
-        without = self.support.get("prompt_logprobs") in {Support.REFUSED, Support.IGNORED}
+        without = self.support.get("prompt_logprobs") in WITHOUT
         served = self.support.get("continuations") is Support.HONOURED
         return ScoringRoute.CONTINUATIONS if without and served else ScoringRoute.PROMPT_LOGPROBS
+
+    @property
+    def unscorable(self) -> str:
+        """Why this server's law at given tokens cannot be had, in the survey's words; empty where it can, or where nobody knows."""
+        told = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
+        missing = {feature: support for feature, support in told.items() if support in WITHOUT}
+        if "token_ids" not in missing and not {"prompt_logprobs", "continuations"} <= missing.keys():
+            return ""
+        return ", ".join(f"{feature} {support}" for feature, support in missing.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

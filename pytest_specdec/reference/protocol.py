@@ -66,6 +66,8 @@ class Limits:
     max_model_len: int
     max_logprobs: int
     prompt_logprobs: bool
+    token_prompts: bool
+    """Whether a prompt may be a list of token ids."""
     grammar: Callable[[Mapping[str, JSON] | None], str]
     """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
 
@@ -79,7 +81,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Req
     if model is not None and model != limits.model:
         raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
     fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
-    prompt = _prompt(fields, tokenizer) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
+    prompt = _prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
     temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
     top_k = fields.integer("top_k", low=-1) or 0
     request = Request(
@@ -116,7 +118,7 @@ def _refuse_together(request: Request) -> None:
         raise Refusal(message="stream_options are for stream: true", param="stream_options")
 
 
-def _prompt(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _prompt(fields: Fields, tokenizer: Tokenizer, limits: Limits) -> tuple[int, ...]:
     prompt = fields.value("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -124,6 +126,8 @@ def _prompt(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
         return _some(tokenizer.encode(prompt), "prompt")
     if not isinstance(prompt, list):
         raise Refusal(message="prompt must be a string or a list of token ids", param="prompt")
+    if not limits.token_prompts:
+        raise Refusal(message="prompts are text here: the server was started with --no-token-prompts", param="prompt")
     ids = tuple(i for i in prompt if isinstance(i, int) and not isinstance(i, bool))
     if len(ids) != len(prompt):
         raise Refusal(

@@ -57,6 +57,7 @@ class _Served:
             max_model_len=settings.max_model_len,
             max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
             prompt_logprobs=settings.prompt_logprobs,
+            token_prompts=settings.token_prompts,
             grammar=engine.compiled,
         )
 

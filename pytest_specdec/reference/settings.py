@@ -52,6 +52,8 @@ class Settings:
     """-1 is the whole vocabulary."""
     prompt_logprobs: bool = True
     """Whether log-probabilities of a prompt's tokens are served."""
+    token_prompts: bool = True
+    """Whether a prompt may be a list of token ids."""
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
@@ -94,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="serve log-probabilities of a prompt's tokens, as some engines do not (default: yes)",
+    )
+    option(
+        "--token-prompts",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="take prompts that are lists of token ids, as some engines do not (default: yes)",
     )
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")

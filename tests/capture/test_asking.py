@@ -61,6 +61,13 @@ def test_a_server_without_token_ids_leaves_open_what_needs_them(arm):
     assert found.raw_logprobs
 
 
+def test_a_server_that_fails_on_scoring_does_not_refuse_it(arm):
+    found = Survey(arm(die_on_scoring=True), 0).run()
+    assert found.support["token_ids"] is Support.HONOURED
+    assert found.support["prompt_logprobs"] is Support.UNKNOWN
+    assert not found.unscorable
+
+
 def test_a_survey_ends_with_the_server_and_leaves_the_rest_unknown(arm):
     found = Survey(arm(die_on="Say hello"), 0).run()
     assert found.support["top_k"] is Support.HONOURED

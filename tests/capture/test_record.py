@@ -251,11 +251,15 @@ def test_answers_without_token_ids_leave_scores_missing_with_the_reason(run, con
     assert "no scores under baseline: 5 of 5 answers are not scored: no token ids" in status.missing[0].reason
 
 
-def test_a_baseline_without_prompt_logprobs_leaves_scores_missing(run, config, workload, directory, with_args):
-    status = run(with_args(config, "baseline", no_prompt_logprobs=True), workload())
-    assert {missing.arm for missing in status.missing} == {"draft-k3", "baseline", "control"}
-    assert "the server returned no prompt log-probabilities" in status.missing[0].reason
-    assert records.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is Support.IGNORED
+@pytest.mark.parametrize(
+    "how, support", [({"no_prompt_logprobs": True}, Support.IGNORED), ({"refuse_fields": "prompt_logprobs"}, Support.REFUSED)]
+)
+def test_a_baseline_without_prompt_logprobs_has_nothing_missing(run, config, workload, directory, with_args, how, support):
+    """Its survey says that no score is to be had: the capture does not fail on that, and asks for none."""
+    status = run(with_args(config, "baseline", **how), workload(draft_scored=True))
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    assert scores.read(directory, "baseline", "draft-k3", "greedy") == scores.read(directory, "small", "draft-k3", "greedy") == ()
+    assert records.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is support
 
 
 def test_where_the_survey_finds_no_prompt_logprobs_continuations_score(run, config, workload, directory, with_args):
@@ -274,7 +278,8 @@ def test_continuations_of_something_else_are_no_route(run, config, workload, dir
     config = with_args(config, top_logprobs=True, ignore_ids=True, no_prompt_logprobs=True)
     status = run(config, workload())
     assert records.read_capabilities(directory)["baseline"].support["continuations"] is Support.IGNORED
-    assert "the server returned no prompt log-probabilities" in status.missing[0].reason
+    assert records.unscorable(directory) == "prompt_logprobs ignored, continuations ignored"
+    assert status.missing == ()
 
 
 @pytest.mark.parametrize("processed", [False, True])

@@ -44,6 +44,17 @@ def booted(directory):
     return {path.name: path.read_text().count("\nready\n") for path in (directory.root / "servers").glob("*.log")}
 
 
+def test_scores_that_nobody_can_have_are_not_asked_for_again(run, config, workload, directory, with_args):
+    unscored = with_args(config, "baseline", no_prompt_logprobs=True)
+    first = run(with_args(unscored, "ngram-k3", boot="die"), workload(), workload("other"), depth=Depth.STANDARD)
+    assert [(missing.arm, missing.workload) for missing in first.missing] == [("ngram-k3", "")]
+    boots = booted(directory)
+    status = run(unscored, workload(), workload("other"), depth=Depth.STANDARD, again=True)
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    after = booted(directory)
+    assert {name for name in after if after[name] > boots.get(name, 0)} == {name for name in after if "ngram" in name}
+
+
 def test_only_what_is_missing_is_captured(run, config, workload, directory, with_args):
     asked = (workload(draft_scored=True), workload("other"))
     first = run(with_args(config, "ngram-k3", boot="die"), *asked)

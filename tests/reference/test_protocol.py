@@ -109,6 +109,13 @@ def test_prompt_logprobs_can_be_refused(refusing):
     assert refusing.complete({"prompt": "def", "prompt_logprobs": None, "max_tokens": 2})["choices"][0]["text"]
 
 
+def test_prompts_of_token_ids_can_be_refused():
+    with served(token_prompts=False) as client:
+        status, error = client.refused({"prompt": [1, 2]})
+        assert client.complete({"prompt": "def", "max_tokens": 2})["choices"][0]["text"]
+    assert (status, error["param"]) == (400, "prompt")
+
+
 def test_an_unknown_model_is_404(baseline):
     status, error = baseline.refused({"prompt": "def", "model": "gpt"})
     assert (status, error["type"]) == (404, "NotFoundError")

@@ -172,6 +172,14 @@ def test_prompt_logprobs_are_the_raw_law(anyone, law, top):
         assert all(entry["rank"] == 1 + (row > row[i] + 1e-9).sum() for i, entry in said.items())
 
 
+def test_prompt_logprobs_are_refused_where_they_are_switched_off():
+    with served(prompt_logprobs=False) as client:
+        status, error = client.refused({"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": 1})
+        assert (status, error["param"]) == (400, "prompt_logprobs")
+        assert "switched off" in error["message"]
+        assert client.complete({"prompt": [5, 6], "max_tokens": 1, "logprobs": 1})["choices"][0]["logprobs"]
+
+
 def test_logprobs_are_raw_whatever_the_temperature(anyone, law):
     answer = anyone.complete(sampled(temperature=0.6, top_k=4, logprobs=2, return_tokens_as_token_ids=True))
     choice = answer["choices"][0]

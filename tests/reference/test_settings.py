@@ -17,9 +17,11 @@ from pytest_specdec.reference.tokenizer import Tokenizer
 def test_the_defaults_are_vllms():
     assert parse(["target"]) == Settings(model="target")
     assert parse(["target"]).name == "target"
+    assert parse(["target"]).token_prompts
+    assert not parse(["target", "--no-token-prompts"]).token_prompts
+    assert parse(["target", "--served-model-name", "me"]).name == "me"
     assert parse(["target"]).prompt_logprobs
     assert not parse(["target", "--no-prompt-logprobs"]).prompt_logprobs
-    assert parse(["target", "--served-model-name", "me"]).name == "me"
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,11 @@ class Reference:
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
 
     def route(self, config: Config) -> ScoringRoute:
-        """Return continuations where the baseline is started with ``--no-prompt-logprobs``."""
+        """Return continuations where the baseline is started with ``--no-prompt-logprobs`` and still takes token ids."""
         args = merged(config.engine.args, config.baseline.args)
-        refused = args.get("prompt-logprobs") is False or args.get("no-prompt-logprobs") is True
-        return ScoringRoute.CONTINUATIONS if refused else ScoringRoute.PROMPT_LOGPROBS
+        settings = ("prompt-logprobs", "token-prompts")
+        scores, takes_ids = (args.get(name) is not False and args.get(f"no-{name}") is not True for name in settings)
+        return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
 
 
 def _python(config: Config) -> str:
