@@ -146,7 +146,7 @@ def test_a_capture_that_was_ended_before_the_choice_chooses_when_it_is_taken_up(
 def test_where_nothing_can_be_scored_the_first_prompts_are_sent_and_it_is_said(run, config, pool, directory, with_args):
     run(with_args(config, no_prompt_logprobs=True), pool)
     selection = records.read_selections(directory)["pool"]
-    assert selection.plain.startswith("0 of 6 have scored answers: 6 of 6 answers are not scored: ")
+    assert selection.plain == "0 of 6 have scored answers: prompt_logprobs ignored, continuations ignored"
     assert {tuple(asked(directory, arm)) for arm in ARMS} == {("p0", "p1", "p2", "p0#2")}
 
 
