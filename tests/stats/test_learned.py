@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.stats import learned
+from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.learned import VIEWS, View, log_payoffs
+from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.recovering import BLOCK, COMMON, inside, rates
+from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
+
+BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
+LN = np.log
+
+
+def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
+    """Answers of a drafter that draws, and whose law is not known."""
+    random = np.random.default_rng(seed)
+    seen = simulate(BANK, rules, random, runs=runs, answers=answers, tokens=tokens, k=3, windows=windows)
+    return replace(seen, q=None, kept=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
+
+
+def with_outcome(seen, at, outcome):
+    return replace(seen, law=replace(seen.law, outcome=np.where(np.arange(seen.tokens) == at, outcome, seen.law.outcome)))
+
+
+def with_flags(seen, which):
+    return replace(seen, places=replace(seen.places, ended=seen.places.ended ^ which))
+
+
+def draft_slot_of_third_block(seen):
+    return int(np.flatnonzero(seen.places.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
+
+
+@pytest.mark.parametrize("view", range(len(VIEWS)))
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
+    seen = drawn(FAULTS["resample from p"])
+    seen = replace(seen, law=replace(seen.law, noise=noise))
+    slots = seen.places.bonus_slot if VIEWS[view].bonus else seen.places.draft_slot
+    at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
+    outcomes = range(seen.law.p.shape[1])
+    paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
+    assert paid.std() > 1e-3
+    assert inside(seen.law)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
+    assert inside(seen.law)[at] @ paid <= 1.0 + 1e-12
+
+
+def test_a_token_has_no_say_in_its_own_bet_nor_a_later_one_in_an_earlier():
+    seen = drawn()
+    at = draft_slot_of_third_block(seen)
+    own = rates(seen)
+    later = np.arange(seen.tokens) >= at
+    for other in (
+        with_outcome(seen, at, (seen.law.outcome[at] + 1) % seen.law.p.shape[1]),
+        with_flags(seen, np.arange(seen.tokens) == at),
+        with_flags(seen, later),
+    ):
+        changed = rates(other)
+        assert (changed.rate[: at + 1] == own.rate[: at + 1]).all()
+        assert (changed.seen[: at + 1] == own.seen[: at + 1]).all()
+    assert (rates(with_flags(seen, later)).rate[at + BLOCK :] != own.rate[at + BLOCK :]).any()
+
+
+def test_the_windows_of_earlier_tokens_teach():
+    seen = drawn()
+    at = draft_slot_of_third_block(seen)
+    none = with_flags(seen, seen.places.ended)
+    assert rates(seen).rate[at].mean() > 0.05
+    assert rates(none).rate[at].mean() < 0.05
+
+
+def test_a_rate_is_learned_where_the_drafter_proposes_a_token_too_seldom():
+    seen = drawn(answers=400)
+    p, q = BANK.p, BANK.q
+    late = slice(seen.tokens // 2, None)
+    row = np.array([np.flatnonzero((BANK.ids == ids).all(axis=1))[0] for ids in seen.ids[late]])
+    true, found = np.maximum(1.0 - q / p, 0.0)[row], rates(seen).rate[late]
+    assert np.corrcoef(true.ravel(), found.ravel())[0, 1] > 0.8
+
+
+def test_without_windows_nothing_is_known_of_recovered_tokens_and_counts_still_bet():
+    seen = drawn(windows=False)
+    assert rates(seen).rate == pytest.approx(np.full(seen.law.p.shape, COMMON))
+    paid = {view: one.log_payoffs for view, one in zip(VIEWS, log_payoffs(seen, allowance=0.0), strict=True)}
+    for view, payoffs in paid.items():
+        assert (np.abs(payoffs).max() > 1e-9) == (view.spread > 0 and not view.bonus)
+
+
+def test_nothing_is_bet_outside_the_core():
+    seen = drawn()
+    core = np.broadcast_to(np.arange(seen.law.p.shape[1]) < 4, seen.law.p.shape)
+    seen = replace(seen, law=replace(seen.law, core=core))
+    outside = seen.law.outcome >= 4
+    assert outside.any()
+    for one in log_payoffs(seen):
+        assert not one.log_payoffs[outside].any()
+        assert one.log_payoffs[~outside].any()
+
+
+def test_a_law_within_the_allowance_pays_no_more_than_one():
+    seen = drawn(FAULTS["accept-all"], answers=60)
+    seen = replace(seen, law=replace(seen.law, noise=0.0))
+    at = int(np.flatnonzero(seen.places.draft_slot)[-1])
+    p, allowance = inside(seen.law)[at], 0.05
+    for view in range(5):
+        paid = np.exp(
+            [log_payoffs(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at] for one in range(seen.law.p.shape[1])]
+        )
+        worst = (paid - p @ paid) / np.sqrt(p @ (paid - p @ paid) ** 2)
+        law = p * (1.0 + allowance * worst)
+        assert p @ paid < 1.0
+        assert law.min() > 0
+        assert law @ paid <= 1.0 + 1e-12
+        assert law @ paid > 0.999
+
+
+@pytest.mark.parametrize("fault", ["resample from p", "acceptance leak of 20%"])
+def test_a_fault_that_hides_behind_an_unknown_draft_shows(fault):
+    seen = drawn(FAULTS[fault], answers=256)
+    assert settled(log_payoffs(seen)).peak > 2 * LN(1000)
+    assert settled(bettors(seen)).peak < LN(1000)
+
+
+def test_correct_servers_do_not_alarm():
+    high = [settled(log_payoffs(drawn(seed=seed, answers=32))).peak for seed in range(40)]
+    assert max(high) < LN(1000)
+    assert sum(peak >= LN(20) for peak in high) <= 6
+
+
+def test_contexts_and_previous_tokens_are_told_by_their_atoms_where_nobody_tells_them():
+    seen = drawn()
+    contexts = np.unique(seen.ids, axis=0, return_inverse=True)[1].reshape(-1)
+    names = np.column_stack([seen.ids, np.full(seen.tokens, -2)])[np.arange(seen.tokens), seen.law.outcome]
+    previous = np.concatenate([[-1], np.where(seen.places.last, -1, names)[:-1]])
+    told, guessed = rates(seen, contexts=contexts, previous=previous), rates(seen)
+    assert (told.rate == guessed.rate).all()
+    assert (told.seen == guessed.seen).all()
+    assert guessed.seen.max() > 20
+    assert rates(seen, contexts=np.arange(seen.tokens)).seen.max() == 0
+
+
+def test_a_view_worked_out_by_hand():
+    p = np.array([[0.5, 0.3, 0.2]])
+    found = learned.Learned(rate=np.array([[0.0, 0.5, 0.5]]), seen=np.array([[6.0, 3.0, 1.0]]))
+    exponent = (0.04 * np.array([1.0, 0.0, -1.0]) - 0.5 * np.array([-0.25, 0.25, 0.25])) / (1 + 0.04 * np.array([5.0, 3.0, 2.0]))
+    weight = p * np.exp(exponent)
+    assert View(strength=0.5, spread=0.2).law(p, found) == pytest.approx(weight / weight.sum())
+
+
+def test_names_tell_the_views_apart_and_all_guess():
+    paid = log_payoffs(drawn())
+    assert len({one.name for one in paid}) == len(VIEWS)
+    assert all(one.guessed for one in paid)
+    assert len(mixture(paid)[0]) == len(paid[0].log_payoffs)
