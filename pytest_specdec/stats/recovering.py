@@ -1,4 +1,7 @@
-"""Recovering: which tokens a drafter proposes too seldom, learned from the windows of earlier tokens, and how often each was emitted."""
+"""Recovering: which tokens a drafter proposes too seldom, learned from the windows of earlier tokens, and how often each was emitted.
+
+In a correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: the windows tell token by token where q falls short of p.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ TAIL = -2
 NOBODY = -1
 """The id before an answer's first token."""
 FEATURES = 6
+USUAL = 0.2
+"""About the standard deviation of rates at one context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +42,8 @@ class Learned:
     """Of being recovered rather than accepted, when emitted at a draft slot; an estimate in 0..1."""
     seen: Floats
     """How often the same token was emitted at the same context."""
+    features: Floats
+    """[N, K+1, FEATURES + 1], of about unit size and mean 0 under p, the rate's the last."""
 
 
 def inside(law: Law) -> Floats:
@@ -61,17 +68,20 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = COMMON * gram[-1]
     rate, seen = np.empty(law.p.shape), np.empty(law.p.shape)
+    centred = np.empty((*law.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
         here = slice(first, first + BLOCK)
         features = told.at(here)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
         rate[here], seen[here] = memory.at(here, common)
+        centred[here, :, :FEATURES] = features[:, :, :FEATURES]
         emitted = np.take_along_axis(features, law.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
         gram = gram + emitted.T @ emitted
         moment = moment + emitted.T @ places.ended[here][flagged[here]]
         told.learn(here)
         memory.learn(here, counted[here], flagged[here])
-    return Learned(rate=rate, seen=np.where(law.core, seen, 0.0))
+    centred[:, :, -1] = (rate - (told.p * rate).sum(axis=1, keepdims=True)) / USUAL
+    return Learned(rate=rate, seen=np.where(law.core, seen, 0.0), features=centred)
 
 
 def _alike(ids: Ints) -> Ints:
@@ -139,11 +149,11 @@ class _Features:
     @classmethod
     def of(cls, law: Law, words: Ints, previous: Ints) -> _Features:
         p = inside(law)
-        surprise = np.log(np.maximum(p, 1e-7)) / 5.0
+        surprise = np.log(np.maximum(p, 1e-7))
         tail = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
             p=p,
-            fixed=np.stack([surprise, surprise**2, tail, p], axis=2),
+            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * tail, 4.0 * p], axis=2),
             usual=_Mean.of(np.zeros_like(previous), words),
             following=_Mean.of(previous, words),
         )
@@ -151,7 +161,7 @@ class _Features:
     def at(self, here: slice) -> Floats:
         """Return the features, [M, K+1, 2 FEATURES + 1]."""
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
-        laws = np.log(np.stack([usual, self.following.at(here, BACKED, usual)], axis=2)) / 8.0
+        laws = np.log(np.stack([usual, self.following.at(here, BACKED, usual)], axis=2)) / 3.0
         told = np.concatenate([self.fixed[here], laws], axis=2)
         mean = (self.p[here][:, :, None] * told).sum(axis=1, keepdims=True)
         return np.concatenate([told - mean, np.broadcast_to(mean, told.shape), np.ones((*told.shape[:2], 1))], axis=2)

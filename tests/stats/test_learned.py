@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.stats import learned
 from pytest_specdec.stats.betting import mixture, settled
-from pytest_specdec.stats.learned import VIEWS, View, log_payoffs
+from pytest_specdec.stats.learned import PUPILS, log_payoffs, remembered
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.recovering import BLOCK, COMMON, inside, rates
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
 LN = np.log
+SEATS = [(pupil, spread) for pupil in PUPILS for spread in pupil.spreads]
 
 
 def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
@@ -35,12 +35,12 @@ def draft_slot_of_third_block(seen):
     return int(np.flatnonzero(seen.places.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
 
 
-@pytest.mark.parametrize("view", range(len(VIEWS)))
+@pytest.mark.parametrize("view", range(len(SEATS)))
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
     seen = drawn(FAULTS["resample from p"])
     seen = replace(seen, law=replace(seen.law, noise=noise))
-    slots = seen.places.bonus_slot if VIEWS[view].bonus else seen.places.draft_slot
+    slots = seen.places.bonus_slot if SEATS[view][0].bonus else seen.places.draft_slot
     at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
     outcomes = range(seen.law.p.shape[1])
     paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
@@ -82,12 +82,23 @@ def test_a_rate_is_learned_where_the_drafter_proposes_a_token_too_seldom():
     assert np.corrcoef(true.ravel(), found.ravel())[0, 1] > 0.8
 
 
-def test_without_windows_nothing_is_known_of_recovered_tokens_and_counts_still_bet():
+def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_counts():
     seen = drawn(windows=False)
-    assert rates(seen).rate == pytest.approx(np.full(seen.law.p.shape, COMMON))
-    paid = {view: one.log_payoffs for view, one in zip(VIEWS, log_payoffs(seen, allowance=0.0), strict=True)}
-    for view, payoffs in paid.items():
-        assert (np.abs(payoffs).max() > 1e-9) == (view.spread > 0 and not view.bonus)
+    found = rates(seen)
+    assert found.rate == pytest.approx(np.full(seen.law.p.shape, COMMON))
+    assert found.features[:, :, -1] == pytest.approx(0.0)
+    assert found.seen[-1].sum() > 0
+    for (pupil, _), one in zip(SEATS, log_payoffs(seen), strict=True):
+        assert (np.abs(one.log_payoffs[BLOCK:]) > 1e-9).mean() == (0.0 if pupil.bonus else pytest.approx(1.0, abs=0.1))
+
+
+def test_features_are_centred_and_of_unit_size():
+    seen = drawn(answers=200)
+    found, p = rates(seen).features, inside(seen.law)
+    assert (p[:, :, None] * found).sum(axis=1) == pytest.approx(0.0, abs=1e-9)
+    size = np.sqrt((p[:, :, None] * found**2).sum(axis=1).mean(axis=0))
+    assert (size > 0.05).all()
+    assert (size < 5.0).all()
 
 
 def test_nothing_is_bet_outside_the_core():
@@ -143,16 +154,26 @@ def test_contexts_and_previous_tokens_are_told_by_their_atoms_where_nobody_tells
     assert rates(seen, contexts=np.arange(seen.tokens)).seen.max() == 0
 
 
-def test_a_view_worked_out_by_hand():
-    p = np.array([[0.5, 0.3, 0.2]])
-    found = learned.Learned(rate=np.array([[0.0, 0.5, 0.5]]), seen=np.array([[6.0, 3.0, 1.0]]))
-    exponent = (0.04 * np.array([1.0, 0.0, -1.0]) - 0.5 * np.array([-0.25, 0.25, 0.25])) / (1 + 0.04 * np.array([5.0, 3.0, 2.0]))
-    weight = p * np.exp(exponent)
-    assert View(strength=0.5, spread=0.2).law(p, found) == pytest.approx(weight / weight.sum())
+def test_a_memory_worked_out_by_hand():
+    view, seen = np.array([[0.5, 0.3, 0.2]]), np.array([[6.0, 3.0, 1.0]])
+    weight = view * np.exp(0.04 * np.array([1.0, 0.0, -1.0]) / (1 + 0.04 * np.array([5.0, 3.0, 2.0])))
+    assert remembered(view, seen, 0.2) == pytest.approx(weight / weight.sum())
+    assert remembered(view, seen, 0.0) == pytest.approx(view)
 
 
-def test_names_tell_the_views_apart_and_all_guess():
+def test_a_pupil_learns_the_slope_of_a_server_that_tilts():
+    seen = drawn(answers=400)
+    random, p, features = np.random.default_rng(2), inside(seen.law), rates(seen).features
+    weight = p * np.exp(0.5 * features[:, :, 0])
+    mass = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    law = replace(seen.law, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
+    view = PUPILS[0].tilted(law, features[:, :, :1])
+    want = weight[-1] / weight[-1].sum()
+    assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
+
+
+def test_names_tell_the_bettors_apart_and_all_guess():
     paid = log_payoffs(drawn())
-    assert len({one.name for one in paid}) == len(VIEWS)
+    assert len({one.name for one in paid}) == len(SEATS)
     assert all(one.guessed for one in paid)
     assert len(mixture(paid)[0]) == len(paid[0].log_payoffs)
