@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.panel import Observed
 
@@ -30,6 +32,8 @@ TAIL = -2
 NOBODY = -1
 """The id before an answer's first token."""
 FEATURES = 6
+LEAST, FARTHEST = 1e-7, 4.0
+"""Least probability that is told from nothing, and the largest log-ratio to a relative's law, in nats."""
 USUAL = 0.2
 """About the standard deviation of rates at one context."""
 
@@ -43,7 +47,7 @@ class Learned:
     seen: Floats
     """How often the same token was emitted at the same context."""
     features: Floats
-    """[N, K+1, FEATURES + 1], of about unit size and mean 0 under p, the rate's the last."""
+    """[N, K+1, F], of about unit size and mean 0 under p, the rate's the last."""
 
 
 def inside(law: Law) -> Floats:
@@ -52,7 +56,7 @@ def inside(law: Law) -> Floats:
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None) -> Learned:
+def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None, relatives: Sequence[Floats] = ()) -> Learned:
     """Return what was learned before each token; see ``learned.log_payoffs`` for the arguments.
 
     The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean law so far, and on the mean law so far
@@ -63,18 +67,19 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     counted = (places.draft_slot | ~places.known) & np.take_along_axis(law.core, law.outcome[:, None], axis=1)[:, 0]
     flagged = counted & places.known & ~places.last
     words = _words(observed)
-    told = _Features.of(law, words, _before(observed) if previous is None else previous)
+    told = _Features.of(law, words, _before(observed) if previous is None else previous, relatives)
+    size = FEATURES + len(relatives)
     memory = _Memory.of(observed, words, _alike(observed.ids) if contexts is None else contexts)
-    gram = RIDGE * np.eye(2 * FEATURES + 1)
+    gram = RIDGE * np.eye(2 * size + 1)
     moment = COMMON * gram[-1]
     rate, seen = np.empty(law.p.shape), np.empty(law.p.shape)
-    centred = np.empty((*law.p.shape, FEATURES + 1))
+    centred = np.empty((*law.p.shape, size + 1))
     for first in range(0, observed.tokens, BLOCK):
         here = slice(first, first + BLOCK)
         features = told.at(here)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
         rate[here], seen[here] = memory.at(here, common)
-        centred[here, :, :FEATURES] = features[:, :, :FEATURES]
+        centred[here, :, :size] = features[:, :, :size]
         emitted = np.take_along_axis(features, law.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
         gram = gram + emitted.T @ emitted
         moment = moment + emitted.T @ places.ended[here][flagged[here]]
@@ -142,24 +147,25 @@ class _Features:
 
     p: Floats
     fixed: Floats
-    """[N, K+1, 4], of p alone."""
+    """[N, K+1, 4 or more], of p and the relatives' laws."""
     usual: _Mean
     following: _Mean
 
     @classmethod
-    def of(cls, law: Law, words: Ints, previous: Ints) -> _Features:
+    def of(cls, law: Law, words: Ints, previous: Ints, relatives: Sequence[Floats]) -> _Features:
         p = inside(law)
-        surprise = np.log(np.maximum(p, 1e-7))
+        surprise = np.log(np.maximum(p, LEAST))
+        away = [(np.log(np.maximum(one, LEAST)) - surprise).clip(-FARTHEST, FARTHEST) / 1.5 for one in relatives]
         tail = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
             p=p,
-            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * tail, 4.0 * p], axis=2),
+            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * tail, 4.0 * p, *away], axis=2),
             usual=_Mean.of(np.zeros_like(previous), words),
             following=_Mean.of(previous, words),
         )
 
     def at(self, here: slice) -> Floats:
-        """Return the features, [M, K+1, 2 FEATURES + 1]."""
+        """Return the features, less their means under p, these means, and 1, [M, K+1, twice as many + 1]."""
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         laws = np.log(np.stack([usual, self.following.at(here, BACKED, usual)], axis=2)) / 3.0
         told = np.concatenate([self.fixed[here], laws], axis=2)
