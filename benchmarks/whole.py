@@ -1,0 +1,150 @@
+"""Whole laws: target, draft model and EAGLE-3 head over the whole vocabulary, at positions of texts that the target wrote.
+
+A bank of 20 atoms and a tail (``benchmarks.bank``) takes the tail for one token, which a drafter gets right far more often than its many
+tokens: without the draft's law the faults would look easier than they are. Here what a server emits is worked out token by token, and only
+then told by atoms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks import eagle
+from benchmarks.bank import SCENES
+from pytest_specdec.reference.checkpoint import read
+from pytest_specdec.reference.model import load
+from pytest_specdec.reference.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.reference.model import Model
+    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.simulation import Rules
+
+__all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
+
+ATOMS, TOKENS, LONGEST = 20, 96, 256
+LEAST = 1e-6
+SHORT = (1, 2, 4, 8)
+"""Tokens that the target's relatives see."""
+DRAFTERS = ("draft model", "EAGLE-3 head")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Texts:
+    """What the target wrote."""
+
+    ids: tuple[Ints, ...]
+    """Prompt and TOKENS further tokens of every text."""
+
+    @property
+    def previous(self) -> Ints:
+        """The id before every written token, [texts TOKENS]."""
+        return np.concatenate([ids[-TOKENS - 1 : -1] for ids in self.ids])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Whole:
+    """B positions, told by K atoms and a tail, with what a server emits there under each of some rules."""
+
+    ids: Ints
+    """[B, K]."""
+    p: Floats
+    """[B, K+1]."""
+    previous: Ints
+    """[B], the id before each position."""
+    verified: Mapping[str, Floats]
+    """By rules: chance of every outcome being accepted, and of its being recovered, [B, 2, K+1]."""
+    bonus: Mapping[str, Floats]
+    """By rules: the law at a bonus slot, [B, K+1]."""
+    overlap: float
+    relatives: tuple[Floats, ...] = ()
+    """Each [B, K+1]: the target's own law when it sees but the last few tokens; see SHORT."""
+
+
+def softmax(logits: Floats) -> Floats:
+    """Return laws [N, V] of ``logits`` [N, V]."""
+    mass = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
+
+
+def written(count: int, random: np.random.Generator) -> Texts:
+    """Return ``count`` texts that the target draws at temperature 1."""
+    checkpoint = read("target")
+    target, tokenizer = load(checkpoint, LONGEST), Tokenizer(checkpoint.folder, checkpoint.shape.vocabulary)
+    prompts = [tokenizer.encode(f"{SCENES[i % len(SCENES)]} {SCENES[i // len(SCENES) % len(SCENES)]}") for i in range(count)]
+    lengths = np.array([len(prompt) for prompt in prompts], dtype=np.intp)
+    padded = np.array([[*prompt, *[0] * (lengths.max() - len(prompt))] for prompt in prompts], dtype=np.intp)
+    cache = target.cache(count)
+    last = target.forward(padded, cache, np.zeros(count, np.intp), counts=lengths)[lengths.cumsum() - 1].copy()
+    said = np.empty((count, TOKENS), dtype=np.int64)
+    for step in range(TOKENS):
+        mass = softmax(target.logits(last)).cumsum(axis=1)
+        said[:, step] = (mass > random.random(count)[:, None] * mass[:, -1:]).argmax(axis=1)
+        last = target.forward(said[:, step : step + 1], cache, lengths + step).copy()
+    return Texts(ids=tuple(np.array([*prompt, *words], dtype=np.int64) for prompt, words in zip(prompts, said, strict=True)))
+
+
+def whole(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Whole:
+    """Return the positions of ``texts`` under each of ``rules`` with one of DRAFTERS."""
+    parts = list(_parts(texts, drafter, rules))
+    return Whole(
+        ids=np.concatenate([part.ids for part in parts]),
+        p=np.concatenate([part.p for part in parts]),
+        previous=texts.previous,
+        verified={name: np.concatenate([part.verified[name] for part in parts]) for name in rules},
+        bonus={name: np.concatenate([part.bonus[name] for part in parts]) for name in rules},
+        overlap=float(np.mean([part.overlap for part in parts])),
+        relatives=tuple(np.concatenate(laws) for laws in zip(*(part.relatives for part in parts), strict=True)),
+    )
+
+
+def _parts(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Iterator[Whole]:
+    target, draft = load(read("target"), LONGEST), load(read("draft"), LONGEST)
+    head = eagle.load(target)
+    for ids in texts.ids:
+        p = _scored(target, ids)
+        q = _scored(draft, ids) if drafter == DRAFTERS[0] else softmax(head.logits(ids)[-TOKENS:])
+        nearby = [_scored_in_short(target, ids, tokens) for tokens in SHORT]
+        best = np.argsort(-p, axis=1, kind="stable")[:, :ATOMS]
+        law = np.maximum(_told(p, best), LEAST)
+        found = Whole(
+            ids=best,
+            p=law / law.sum(axis=1, keepdims=True),
+            previous=ids[:0],
+            verified={},
+            bonus={},
+            overlap=float(np.minimum(p, q).sum(axis=1).mean()),
+            relatives=tuple(_told(law, best) for law in nearby),
+        )
+        yield replace(
+            found,
+            verified={name: _verified(p, q, one, best) for name, one in rules.items()},
+            bonus={name: _told(one.bonus(p, q), best) for name, one in rules.items()},
+        )
+
+
+def _scored(model: Model, ids: Ints) -> Floats:
+    hidden = model.forward(ids[None], model.cache(1), np.zeros(1, np.intp))
+    return softmax(model.logits(hidden[-TOKENS - 1 : -1].copy()))
+
+
+def _scored_in_short(model: Model, ids: Ints, tokens: int) -> Floats:
+    windows = np.lib.stride_tricks.sliding_window_view(ids[:-1], tokens)[-TOKENS:].astype(np.intp)
+    hidden = model.forward(windows, model.cache(TOKENS), np.zeros(TOKENS, np.intp))
+    return softmax(model.logits(hidden.reshape(TOKENS, tokens, -1)[:, -1].copy()))
+
+
+def _verified(p: Floats, q: Floats, rules: Rules, best: Ints) -> Floats:
+    accepted = q * rules.accept(p, q)
+    recovered = (1.0 - accepted.sum(axis=1, keepdims=True)) * rules.replacement(p, q)
+    return np.stack([_told(accepted, best), _told(recovered, best)], axis=1)
+
+
+def _told(law: Floats, best: Ints) -> Floats:
+    atoms = np.take_along_axis(law, best, axis=1)
+    return np.column_stack([atoms, np.maximum(law.sum(axis=1) - atoms.sum(axis=1), 0.0)])

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.learned import PUPILS, log_payoffs, remembered
+from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.recovering import BLOCK, COMMON, inside, rates
+from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
+
+BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
+LN = np.log
+SEATS = [(pupil, spread) for pupil in PUPILS for spread in pupil.spreads]
+
+
+def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
+    """Answers of a drafter that draws, and whose law is not known."""
+    random = np.random.default_rng(seed)
+    seen = simulate(BANK, rules, random, runs=runs, answers=answers, tokens=tokens, k=3, windows=windows)
+    return replace(seen, q=None, kept=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
+
+
+def with_outcome(seen, at, outcome):
+    return replace(seen, law=replace(seen.law, outcome=np.where(np.arange(seen.tokens) == at, outcome, seen.law.outcome)))
+
+
+def with_flags(seen, which):
+    return replace(seen, places=replace(seen.places, ended=seen.places.ended ^ which))
+
+
+def draft_slot_of_third_block(seen):
+    return int(np.flatnonzero(seen.places.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
+
+
+@pytest.mark.parametrize("view", range(len(SEATS)))
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
+    seen = drawn(FAULTS["resample from p"])
+    seen = replace(seen, law=replace(seen.law, noise=noise))
+    slots = seen.places.bonus_slot if SEATS[view][0].bonus else seen.places.draft_slot
+    at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
+    outcomes = range(seen.law.p.shape[1])
+    paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
+    assert paid.std() > 1e-3
+    assert inside(seen.law)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
+    assert inside(seen.law)[at] @ paid <= 1.0 + 1e-12
+
+
+def test_a_token_has_no_say_in_its_own_bet_nor_a_later_one_in_an_earlier():
+    seen = drawn()
+    at = draft_slot_of_third_block(seen)
+    own = rates(seen)
+    later = np.arange(seen.tokens) >= at
+    for other in (
+        with_outcome(seen, at, (seen.law.outcome[at] + 1) % seen.law.p.shape[1]),
+        with_flags(seen, np.arange(seen.tokens) == at),
+        with_flags(seen, later),
+    ):
+        changed = rates(other)
+        assert (changed.rate[: at + 1] == own.rate[: at + 1]).all()
+        assert (changed.seen[: at + 1] == own.seen[: at + 1]).all()
+    assert (rates(with_flags(seen, later)).rate[at + BLOCK :] != own.rate[at + BLOCK :]).any()
+
+
+def test_the_windows_of_earlier_tokens_teach():
+    seen = drawn()
+    at = draft_slot_of_third_block(seen)
+    none = with_flags(seen, seen.places.ended)
+    assert rates(seen).rate[at].mean() > 0.05
+    assert rates(none).rate[at].mean() < 0.05
+
+
+def test_a_rate_is_learned_where_the_drafter_proposes_a_token_too_seldom():
+    seen = drawn(answers=400)
+    p, q = BANK.p, BANK.q
+    late = slice(seen.tokens // 2, None)
+    row = np.array([np.flatnonzero((BANK.ids == ids).all(axis=1))[0] for ids in seen.ids[late]])
+    true, found = np.maximum(1.0 - q / p, 0.0)[row], rates(seen).rate[late]
+    assert np.corrcoef(true.ravel(), found.ravel())[0, 1] > 0.8
+
+
+def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_counts():
+    seen = drawn(windows=False)
+    found = rates(seen)
+    assert found.rate == pytest.approx(np.full(seen.law.p.shape, COMMON))
+    assert found.features[:, :, -1] == pytest.approx(0.0)
+    assert found.seen[-1].sum() > 0
+    for (pupil, _), one in zip(SEATS, log_payoffs(seen), strict=True):
+        assert (np.abs(one.log_payoffs[BLOCK:]) > 1e-9).mean() == (0.0 if pupil.bonus else pytest.approx(1.0, abs=0.1))
+
+
+def test_features_are_centred_and_of_unit_size():
+    seen = drawn(answers=200)
+    found, p = rates(seen).features, inside(seen.law)
+    assert (p[:, :, None] * found).sum(axis=1) == pytest.approx(0.0, abs=1e-9)
+    size = np.sqrt((p[:, :, None] * found**2).sum(axis=1).mean(axis=0))
+    assert (size > 0.05).all()
+    assert (size < 5.0).all()
+
+
+def test_nothing_is_bet_outside_the_core():
+    seen = drawn()
+    core = np.broadcast_to(np.arange(seen.law.p.shape[1]) < 4, seen.law.p.shape)
+    seen = replace(seen, law=replace(seen.law, core=core))
+    outside = seen.law.outcome >= 4
+    assert outside.any()
+    for one in log_payoffs(seen):
+        assert not one.log_payoffs[outside].any()
+        assert one.log_payoffs[~outside].any()
+
+
+def test_a_law_within_the_allowance_pays_no_more_than_one():
+    seen = drawn(FAULTS["accept-all"], answers=60)
+    seen = replace(seen, law=replace(seen.law, noise=0.0))
+    at = int(np.flatnonzero(seen.places.draft_slot)[-1])
+    p, allowance = inside(seen.law)[at], 0.05
+    for view in range(5):
+        paid = np.exp(
+            [log_payoffs(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at] for one in range(seen.law.p.shape[1])]
+        )
+        worst = (paid - p @ paid) / np.sqrt(p @ (paid - p @ paid) ** 2)
+        law = p * (1.0 + allowance * worst)
+        assert p @ paid < 1.0
+        assert law.min() > 0
+        assert law @ paid <= 1.0 + 1e-12
+        assert law @ paid > 0.999
+
+
+@pytest.mark.parametrize("fault", ["resample from p", "acceptance leak of 20%"])
+def test_a_fault_that_hides_behind_an_unknown_draft_shows(fault):
+    seen = drawn(FAULTS[fault], answers=256)
+    assert settled(log_payoffs(seen)).peak > 2 * LN(1000)
+    assert settled(bettors(seen)).peak < LN(1000)
+
+
+def test_correct_servers_do_not_alarm():
+    high = [settled(log_payoffs(drawn(seed=seed, answers=32))).peak for seed in range(40)]
+    assert max(high) < LN(1000)
+    assert sum(peak >= LN(20) for peak in high) <= 6
+
+
+def test_contexts_and_previous_tokens_are_told_by_their_atoms_where_nobody_tells_them():
+    seen = drawn()
+    contexts = np.unique(seen.ids, axis=0, return_inverse=True)[1].reshape(-1)
+    names = np.column_stack([seen.ids, np.full(seen.tokens, -2)])[np.arange(seen.tokens), seen.law.outcome]
+    previous = np.concatenate([[-1], np.where(seen.places.last, -1, names)[:-1]])
+    told, guessed = rates(seen, contexts=contexts, previous=previous), rates(seen)
+    assert (told.rate == guessed.rate).all()
+    assert (told.seen == guessed.seen).all()
+    assert guessed.seen.max() > 20
+    assert rates(seen, contexts=np.arange(seen.tokens)).seen.max() == 0
+
+
+def test_a_memory_worked_out_by_hand():
+    view, seen = np.array([[0.5, 0.3, 0.2]]), np.array([[6.0, 3.0, 1.0]])
+    weight = view * np.exp(0.04 * np.array([1.0, 0.0, -1.0]) / (1 + 0.04 * np.array([5.0, 3.0, 2.0])))
+    assert remembered(view, seen, 0.2) == pytest.approx(weight / weight.sum())
+    assert remembered(view, seen, 0.0) == pytest.approx(view)
+
+
+def test_a_pupil_learns_the_slope_of_a_server_that_tilts():
+    seen = drawn(answers=400)
+    random, p, features = np.random.default_rng(2), inside(seen.law), rates(seen).features
+    weight = p * np.exp(0.5 * features[:, :, 0])
+    mass = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
+    law = replace(seen.law, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
+    view = PUPILS[0].tilted(law, features[:, :, :1])
+    want = weight[-1] / weight[-1].sum()
+    assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
+
+
+def relatives_of(seen):
+    """A law that errs as the drafter does, on the same atoms: the drafter's own, a little off."""
+    row = np.array([np.flatnonzero((BANK.ids == ids).all(axis=1))[0] for ids in seen.ids])
+    return [BANK.q[row] * np.exp(0.1 * np.random.default_rng(9).normal(size=(len(row), BANK.q.shape[1])))]
+
+
+def test_a_relative_of_the_drafter_shows_a_fault_sooner():
+    seen = drawn(FAULTS["acceptance leak of 20%"], answers=128)
+    contexts = np.arange(seen.tokens)
+    without, knowing = log_payoffs(seen, contexts=contexts), log_payoffs(seen, contexts=contexts, relatives=relatives_of(seen))
+    assert settled(knowing).peak > settled(without).peak + LN(20)
+
+
+def test_the_mean_payoff_is_one_with_relatives_too():
+    seen = drawn(FAULTS["acceptance leak of 20%"])
+    seen, at = replace(seen, law=replace(seen.law, noise=0.0)), draft_slot_of_third_block(seen)
+    paid = [
+        log_payoffs(with_outcome(seen, at, one), relatives=relatives_of(seen), allowance=0.0)[0].log_payoffs[at]
+        for one in range(seen.law.p.shape[1])
+    ]
+    assert inside(seen.law)[at] @ np.exp(paid) == pytest.approx(1.0)
+
+
+def test_names_tell_the_bettors_apart_and_all_guess():
+    paid = log_payoffs(drawn())
+    assert len({one.name for one in paid}) == len(SEATS)
+    assert all(one.guessed for one in paid)
+    assert len(mixture(paid)[0]) == len(paid[0].log_payoffs)
