@@ -209,11 +209,29 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         kept=None if view is None else view.kept,
         listed=None if view is None else view.listed,
         q_unasked=None if view is None else view.q_unasked,
+        previous=_previous(answers),
+        contexts=_contexts(answers),
         vocabulary=vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),
         mishandled=_mishandled(law_of, processing),
     )
+
+
+def _previous(answers: Sequence[Answer]) -> Ints:
+    return np.array([token for answer in answers for token in (-1, *answer.choice.token_ids[:-1])], dtype=np.int64)
+
+
+def _contexts(answers: Sequence[Answer]) -> Ints:
+    """Return a number for each token's prompt and answer so far: the node of a trie that every prefix leads to."""
+    nodes: dict[tuple[object, int], int] = {}
+    found = []
+    for answer in answers:
+        here = nodes.setdefault((answer.prompt_token_ids or answer.key, -1), len(nodes))
+        for token in answer.choice.token_ids:
+            found.append(here)
+            here = nodes.setdefault((here, token), len(nodes))
+    return np.array(found, dtype=np.int64)
 
 
 def _mishandled(law_of: Raw, processing: Processing) -> Mapping[str, Floats]:

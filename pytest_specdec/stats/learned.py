@@ -128,7 +128,8 @@ def _normalised(weight: Floats) -> Floats:
 
 
 def _at(law: Law, here: Bools) -> Law:
-    return replace(law, **{field.name: getattr(law, field.name)[here] for field in fields(law) if field.name != "noise"})
+    arrays = {field.name: value for field in fields(law) if isinstance(value := getattr(law, field.name), np.ndarray)}
+    return replace(law, **{name: value[here] for name, value in arrays.items()})
 
 
 def _paid(law: Law, m: Floats, allowance: float) -> Floats:

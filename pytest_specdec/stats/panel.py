@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import alternatives, betting
+from pytest_specdec.stats import alternatives, betting, learned
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.chances import Chances, chances
@@ -49,6 +49,7 @@ WITHOUT_DRAFT_LAW = {
     "bonus": 0.09,
     "bonus at large": 0.08,
     "state": 0.14,
+    "learned": 0.15,
     "answers": 0.05,
 }
 """Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group; a group without seats is left out.
@@ -79,6 +80,10 @@ class Observed:
     """[N, K+1], the draft's law where nothing that the request asks for is done; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
+    previous: Ints | None = None
+    """[N], the token id before each, -1 for an answer's first; None where the order of tokens tells nothing."""
+    contexts: Ints | None = None
+    """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
     ends: Bools | None = None
     """[N, K+1], outcomes that end an answer; None where they are not known."""
     copies: Floats | None = None
@@ -119,6 +124,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "bonus": tuple(_bonus(observed, stands)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
         "state": tuple(_state(observed, generic, stands)),
+        "learned": tuple(_learned(observed)),
         "answers": tuple(_answers(observed)),
     }
     return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
@@ -227,6 +233,12 @@ def _state(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> It
     for one in generic:
         for words, chance in STATEWISE:
             yield _seated(one.name + words, Fault.STATE, betting.weighed(one.log_payoffs, chance(stands)))
+
+
+def _learned(observed: Observed) -> Iterator[Bettor]:
+    """Bet on what earlier tokens tell of a drafter whose law is not known; with the law there is nothing to learn."""
+    if observed.q is None and observed.previous is not None:
+        yield from learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous)
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
