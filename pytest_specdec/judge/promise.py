@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.alternatives import Fault, leak, tilt_name, tilted
+from pytest_specdec.stats.drafts import Split, overlap
 from pytest_specdec.stats.panel import catalogue_tables
 from pytest_specdec.stats.sensitivity import Growth, growth
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_specdec.stats.betting import Book
+    from pytest_specdec.stats.laws import Floats
     from pytest_specdec.stats.panel import Observed
 
 __all__ = ["CONFIDENCE", "Promise", "promise"]
@@ -95,7 +97,8 @@ def promise(observed: Observed, book: Book, log_barrier: float, untestable: str)
     """Return what this run would have shown.
 
     Each fault is followed by the one bettor that would see it best, its share of the starting wealth charged (stats/sensitivity.py has the
-    approximation). The laws are those at the prefixes that the run went through: what the fault would have changed of them is left out.
+    approximation). The laws are those at the prefixes that the run went through: what the fault would have changed of them is left out,
+    but for the share of draft slots, which falls where more is accepted.
     """
     barriers = {bettor.name: log_barrier - log(bettor.weight / sum(one.weight for one in book.bettors)) for bettor in book.bettors}
     leaking = dict(_leaking(observed, barriers))
@@ -112,8 +115,12 @@ def promise(observed: Observed, book: Book, log_barrier: float, untestable: str)
 
 
 def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, Growth]]]:
+    if observed.q is None:
+        return
+    split = Split.of(observed.law.p, observed.q)
     for one, truth, table in catalogue_tables(observed):
-        yield one.name, {one.name: growth(table, truth, barriers[one.name])}
+        slots = _slots(observed, (split.q * one.accept(split.p, split.q)).sum(axis=1))
+        yield one.name, {one.name: growth(table, truth, barriers[one.name]).times(slots)}
 
 
 def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:
@@ -121,10 +128,27 @@ def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
         return
     bets = [(one.name, table) for one, _, table in catalogue_tables(observed) if one.fault is Fault.LENIENT]
     share = (observed.stands.draft * observed.drafted)[:, None]
-    p = observed.law.p
+    p, kept = observed.law.p, overlap(observed.law.p, observed.q)
     for size in LEAKS:
+        slots = _slots(observed, kept + size * (1.0 - kept))
         truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
-        yield round(size, 2), {words: growth(table, truth, barriers[words]) for words, table in bets}
+        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in bets}
+
+
+def _slots(observed: Observed, accepted: Floats) -> float:
+    """Return by what factor draft slots become rarer where draft tokens are ``accepted`` [N] so often instead of rightly.
+
+    A window of k drafts has ``sum_{j<k} a^j`` draft slots of ``sum_{j<=k} a^j`` tokens, a being the mean acceptance.
+    """
+    assert observed.q is not None
+    chance = observed.stands.draft * observed.drafted
+    if not chance.any():
+        return 1.0
+    shares = []
+    for rate in (accepted, overlap(observed.law.p, observed.q)):
+        powers = float(np.average(rate, weights=chance)) ** np.arange(observed.k + 1)
+        shares.append(float(powers[:-1].sum() / powers.sum()))
+    return shares[0] / shares[1]
 
 
 def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:

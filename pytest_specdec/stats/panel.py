@@ -43,14 +43,14 @@ WITH_DRAFT_LAW = {
     "answers": 0.05,
 }
 WITHOUT_DRAFT_LAW = {
-    "surrogate": 0.33,
-    "generic": 0.19,
-    "order": 0.12,
-    "bonus": 0.09,
-    "bonus at large": 0.08,
-    "state": 0.14,
-    "learned": 0.15,
-    "answers": 0.05,
+    "surrogate": 0.29,
+    "generic": 0.165,
+    "order": 0.105,
+    "bonus": 0.08,
+    "bonus at large": 0.07,
+    "state": 0.12,
+    "learned": 0.13,
+    "answers": 0.04,
 }
 """Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group; a group without seats is left out.
 

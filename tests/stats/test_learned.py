@@ -150,7 +150,7 @@ def test_contexts_and_previous_tokens_are_told_by_their_atoms_where_nobody_tells
     told, guessed = rates(seen, contexts=contexts, previous=previous), rates(seen)
     assert (told.rate == guessed.rate).all()
     assert (told.seen == guessed.seen).all()
-    assert guessed.seen.max() > 20
+    assert guessed.seen.max() > 10, "contexts come again"
     assert rates(seen, contexts=np.arange(seen.tokens)).seen.max() == 0
 
 

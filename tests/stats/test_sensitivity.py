@@ -23,10 +23,22 @@ def test_first_passage_of_a_brownian_motion(drift, variance, barrier, chance):
     assert first_passage(drift, variance, barrier) == pytest.approx(chance, rel=1e-6)
 
 
-def test_growth_is_mean_and_variance_token_by_token_capped():
+def test_growth_is_three_moments_token_by_token_capped():
     paid = np.array([[1.0, -1.0], [0.0, 0.0], [9.0, 0.0]])
     truth = np.array([[0.75, 0.25], [0.5, 0.5], [0.5, 0.5]])
-    assert growth(paid, truth, cap=3.0) == Growth(drift=0.5 + 1.5, variance=0.75 + 2.25, steps=2)
+    assert growth(paid, truth, cap=3.0) == Growth(drift=0.5 + 1.5, variance=0.75 + 2.25, steps=2, third=0.75 * 0.5**3 - 0.25 * 1.5**3)
+
+
+def test_a_skewed_sum_passes_a_level_at_its_mean_less_often_than_a_straight_one():
+    """A Pearson III sum of skewness 2 is an exponential one: its mean is passed with chance 1/e."""
+    straight, skewed = (first_passage(10.0, 4.0, 10.0, third) for third in (0.0, 2.0 * 8.0))
+    mirrored = straight - 0.5
+    assert skewed == pytest.approx(np.exp(-1.0) + mirrored)
+    assert first_passage(10.0, 4.0, 10.0, -2.0 * 8.0) == pytest.approx(1.0 - np.exp(-1.0) + mirrored)
+
+
+def test_so_many_times_the_tokens_are_so_many_times_the_moments():
+    assert Growth(drift=2.0, variance=4.0, steps=100, third=1.0).times(0.5) == Growth(drift=1.0, variance=2.0, steps=50, third=0.5)
 
 
 def test_the_length_asked_for_is_the_length_that_suffices():
