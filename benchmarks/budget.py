@@ -48,9 +48,8 @@ def _whole(family: Family) -> str:
 
 
 def _shares() -> list[str]:
-    rows = [  # a group without words is a KeyError, not a row left out
-        f"| {group} | {BETS_ON[group]} | {_share(WITH_DRAFT_LAW, group)} | {_share(WITHOUT_DRAFT_LAW, group)} |" for group in WITH_DRAFT_LAW
-    ]
+    groups = sorted(WITH_DRAFT_LAW | WITHOUT_DRAFT_LAW, key=list(BETS_ON).index)  # a group without words is an error, not a row left out
+    rows = [f"| {group} | {BETS_ON[group]} | {_share(WITH_DRAFT_LAW, group)} | {_share(WITHOUT_DRAFT_LAW, group)} |" for group in groups]
     return ["| bettors | bet on | draft's law known | unknown |", "|---|---|---|---|", *rows]
 
 
