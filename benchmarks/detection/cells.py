@@ -102,7 +102,7 @@ def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, o
     bank = table.bank(kind)
     stretches = _Stretches(bank=bank, one=one, kind=kind, scale=scale)
     runs = stretches.at(0)
-    found: dict[str, object] = {"fault": one.name, "kind": kind, "runs": scale.runs, "named_runs": scale.named}
+    found: dict[str, object] = {"fault": one.name, "kind": kind, "directed": one.directed, "runs": scale.runs, "named_runs": scale.named}
     if one.closed:
         away = distance(bank, laws(bank, one.rules, k=scale.k, tokens=scale.answer))
         found |= {

@@ -55,6 +55,8 @@ class Planted:
     kinds: tuple[str, ...] = (MODEL, GREEDY)
     closed: bool = True
     """Whether its law is a function of p, q and the slot."""
+    directed: bool = True
+    """Whether it moves mass in a direction that a bettor can know; without, reported log-probabilities show it, not tokens."""
 
     def names_rule(self, named: str, kind: str) -> bool:
         """Whether ``named`` tells what this server does; its size need not be right."""
@@ -163,7 +165,10 @@ ALL = (
     ),
     Planted(name="top-p 0.9 ignored", rules=Rules(forgets="everywhere"), family=Fault.TEMPERATURE, asked=NUCLEUS),
     Planted(name="top-p 0.9 ignored at the bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=NUCLEUS),
-    *(Planted(name=f"quantised verifier, logit noise {noise:g}", rules=Rules(target=blurred(noise)), family=None) for noise in (0.15, 0.3)),
+    *(
+        Planted(name=f"quantised verifier, logit noise {noise:g}", rules=Rules(target=blurred(noise)), family=None, directed=False)
+        for noise in (0.15, 0.3)
+    ),
     Planted(
         name="stale cache in the step behind a rejection, logit noise 1.5",
         rules=Rules(passing=blurred(1.5)),
