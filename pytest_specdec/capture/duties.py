@@ -75,9 +75,9 @@ class Duties:
         self.arm.kill()
 
     def survey(self) -> None:
-        """Find out what the server honours, where the plan wants to know."""
-        if self.boot.survey and self.arm.running:
-            name = self.boot.arms[0]
+        """Find out what the server honours, where the plan wants to know and it is not known yet."""
+        name = self.boot.arms[0]
+        if self.boot.survey and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
             self.reporter.step(self.boot, "survey", name)
             with self.loud():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)

@@ -202,6 +202,9 @@ class _Wave:
 
 
 def _choose(lane: _Lane) -> None:
+    """Choose prompts; the survey comes before, since it settles how their answers are scored."""
+    if lane.boot.chooses:
+        lane.duties.survey()
     for name in lane.boot.chooses:
         lane.duties.choose(name)
 

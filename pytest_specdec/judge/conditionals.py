@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.dependence import copies, ends, repeats
+from pytest_specdec.judge.dependence import copies, ends, fresh, repeats
 from pytest_specdec.judge.drafting import drafting
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.stats import adjustments
@@ -211,6 +211,7 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         q_unasked=None if view is None else view.q_unasked,
         previous=_previous(answers),
         contexts=_contexts(answers),
+        fresh=np.repeat(fresh(captured, answers), [len(part.positions) for part in parts]),
         vocabulary=vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.duplicates import Repeats
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
 
-__all__ = ["copies", "ends", "law_of", "repeats"]
+__all__ = ["copies", "ends", "fresh", "law_of", "repeats"]
 
 _UNSAID = {"seed", "logprobs", "top_logprobs"}
 """Fields in which two requests may differ and still ask for draws from one law."""
@@ -53,6 +53,11 @@ def copies(captured: Captured, answers: Sequence[Answer], law: Law, ids: Ints) -
 def repeats(captured: Captured, answers: Sequence[Answer], law: Law) -> Repeats:
     """Return how often answers to one prompt began alike."""
     return duplicates.repeats(law, _tokens(answers), _prompts(captured, answers))
+
+
+def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
+    """Return which answers are draws of their own, [answers]: not those to a request that comes again with its seed."""
+    return np.array([prompt != answer.key for prompt, answer in zip(_prompts(captured, answers), answers, strict=True)], dtype=np.bool_)
 
 
 def _tokens(answers: Sequence[Answer]) -> list[tuple[int, ...]]:

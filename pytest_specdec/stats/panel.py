@@ -84,6 +84,8 @@ class Observed:
     """[N], the token id before each, -1 for an answer's first; None where the order of tokens tells nothing."""
     contexts: Ints | None = None
     """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
+    fresh: Bools | None = None
+    """[N], where the answer is a draw of its own: one to a seed that comes again may repeat another; None with ``previous``."""
     ends: Bools | None = None
     """[N, K+1], outcomes that end an answer; None where they are not known."""
     copies: Floats | None = None
@@ -238,7 +240,9 @@ def _state(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> It
 def _learned(observed: Observed) -> Iterator[Bettor]:
     """Bet on what earlier tokens tell of a drafter whose law is not known; with the law there is nothing to learn."""
     if observed.q is None and observed.previous is not None:
-        yield from learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous)
+        own = np.ones(observed.tokens, dtype=np.bool_) if observed.fresh is None else observed.fresh
+        for one in learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous):
+            yield replace(one, log_payoffs=np.where(own, one.log_payoffs, 0.0))
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:

@@ -52,7 +52,7 @@ def test_a_recipe_loads_and_every_variant_speculates(path):
 def test_the_arms_differ_in_the_speculative_setting_only_but_for_planted_faults(path):
     found = lint(load(path))
     assert not [problem for problem in found if problem.refused]
-    assert bool(found) == path.stem.endswith("-faulty")
+    assert bool(found) == ("fault: ${SPECDEC_FAULT}" in path.read_text() or path.stem == FAULTY)
     assert all(problem.path.endswith(("SPECDEC_VLLM_PATCHES", "args.fault")) for problem in found)
 
 

@@ -29,7 +29,15 @@ CAUGHT = {
         "parameters": "draft tokens accepted without verification",
         "sampling": "accept-all",
     },
+    "lenient": {"sampling": "lenient acceptance"},
     "resample-from-p": {"sampling": "resample from p"},
+    "recover-argmax": {"sampling": "recover by argmax"},
+    "stale-bonus": {
+        "greedy": "the token behind a fully accepted draft is not the target's",
+        "parameters": "the token behind a fully accepted draft is not the target's",
+        "sampling": "bonus out of place|at the bonus",
+        "logprobs": "reported log-probabilities",
+    },
     "kv-off-by-one": {
         "greedy": "the KV cache is not rolled back",
         "parameters": "the KV cache is not rolled back",

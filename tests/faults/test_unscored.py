@@ -1,4 +1,4 @@
-"""An engine that serves no prompt log-probabilities, from end to end: green where it is sound, red where it is not."""
+"""An engine that serves neither route to a score, from end to end: green where it is sound, red where it is not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OPEN = "suites/sampling/test_sampling.py::test_tokens_are_drawn_from_the_baselines_law[draft-k3]"
-LABEL = "smoke test: tokens cannot be scored (prompt_logprobs refused)"
+LABEL = "smoke test: tokens cannot be scored (prompt_logprobs refused, continuations refused)"
 
 
 @pytest.mark.parametrize("fault, code, outcome", [("", 0, "pass"), ("accept-all", 1, "fail")])

@@ -176,7 +176,7 @@ def test_prompt_logprobs_are_refused_where_they_are_switched_off():
     with served(prompt_logprobs=False) as client:
         status, error = client.refused({"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": 1})
         assert (status, error["param"]) == (400, "prompt_logprobs")
-        assert "switched off" in error["message"]
+        assert "--no-prompt-logprobs" in error["message"]
         assert client.complete({"prompt": [5, 6], "max_tokens": 1, "logprobs": 1})["choices"][0]["logprobs"]
 
 
