@@ -36,7 +36,7 @@ CAUGHT = {
         "greedy": "the token behind a fully accepted draft is not the target's",
         "parameters": "the token behind a fully accepted draft is not the target's",
         "sampling": "bonus out of place|at the bonus",
-        "logprobs": "reported log-probabilities",
+        "structured": "the server dies on",
     },
     "kv-off-by-one": {
         "greedy": "the KV cache is not rolled back",
