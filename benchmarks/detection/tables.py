@@ -73,6 +73,7 @@ INTRODUCTION = (
     "TV and KL are per emitted token, exact, windows known. The bound is kl(0.99 || alpha) / KL: no sequential test of this size and power",
     "needs fewer tokens on average (Wald). Under top-p the judge grants a correct server what its margins leave, and so does the bound.",
     "An alarm is wealth 1/alpha, looked at after every token. Told is median / 99 % of all runs; - is more than the most looked at.",
+    "Without q the tail, one outcome here, flatters the judge of drawn drafts: unknown_draft.md has figures from whole vocabularies.",
 )
 
 
