@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.naming import AT_A_STEP
 from pytest_specdec.stats.alternatives import (
     BONUS,
     CATALOGUE,
@@ -33,7 +34,6 @@ __all__ = ["ALL", "GREEDY", "MODEL", "Planted", "family_of"]
 
 MODEL, GREEDY = "model", "greedy"
 """Kinds of drafts: drawn from the draft model's law q; its favourite, a one-hot law."""
-AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
 PLAIN = Asked()
 COOLED = Asked(temperature=0.7)
 NUCLEUS = Asked(temperature=0.7, top_p=0.9)

@@ -139,18 +139,16 @@ def _two_samples(cells: Sequence[Cell]) -> Iterator[str]:
             yield _row(cell["fault"], cell["kind"], _number(way(cell)["median"]), f"{one['tokens']:,}", *powers)
 
 
-NO_DIRECTION = "no direction to bet on: reported log-probabilities show it (suites/logprobs)"
-
-
 def _invisible(cells: Sequence[Cell]) -> Iterator[str]:
     yield "Below 3e-4 nats a token, or silent at the median after the most tokens looked at, with the draft's law and the windows known:"
     yield ""
     yield from _head("fault", "drafts", "TV", "KL", "what it would take")
     for cell in cells:
         if invisible(cell) or way(cell)["median"] == inf:
-            needed = f"{_number(cell['bound'])} tokens on average at the very least" if "bound" in cell else "unknown"
-            needed = needed if cell.get("directed", True) else NO_DIRECTION
-            yield _row(cell["fault"], cell["kind"], f"{cell.get('variation', 0):.4f}", f"{cell.get('divergence', 0):.2g}", needed)
+            least = f"{_number(cell['bound'])} tokens on average at the very least" if "bound" in cell else "unknown"
+            yield _row(
+                cell["fault"], cell["kind"], f"{cell.get('variation', 0):.4f}", f"{cell.get('divergence', 0):.2g}", _needed(cell, least)
+            )
     yield ""
     yield "Silent at the median without the draft's law (`surrogate`, windows known):"
     yield ""
@@ -158,8 +156,12 @@ def _invisible(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         guess = way(cell, mode_name(SURROGATE, windows=True))
         if guess["median"] == inf:
-            needed = f"the draft's law: {_took(cell, KNOWN)} tokens with it" if cell.get("directed", True) else NO_DIRECTION
+            needed = _needed(cell, f"the draft's law: {_took(cell, KNOWN)} tokens with it")
             yield _row(cell["fault"], cell["kind"], f"{cell.get('variation', 0):.4f}", f"{guess['alarmed']}/{cell['runs']}", needed)
+
+
+def _needed(cell: Cell, otherwise: str) -> str:
+    return otherwise if cell["directed"] else "no direction to bet on: reported log-probabilities show it (suites/logprobs)"
 
 
 def _healthy(rows: Sequence[Cell]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def invisible(cell: Cell) -> bool:
 
 def judged(cells: Sequence[Cell], promises: Sequence[Cell]) -> list[Target]:
     """Return all targets that ``cells`` and ``promises`` speak of."""
-    closed = [cell for cell in cells if cell["kind"] and "bound" in cell and cell.get("directed", True) and not invisible(cell)]
+    closed = [cell for cell in cells if cell["kind"] and "bound" in cell and cell["directed"] and not invisible(cell)]
     return [*_speed(closed), *_naming(cells), *_two_sample(cells), _guessing(cells), _promises(promises)]
 
 
@@ -113,7 +113,7 @@ def _two_sample(cells: Sequence[Cell]) -> Iterable[Target]:
 
 
 def _guessing(cells: Sequence[Cell]) -> Target:
-    large = [cell for cell in cells if cell.get("variation", 0.0) >= LARGE and cell.get("directed", True)]
+    large = [cell for cell in cells if cell.get("variation", 0.0) >= LARGE and cell["directed"]]
     return _all(
         f"without q, windows known: median of every fault of total variation {LARGE} or more",
         f"within {WITHIN:,} tokens",

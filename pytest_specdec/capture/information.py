@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pytest_specdec.model.selection import Candidate
-from pytest_specdec.stats.laws import Processing, requested
+from pytest_specdec.stats.asked import asked
+from pytest_specdec.stats.laws import requested
 from pytest_specdec.stats.positions import raw
 
 if TYPE_CHECKING:
@@ -38,20 +37,6 @@ def _candidate(request: Request, positions: Sequence[Position], atoms: int, voca
 
 
 def _information(positions: Sequence[Position], body: Mapping[str, JSON], atoms: int, vocabulary: int) -> float:
-    """Return the informative tokens of one answer; a law without a choice has none, penalties and biases are left out."""
-    temperature = _number(body, "temperature", 1.0)
-    if temperature <= 0.0:
-        return 0.0
-    ones = np.ones(len(positions))
-    processing = Processing(
-        temperature=temperature * ones,
-        top_k=np.full(len(positions), max(int(_number(body, "top_k", 0.0)), 0), dtype=np.int64),
-        top_p=_number(body, "top_p", 1.0) * ones,
-        min_p=_number(body, "min_p", 0.0) * ones,
-    )
-    return requested(raw(positions, atoms, vocabulary), processing).information
-
-
-def _number(body: Mapping[str, JSON], name: str, default: float) -> float:
-    value = body.get(name)
-    return float(value) if isinstance(value, int | float) else default
+    """Return the informative tokens of one answer; a law that is not modelled has none, penalties and biases are left out."""
+    wish = asked(body)
+    return 0.0 if wish.unmodelled else requested(raw(positions, atoms, vocabulary), wish.processing(len(positions))).information

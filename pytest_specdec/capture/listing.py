@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listed", "position"]
 
+WHERE = "the log-probabilities of a one-token completion"
 _NAMELESS = -2
 """The first of the ids below 0 that stand for texts; -1 marks the lack of an atom."""
 
@@ -43,10 +44,12 @@ def position(token_id: int, listed: Sequence[Listed], atoms: int, text: str | No
     ranked = sorted((one for one in listed if math.isfinite(one.logprob)), key=lambda one: -one.logprob)[:atoms]
     if not ranked:
         what = "the server listed no log-probabilities of a next token"
-        raise RequestError(what, found="an empty list", expected=f"the {atoms} most probable tokens")
+        remedy = "let the server report log-probabilities (vLLM: --max-logprobs)"
+        raise RequestError(what, where=WHERE, found="an empty list", expected=f"the {atoms} most probable tokens", remedy=remedy)
     if text is None and any(one.token_id is None for one in ranked):
         what = "the server names tokens by text alone"
-        raise RequestError(what, found=repr(ranked[0].text), expected="token ids, or a known text of the emitted token")
+        expected, remedy = "token ids, or a known text of the emitted token", "let it name tokens by id (vLLM: return_tokens_as_token_ids)"
+        raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
     merged = _merged(ranked)
     ids = tuple(_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
     logprobs = tuple(logprob for _, logprob in merged)

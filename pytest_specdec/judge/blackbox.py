@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.quotation import quoted
-from pytest_specdec.judge.saying import say
+from pytest_specdec.judge.saying import likely, say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.judge.units import cut
 from pytest_specdec.model.pair import BASELINE
@@ -133,7 +133,7 @@ def _cleared(captured: Captured, hearing: _Hearing, found: Sequence[Found], seen
     other = planted.shown(hearing.cut.blocks, hearing.level, Draft.ANY, share, seed=SEED)
     rules_out = (
         f"{hearing.label}: over {hearing.over}, {share:.0%} of tokens from {Draft.FOLLOWER} "
-        f"would have shown with probability {_said(tried[share].chance)}"
+        f"would have shown with probability {likely(tried[share].chance)}"
     )
     return say(
         captured,
@@ -196,7 +196,3 @@ def _named(taken: Cut, unit: int) -> str:
 def _figures(hearing: _Hearing, found: Sequence[Found]) -> Mapping[str, float]:
     p_values = {f"p_{one.test.split()[0].lower()}": one.p_value for one in found}
     return {"answers": len(hearing.cut.blocks), "units": hearing.cut.said, **p_values}
-
-
-def _said(chance: float) -> str:
-    return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from pytest_specdec.judge.dependence import copies, ends, fresh, repeats
 from pytest_specdec.judge.drafting import drafting
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.stats import adjustments
-from pytest_specdec.stats.adjustments import Penalties
+from pytest_specdec.stats.asked import Asked, asked
 from pytest_specdec.stats.calibration import INVALID_ABOVE
 from pytest_specdec.stats.laws import NOISE, Processing, requested
 from pytest_specdec.stats.panel import Observed
@@ -20,51 +19,18 @@ from pytest_specdec.stats.places import Places, joined, placed, unplaced
 from pytest_specdec.stats.positions import raw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.drafting import Drafting
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.score import Position, Score
-    from pytest_specdec.model.workload import JSON
     from pytest_specdec.stats.adjustments import Adjustment
     from pytest_specdec.stats.calibration import Calibration
     from pytest_specdec.stats.duplicates import Repeats
     from pytest_specdec.stats.laws import Floats, Ints, Raw
 
-__all__ = ["Asked", "Gathered", "asked", "gather"]
-
-NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
-    "min_tokens": (0,),
-    "bad_words": ([], ()),
-    "allowed_token_ids": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "tools": ([], ()),
-}
-"""Fields of a request that change the law in ways not modelled here, with the values at which they do not; None is neutral for all."""
-
-NONE = Penalties()
-MOST_BIAS = 100.0
-"""Larger biases are cut down to it, by OpenAI's rule."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a request asks to be done to the raw law."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    """0 for all tokens."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    penalties: Penalties = NONE
-    unmodelled: str = ""
-    """Why its law cannot be computed; empty when it can."""
+__all__ = ["Gathered", "gather"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,39 +61,6 @@ class _Part:
     positions: tuple[Position, ...]
     draft: Drafting
     places: Places
-
-
-def asked(body: Mapping[str, JSON]) -> Asked:
-    """Return what ``body`` asks for; OpenAI's defaults where it does not say."""
-    for field, neutral in NEUTRAL.items():
-        value = body.get(field)
-        if value is not None and value not in neutral:
-            return Asked(unmodelled=f"{field} is not modelled")
-    temperature = _number(body.get("temperature"), 1.0)
-    if temperature <= 0.0:
-        return Asked(unmodelled="temperature 0 leaves nothing to draw")
-    return Asked(
-        temperature=temperature,
-        top_k=max(int(_number(body.get("top_k"), 0)), 0),
-        top_p=_number(body.get("top_p"), 1.0),
-        min_p=_number(body.get("min_p"), 0.0),
-        penalties=_penalties(body),
-    )
-
-
-def _penalties(body: Mapping[str, JSON]) -> Penalties:
-    bias = body.get("logit_bias")
-    given = bias if isinstance(bias, Mapping) else {}
-    return Penalties(
-        presence=_number(body.get("presence_penalty"), 0.0),
-        frequency=_number(body.get("frequency_penalty"), 0.0),
-        repetition=_number(body.get("repetition_penalty"), 1.0),
-        bias={int(token): min(max(_number(value, 0.0), -MOST_BIAS), MOST_BIAS) for token, value in given.items()},
-    )
-
-
-def _number(value: JSON, default: float) -> float:
-    return float(value) if isinstance(value, int | float) else default
 
 
 def gather(captured: Captured) -> Gathered:

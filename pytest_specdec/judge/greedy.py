@@ -11,13 +11,14 @@ from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.parting import parting
-from pytest_specdec.judge.penalised import PLAIN, additions
+from pytest_specdec.judge.penalised import penalised
 from pytest_specdec.judge.refusal import refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import rates
+from pytest_specdec.stats.asked import NONE, penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,9 +86,9 @@ def _scored(captured: Captured) -> Verdict:
 
 def _scores(captured: Captured, arm: str) -> tuple[Score, ...]:
     """Return the scores of ``arm``'s tokens with what each request asks to be added to the logits."""
-    wishes = {request.id: additions(request.body) for request in captured.workload.requests}
+    wishes = {request.id: penalties(request.body) for request in captured.workload.requests}
     known = captured.scores.get(arm, ())
-    return tuple(replace(one, positions=wishes.get(one.request_id, PLAIN).on(one.positions)) for one in known)
+    return tuple(replace(one, positions=penalised(one.positions, wishes.get(one.request_id, NONE))) for one in known)
 
 
 def _peers(captured: Captured) -> tuple[Transcript, ...]:
@@ -137,7 +138,7 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
 def _name(captured: Captured, tally: Tally) -> str:
     if captured.is_control:
         return culprit.UNNAMED
-    if any(additions(request.body) for request in captured.workload.requests):
+    if any(penalties(request.body).adds for request in captured.workload.requests):
         raw = forced(captured.speculative, captured.scores.get(captured.arm, ()))
         if found := culprit.unheeded(captured, tally.mine, raw, tally.allowed.gap):
             return found

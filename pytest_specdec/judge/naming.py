@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Bools, Floats, Ints
     from pytest_specdec.stats.panel import Observed
 
-__all__ = ["Acceptance", "acceptance", "name"]
+__all__ = ["AT_A_STEP", "Acceptance", "acceptance", "name"]
 
 ENOUGH_SLOTS = 20
 ENOUGH_REPEATS = 3
 STANDARD_ERRORS = 3.0
+AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
+"""What a verify step may do wrong; who is told no windows cannot tell one from the other."""
 MARGIN = 0.03
 """What the estimate of the expected acceptance may be off: outside the listed tokens it is a mean over the emitted ones."""
 
@@ -78,7 +80,7 @@ class Acceptance:
         """
         if bettor.guessed:
             return False
-        if bettor.fault not in {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}:
+        if bettor.fault not in AT_A_STEP:
             return not self.repeats
         if self.repeated is not None and self.repeats != (bettor.name in REPEATING):
             return False
@@ -142,7 +144,6 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
 
 TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
-AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
 DECISIVE = log(8.0)
 """By how much one bettor must be ahead of another that is the likelier a priori."""
@@ -211,5 +212,5 @@ def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
 
 def _called(bettor: Bettor) -> str:
     """Return the bettor's name where the draft's law backs it, its family's where it is a guess or an omnibus."""
-    exact = bettor.fault in {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS} and not bettor.guessed
+    exact = bettor.fault in AT_A_STEP and not bettor.guessed
     return bettor.name if exact else bettor.fault.value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.judge.saying import likely
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.alternatives import Fault, leak, tilt_name, tilted
 from pytest_specdec.stats.drafts import Split, overlap
@@ -72,21 +73,17 @@ class Promise:
             return f"{over} {self._temperature()}; ratio faults not testable without the draft's law ({self.untestable})"
         smallest = self.smallest_leak
         if smallest is None:
-            return f"{over} {self._temperature()}; an acceptance leak of 100% only with probability {_said(self.leaks[max(self.leaks)])}"
+            return f"{over} {self._temperature()}; an acceptance leak of 100% only with probability {likely(self.leaks[max(self.leaks)])}"
         named = max(0.2, smallest)
         text = (
-            f"{over} an acceptance leak of {named:.0%} would have shown with probability {_said(self.leaks[_nearest(self.leaks, named)])}"
+            f"{over} an acceptance leak of {named:.0%} would have shown with probability {likely(self.leaks[_nearest(self.leaks, named)])}"
         )
-        return text if smallest == _nearest(self.leaks, named) else f"{text}, one of {smallest:.0%} with {_said(self.leaks[smallest])}"
+        return text if smallest == _nearest(self.leaks, named) else f"{text}, one of {smallest:.0%} with {likely(self.leaks[smallest])}"
 
     def _temperature(self) -> str:
-        likely = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
-        power = likely[0] if likely else max(self.tilts, key=lambda one: self.tilts[one])
-        return f"a temperature {1 / power:.3g} times the asked would have shown with probability {_said(self.tilts[power])}"
-
-
-def _said(chance: float) -> str:
-    return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty
+        sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
+        power = sure[0] if sure else max(self.tilts, key=lambda one: self.tilts[one])
+        return f"a temperature {1 / power:.3g} times the asked would have shown with probability {likely(self.tilts[power])}"
 
 
 def _nearest(leaks: Iterable[float], share: float) -> float:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.conditionals import asked
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.score import Position
+from pytest_specdec.stats.asked import asked
 from pytest_specdec.stats.calibration import squares
-from pytest_specdec.stats.laws import Processing, requested
+from pytest_specdec.stats.laws import requested
 from pytest_specdec.stats.places import placed, unplaced
 from pytest_specdec.stats.positions import raw
 
@@ -119,15 +119,8 @@ def _tokens(captured: Captured, answer: Answer, law: Sequence[Position]) -> Iter
 
 def _processed(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
     """Return the law that the request asks for in the raw one's place."""
-    wish, count = asked(request.body), len(positions)
-    processing = Processing(
-        temperature=np.full(count, wish.temperature),
-        top_k=np.full(count, wish.top_k, dtype=np.int64),
-        top_p=np.full(count, wish.top_p),
-        min_p=np.full(count, wish.min_p),
-    )
     given = raw(positions, captured.workload.atoms)
-    law = requested(given, processing)
+    law = requested(given, asked(request.body).processing(len(positions)))
     with np.errstate(divide="ignore"):
         atoms, chosen = np.log(law.p[:, :-1]), np.where(law.chosen > 0, np.log(law.chosen), np.nan)
     return [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Outcome
 
-__all__ = ["say"]
+__all__ = ["likely", "say"]
 
 
 def say(
@@ -45,6 +45,11 @@ def say(
         names=names,
         figures=figures or {},
     )
+
+
+def likely(chance: float) -> str:
+    """Return a probability 0..1 in two digits that never round to a certainty."""
+    return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty
 
 
 def _route(captured: Captured) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.dependence import law_of
+from pytest_specdec.judge.dependence import fresh, law_of
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.stats.two_sample import Blocks
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
-    from pytest_specdec.model.workload import JSON, Request
+    from pytest_specdec.model.workload import JSON
 
 __all__ = ["Cut", "cut"]
 
@@ -61,20 +61,16 @@ def cut(captured: Captured) -> Cut:
     arms = [{answer.key: answer for answer in transcript.answers} for transcript in _arms(captured)]
     taken: list[tuple[Answer, ...]] = []
     prompts: list[str] = []
-    seen: set[tuple[str, str | None]] = set()
-    for answer in captured.speculative.answers:
+    mine = captured.speculative.answers
+    for answer, own in zip(mine, fresh(captured, mine), strict=True):
         request = bodies[answer.request_id]
         block = tuple(arm[answer.key] for arm in arms if answer.key in arm)
-        key = (law_of(request), _seed(request))
-        reason = _reason(request.body, block, len(arms)) or (
-            "its prompt was asked with this seed before" if key[1] is not None and key in seen else ""
-        )
-        seen.add(key)
+        reason = _reason(request.body, block, len(arms)) or ("" if own else "its prompt was asked with this seed before")
         if reason:
             skipped[reason] += 1
             continue
         taken.append(block)
-        prompts.append(key[0])
+        prompts.append(law_of(request))
     lines = tuple(f"{count} requests not judged: {reason}" for reason, count in skipped.items())
     return _blocks(captured, taken, prompts, lines, len(arms))
 
@@ -90,12 +86,7 @@ def _drawn_anew(captured: Captured) -> bool:
     """Whether the baseline, asked again, draws again."""
     known = captured.capabilities.get(BASELINE)
     ignored = known is not None and known.support.get("seed") in {Support.IGNORED, Support.REFUSED}
-    return ignored or all(_seed(request) is None for request in captured.workload.requests)
-
-
-def _seed(request: Request) -> str | None:
-    seed = request.body.get("seed")
-    return None if seed is None else str(seed)
+    return ignored or all(request.body.get("seed") is None for request in captured.workload.requests)
 
 
 def _reason(body: Mapping[str, JSON], block: Sequence[Answer], arms: int) -> str:

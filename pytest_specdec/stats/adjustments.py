@@ -33,9 +33,14 @@ class Penalties:
     """Added by token id, nats."""
 
     @property
+    def adds(self) -> bool:
+        """Whether they add anything to a logit, whatever it is."""
+        return bool(self.presence or self.frequency or any(self.bias.values()))
+
+    @property
     def neutral(self) -> bool:
         """Whether they change nothing."""
-        return not self.presence and not self.frequency and self.repetition == 1.0 and not any(self.bias.values())
+        return not self.adds and self.repetition == 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

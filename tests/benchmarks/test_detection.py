@@ -183,7 +183,7 @@ def cell(median, *, least=100.0, kind=faults.GREEDY, right=20, power=0.0, guess=
     }
     ways[targets.GUESSED] = {"median": guess, "late": guess, "alarmed": 20}
     figures = {"bound": least, "variation": 0.1, "divergence": 0.1, "two_sample": {"hamming": power}}
-    return {"fault": "f", "kind": kind, "ways": ways, **figures, **other}
+    return {"fault": "f", "kind": kind, "directed": True, "ways": ways, **figures, **other}
 
 
 ROW = {"fault": "f", "kind": "model", "tokens": 512, "promised": 0.9, "observed": 0.8, "low": 0.7, "high": 0.95}
@@ -223,6 +223,18 @@ def test_what_is_too_small_to_be_seen_is_no_ratio():
     ratio, *_ = targets.judged([cell(150.0), tiny], [ROW])
     assert ratio.met
     assert targets.invisible(tiny)
+
+
+def test_a_fault_without_a_direction_is_held_to_no_bound():
+    silent = cell(inf, guess=inf, directed=False)
+    missed = [
+        [one.words for one in targets.judged(cells, [ROW]) if not one.met and "median" in one.words]
+        for cells in ([cell(150.0)], [cell(150.0), silent], [cell(150.0), cell(inf, guess=inf)])
+    ]
+    assert missed[0] == missed[1]
+    assert len(missed[2]) > len(missed[0])
+    (row,) = [line for line in tables._invisible([silent]) if "suites/logprobs" in line and "| 0.1 |" in line]
+    assert row.startswith("| f |")
 
 
 def test_a_promise_may_be_too_small_but_not_too_large():

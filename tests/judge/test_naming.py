@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge.naming import Acceptance, name
+from pytest_specdec.judge.naming import Acceptance, acceptance, name
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import Bettor, settled
@@ -63,6 +63,42 @@ def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_
     for lead, named in ((1.0, "greedy bonus"), (3.0, STATE)):
         book = settled([bettor(Fault.BONUS, 50.0, "greedy bonus"), bettor(Fault.STATE, 50.0 + lead)])
         assert name(book, observed(), None) == named
+
+
+@pytest.mark.parametrize("guessed, said", [(False, "verification of draft tokens, most like b"), (True, "verification of draft tokens")])
+@pytest.mark.parametrize("windows", ["hidden", "implied"])
+def test_without_told_windows_a_wrong_step_is_called_no_more_than_that(windows, guessed, said):
+    seen = observed()
+    places = replace(seen.places, implied=True) if windows == "implied" else replace(seen.places, slot=np.full(100, -1))
+    book = settled([replace(bettor(Fault.RESIDUAL, 50.0), guessed=guessed)])
+    assert name(book, replace(seen, places=places), None) == said
+    assert acceptance(replace(seen, places=replace(seen.places, implied=True))) is None
+    tilted = settled([bettor(Fault.TEMPERATURE, 50.0)])
+    assert name(tilted, replace(seen, places=places), None) == TILTED
+
+
+def test_an_expectation_that_rests_on_estimates_allows_for_them():
+    bonus, off = bettor(Fault.BONUS, 5.0), replace(SEEN, accepted=54)
+    assert not off.allows(bonus)
+    assert replace(off, unsure=0.02).allows(bonus)
+
+
+def test_the_spread_of_accepted_drafts_is_that_of_the_martingale():
+    """Of 100 slots half with chance .9 and half with .1, not 100 with .5."""
+    seen = acceptance(
+        simulate(
+            zipf(np.random.default_rng(1), positions=50, vocabulary=64, atoms=5, certain=True),
+            RIGHT,
+            np.random.default_rng(2),
+            runs=1,
+            answers=400,
+            tokens=20,
+            k=3,
+        )
+    )
+    binomial = np.sqrt(seen.expected * (1 - seen.expected) / seen.slots)
+    assert 0 < seen.spread < 0.95 * binomial
+    assert abs(seen.observed - seen.expected) < 4 * seen.spread
 
 
 def test_with_nothing_else_at_the_table_the_state_is_named():

@@ -7,10 +7,12 @@ import pytest
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.culprit import IGNORED, IGNORED_AT_DRAFTS
-from pytest_specdec.judge.penalised import Additions, additions
+from pytest_specdec.judge.penalised import penalised as law_with
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.score import Position
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.adjustments import Penalties
+from pytest_specdec.stats.asked import penalties
 from tests.judge.captured_values import VARIANT, answer, captured, score
 
 OTHER = 7
@@ -24,7 +26,7 @@ def two_atoms(token: int, *, chosen: int | None = None, gap: float = 0.5) -> Pos
 
 
 def test_presence_counts_once_and_frequency_each_time():
-    law = Additions(presence=0.8, frequency=0.3).on([two_atoms(1), two_atoms(1), two_atoms(1)])
+    law = law_with([two_atoms(1), two_atoms(1), two_atoms(1)], Penalties(presence=0.8, frequency=0.3))
     assert [round(position.logprob, 6) for position in law] == [-0.5, -1.6, -1.9]
     assert [position.atom_ids[0] for position in law] == [1, OTHER, OTHER]
 
@@ -32,28 +34,28 @@ def test_presence_counts_once_and_frequency_each_time():
 def test_a_token_that_is_not_told_counts_with_the_most_that_it_can_be():
     """Every atom may be penalised below it: to put it below the lowest of them would invent a gap."""
     unlisted = Position(token_id=9, logprob=math.nan, atom_ids=(1, OTHER), atom_logprobs=(-0.5, -1.0))
-    *_, last = Additions(frequency=2.0).on([two_atoms(1), two_atoms(1, chosen=OTHER), unlisted])
+    *_, last = law_with([two_atoms(1), two_atoms(1, chosen=OTHER), unlisted], Penalties(frequency=2.0))
     assert (last.atom_logprobs, last.logprob) == ((-2.5, -3.0), -1.0)
-    (plain,) = Additions().on([unlisted])
+    (plain,) = law_with([unlisted], Penalties())
     assert plain is unlisted
 
 
 def test_a_bias_needs_no_history():
-    (position,) = Additions(bias={OTHER: 1.0}).on([two_atoms(1)])
+    (position,) = law_with([two_atoms(1)], Penalties(bias={OTHER: 1.0}))
     assert (position.atom_ids, position.logprob) == ((OTHER, 1), -0.5)
 
 
 @pytest.mark.parametrize(
     "body, expected",
     [
-        ({}, Additions()),
-        ({"presence_penalty": 1, "frequency_penalty": None}, Additions(presence=1.0)),
-        ({"frequency_penalty": 0.5, "logit_bias": {"7": -100}}, Additions(frequency=0.5, bias={7: -100.0})),
+        ({}, Penalties()),
+        ({"presence_penalty": 1, "frequency_penalty": None}, Penalties(presence=1.0)),
+        ({"frequency_penalty": 0.5, "logit_bias": {"7": -100}}, Penalties(frequency=0.5, bias={7: -100.0})),
     ],
 )
 def test_a_body_says_what_is_added(body, expected):
-    assert additions(body) == expected
-    assert bool(additions(body)) == (expected != Additions())
+    assert penalties(body) == expected
+    assert penalties(body).adds == (expected != Penalties())
 
 
 def penalised(chosen: list[list[int]], windows: tuple[int, ...] | None = None) -> Captured:

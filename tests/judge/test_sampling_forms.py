@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.conditionals import asked, gather
+from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.model.answer import Choice
 from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.stats.adjustments import Penalties
+from pytest_specdec.stats.asked import asked
 from pytest_specdec.stats.laws import NOISE
 from tests.judge import toy_speculation as toy
 

@@ -8,6 +8,13 @@ from pytest_specdec.stats.laws import Processing, Raw, requested
 RANDOM = np.random.default_rng(5)
 
 
+def test_temperature_divides_the_noise_of_the_scores_like_the_logits():
+    temperatures = np.array([0.5, 1.0, 2.0])
+    asked = Processing(temperature=temperatures, top_k=np.zeros(3, dtype=np.int64), top_p=np.ones(3))
+    law = requested(seen(RANDOM.normal(size=(3, 40)), [0, 1, 2]), asked, 0.1)
+    assert law.noise == pytest.approx([0.2, 0.1, 0.05])
+
+
 def softmax(logits):
     mass = np.exp(logits - logits.max(axis=1, keepdims=True))
     return mass / mass.sum(axis=1, keepdims=True)
