@@ -183,7 +183,7 @@ def cell(median, *, least=100.0, kind=faults.GREEDY, right=20, power=0.0, guess=
     }
     ways[targets.GUESSED] = {"median": guess, "late": guess, "alarmed": 20}
     figures = {"bound": least, "variation": 0.1, "divergence": 0.1, "two_sample": {"hamming": power}}
-    return {"fault": "f", "kind": kind, "directed": True, "ways": ways, **figures, **other}
+    return {"fault": "f", "kind": kind, "directed": True, "runs": 20, "ways": ways, **figures, **other}
 
 
 ROW = {"fault": "f", "kind": "model", "tokens": 512, "promised": 0.9, "observed": 0.8, "low": 0.7, "high": 0.95}
