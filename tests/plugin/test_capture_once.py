@@ -42,9 +42,13 @@ def test_tests_are_sorted_by_pair(project):
 
 
 def test_a_workers_death_hands_the_capture_on(project, monkeypatch):
+    """The test that xdist had already given to the worker dies with it, and is said to; every other one is judged."""
     monkeypatch.setenv("FAKE_CAPTURE", "dies")
     result = project.tests().run("-n2", subprocess=True)
-    assert result.parseoutcomes()["passed"] == 4
+    lost = [line for line in result.outlines if line.startswith("FAILED")]
+    assert len(lost) <= 1
+    assert all("crashed while running" in line for line in lost)
+    assert result.parseoutcomes()["passed"] == 4 - len(lost)
     assert len(project.captures) == 2
     assert len({capture["pid"] for capture in project.captures}) == 2
 
