@@ -320,6 +320,8 @@ def test_a_variable_that_is_not_set_is_named_before_anything_boots(run, config, 
 
 INTERRUPTED = textwrap.dedent("""
     import os, signal, sys, threading
+    # A shell starts what it puts into the background with SIGINT ignored, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, {here!r})
     from pathlib import Path
     import conftest
