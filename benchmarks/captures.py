@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import record, schedule
 from pytest_specdec.config import load
+from pytest_specdec.files import calibration
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.judge import sampling
@@ -85,7 +86,7 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
     directory = RunDirectory.create(folder / "run")
     status = record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    return [stored.read(directory, plan, cell, ()) for cell in plan.cells]
+    return [stored.read(directory, plan, cell, (), calibration.read(directory, plan)) for cell in plan.cells]
 
 
 def parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.model.score import Position
 from pytest_specdec.prompts import ALL
 from pytest_specdec.reference import checkpoint, model
 from pytest_specdec.reference.tokenizer import Tokenizer
@@ -23,6 +24,8 @@ from pytest_specdec.stats.places import joined, unplaced
 from pytest_specdec.stats.simulation import RIGHT, Bank, Rules, simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.laws import Floats, Ints, Law
 
@@ -136,8 +139,8 @@ class Arm:
     """``model``: drawn from the draft's law; ``greedy``: its best token; empty: the arm does not speculate and no draft's law is known."""
 
 
-def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs: int, tokens: int) -> Observed:
-    """Return what the judge sees of ``runs`` runs of ``tokens`` tokens each, run by run."""
+def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs: int, tokens: int, lean: float = 0.0) -> Observed:
+    """Return what the judge sees of ``runs`` runs of ``tokens`` tokens each, run by run, the scores taken to the power ``1 + lean``."""
     moved = form.bias * _biased(laws.ids)
     noisy = laws.logprobs + arm.noise * random.normal(size=laws.logprobs.shape) + moved
     truth, guess = _processed(noisy, form), _processed(laws.draft_logprobs, form)
@@ -162,7 +165,24 @@ def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs:
         k=K,
         windows=arm.windows and bool(arm.drafts),
     )
-    return _seen(laws, form, arm, seen, moved)
+    return _seen(laws, form, arm, seen, moved, power=1.0 + lean)
+
+
+def reported(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, tokens: int) -> Iterator[tuple[float, Position]]:
+    """Yield what a server that does not speculate reports of tokens that it draws, beside their scores."""
+    rows = random.integers(len(laws.ids), size=tokens)
+    truth = _log_softmax(laws.logprobs[rows] + arm.noise * random.normal(size=(tokens, laws.logprobs.shape[1])))
+    scored = _log_softmax(arm.tilt * laws.logprobs[rows])
+    places = (truth + random.gumbel(size=truth.shape)).argmax(axis=1)
+    for index, place in enumerate(places.tolist()):
+        ids = laws.ids[rows[index]]
+        position = Position(
+            token_id=int(ids[place]),
+            logprob=float(scored[index, place]),
+            atom_ids=tuple(ids[: form.atoms].tolist()),
+            atom_logprobs=tuple(scored[index, : form.atoms].tolist()),
+        )
+        yield float(truth[index, place]), position
 
 
 def _biased(ids: Ints) -> Floats:
@@ -184,7 +204,7 @@ def _processed(logprobs: Floats, form: Form) -> Floats:
     return law
 
 
-def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats) -> Observed:
+def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, power: float) -> Observed:
     place, atoms = drawn.law.outcome, form.atoms
     rows = drawn.ids[:, 0] // laws.ids.shape[1]
     scored = _log_softmax(arm.tilt * laws.logprobs)
@@ -198,7 +218,7 @@ def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats) -> O
         vocabulary=laws.ids.shape[1],
     )
     adjustment = _adjustment(moved[rows], place, atoms) if form.bias else None
-    law = requested(raw, replace(form.wish(len(rows)), adjustment=adjustment))
+    law = requested(raw if power == 1.0 else raw.to_power(power), replace(form.wish(len(rows)), adjustment=adjustment))
     q, q_unasked = _draft_laws(laws, form, arm, rows, law) if arm.drafts else (None, None)
     return Observed(
         law=law,

@@ -22,6 +22,7 @@ from benchmarks import forms, results
 from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.calibration import calibrate
 from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.rates import limits
@@ -41,6 +42,8 @@ SHARE = 6.25e-5
 """Of one sampling workload under one variant: the level at which a run judges."""
 NOISES = (0.01, 0.03, 0.1)
 TILTS = (1.01, 1.02, 1.03)
+REPORTED_TOKENS, REPORTED_NOISE = 3072, 0.03
+"""What the baseline's boots report where a scorer leans: as many tokens as a run at standard depth has, noise as of bf16."""
 ARMS = (Arm(), Arm(drafts="greedy", windows=False))
 AT_ONCE = 16_384
 """Tokens judged in one go."""
@@ -122,10 +125,7 @@ def of_form(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, r
 
 
 def leaning(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
-    """Tell how runs end whose scorer takes the law to a wrong power: it must not be in failure at the level at which a run judges.
-
-    At .001 it is told as well. There a bet on the draft's law may stand, which the control, without a draft, cannot answer.
-    """
+    """Tell how runs end whose scorer takes the law to a wrong power: none of them in failure."""
     for tilt in TILTS:
         ends = {level: dict.fromkeys(("clear", "invalid", "controlled", "failed"), 0) for level in (SHARE, ALPHAS[-1])}
         for _ in range(depth.leaning_runs):
@@ -133,23 +133,44 @@ def leaning(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, r
                 ends[level][end] += 1
         for level, found in ends.items():
             figures = {"tilt": tilt, "alpha": level, "runs": depth.leaning_runs, "tokens": depth.leaning_tokens, **found}
-            report.add("leaning", kept=found["failed"] == 0 or level != SHARE, form=form.name, **figures)
+            report.add("leaning", kept=found["failed"] == 0, form=form.name, **figures)
 
 
 def _ends(laws: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
-    """Return how a run ends by level: the control is judged first, then the variant, then an alarm is held against the control."""
-    mine, theirs = (forms.draw(laws, form, Arm(tilt=tilt, drafts=drafts), random, runs=1, tokens=tokens) for drafts in ("model", ""))
+    """Return how a run ends by level, as judge/sampling.py has it.
+
+    The control is judged first, then the variant; an alarm has to stand against the law that the control reports, and against the control.
+    """
+    known = calibrate(forms.reported(laws, form, Arm(tilt=tilt, noise=REPORTED_NOISE), random, REPORTED_TOKENS))
+    seed = int(random.integers(2**32))
+    mine, theirs = _both(laws, form, tilt, seed, tokens, lean=0.0)
+    plain = settled(bettors(mine))
+    if known.leans:
+        mine, theirs = _both(laws, form, tilt, seed, tokens, lean=known.lean)
     book, control = settled(bettors(mine)), settled(bettors(theirs))
     other = counterpart(book.winner, control.bettors)
-    controlled = False
+    stands = True
     if other is not None:
         earned = [Earned(log_payoffs=one.log_payoffs, last=seen.places.last) for one, seen in ((book.winner, mine), (other, theirs))]
-        controlled = difference(*earned).score < least_score(control.peak)
-    alarmed = "controlled" if controlled else "failed"
-    return {
-        level: "invalid" if control.peak >= -np.log(level) else alarmed if book.peak >= -np.log(level) else "clear"
-        for level in (SHARE, ALPHAS[-1])
-    }
+        stands = difference(*earned).score >= least_score(control.peak)
+
+    def end(barrier: float) -> str:
+        if plain.peak < barrier:
+            return "clear"
+        if book.peak < barrier or control.peak >= barrier:
+            return "invalid"
+        return "failed" if stands else "controlled"
+
+    return {level: end(-np.log(level)) for level in (SHARE, ALPHAS[-1])}
+
+
+def _both(laws: Laws, form: Form, tilt: float, seed: int, tokens: int, *, lean: float) -> tuple[Observed, Observed]:
+    """Return the variant's and the control's tokens, the same for a seed, under scores to the power ``1 + lean``."""
+    random = np.random.default_rng(seed)
+    mine, theirs = (
+        forms.draw(laws, form, Arm(tilt=tilt, drafts=drafts), random, runs=1, tokens=tokens, lean=lean) for drafts in ("model", "")
+    )
+    return mine, theirs
 
 
 def duplicates(laws: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec import baselines, place
 from pytest_specdec.config import lint, load
 from pytest_specdec.errors import ConfigError, SpecdecError
-from pytest_specdec.files import records
+from pytest_specdec.files import calibration, records
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.options import SETTINGS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.gate import Gate
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Cell, Plan
+    from pytest_specdec.model.score import Position
     from pytest_specdec.model.verdict import Outcome
     from pytest_specdec.model.workload import Family
     from pytest_specdec.options import Settings
@@ -48,6 +49,7 @@ class Bench:
         """What the judges said of the control, by workload and family."""
         self._plan = plan
         self._gates: tuple[Gate, ...] | None = None
+        self._calibration: tuple[tuple[float, Position], ...] | None = None
 
     @property
     def pair_names(self) -> tuple[str, ...]:
@@ -85,6 +87,13 @@ class Bench:
             environment = records.read_environment(self.directory)
             self._gates = (*self.config.gates, *baselines.gates(self.settings.baselines, self.plan.config, environment))
         return self._gates
+
+    @property
+    def calibration(self) -> tuple[tuple[float, Position], ...]:
+        """What the baseline's boots reported all over the run, beside the scores."""
+        if self._calibration is None:
+            self._calibration = calibration.read(self.directory, records.sent(self.directory, self.plan))
+        return self._calibration
 
     def pair(self, name: str) -> Pair:
         """Return the pair called ``name``."""

@@ -49,7 +49,7 @@ def _unplanned(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
 
 def _read(item: pytest.Item, found: Bench, cell: Cell) -> Captured:
     try:
-        return stored.read(found.directory, found.plan, cell, found.gates)
+        return stored.read(found.directory, found.plan, cell, found.gates, found.calibration)
     except RunError as error:
         missing = error
     return _refuse(item, found, "not captured", str(missing), cause=missing.found or str(missing))

@@ -6,29 +6,39 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.selection import survey_of
+from pytest_specdec.model.workload import Route
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_specdec.model.workload import JSON, Request, Workload
 
 __all__ = ["TOKENS", "survey"]
 
 TOKENS = 16
 """Of each short answer: enough to tell a prompt that leaves a choice from one that leaves none."""
+_REPORTED: Mapping[Route, Mapping[str, JSON]] = {
+    Route.COMPLETIONS: {"logprobs": 1},
+    Route.CHAT: {"logprobs": True, "top_logprobs": 1},
+}
 
 
-def survey(pool: Workload) -> Workload:
+def survey(pool: Workload, *, reported: bool) -> Workload:
     """Return one short request per prompt of ``pool``, each under a seed that the pool does not have.
 
-    Its answers and scores are kept under the pool's name and ``.survey``.
+    Where log-probabilities can be ``reported`` it asks for them: they calibrate the scores, and the baseline alone answers.
     """
     taken = {request.body.get("seed") for request in pool.requests}
-    requests = tuple(_short(prompt, taken) for prompt in pool.prompts)
-    return replace(pool, name=f"{pool.name}.survey", requests=requests, take={}, passes=1, timed=False, stream=False, survey=False)
+    requests = tuple(_short(prompt, taken, reported=reported) for prompt in pool.prompts)
+    return replace(pool, name=survey_of(pool.name), requests=requests, take={}, passes=1, timed=False, stream=False, survey=False)
 
 
-def _short(prompt: Request, taken: set[JSON]) -> Request:
+def _short(prompt: Request, taken: set[JSON], *, reported: bool) -> Request:
     asked = prompt.body.get("max_tokens")
     most = min(asked, TOKENS) if isinstance(asked, int) else TOKENS
-    return replace(prompt, body={**prompt.body, "max_tokens": most, "seed": _seed(prompt.id, taken)})
+    more = _REPORTED[prompt.route] if reported else {}
+    return replace(prompt, body={**prompt.body, **more, "max_tokens": most, "seed": _seed(prompt.id, taken)})
 
 
 def _seed(id_: str, taken: set[JSON]) -> int:

@@ -14,7 +14,7 @@ from pytest_specdec.capture.scoring import Scoring
 from pytest_specdec.capture.survey import Survey
 from pytest_specdec.config.config import Limits
 from pytest_specdec.files import records, scores, transcripts
-from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.captured import WITHOUT, Capabilities
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Tokens
 from pytest_specdec.prompts import selector
@@ -92,7 +92,7 @@ class Duties:
         if name not in self.boot.chooses or name in records.read_selections(directory):
             return
         pool = plan.pools[name]
-        survey = candidates.survey(pool)
+        survey = candidates.survey(pool, reported=self._reports_logprobs())
         self.announce(BASELINE, survey)
         answering = self.answering(BASELINE, survey)
         with self.loud():
@@ -150,6 +150,10 @@ class Duties:
         scores.write(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
         self.ledger.scored(self.boot, asked, scored.missing)
         return scored.missing
+
+    def _reports_logprobs(self) -> bool:
+        known = records.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        return known.support.get("logprobs") not in WITHOUT
 
     @contextmanager
     def loud(self) -> Iterator[None]:

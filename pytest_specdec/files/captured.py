@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.gate import Gate
     from pytest_specdec.model.plan import Cell, Plan
-    from pytest_specdec.model.score import Score
+    from pytest_specdec.model.score import Position, Score
     from pytest_specdec.model.transcript import Transcript
 
 __all__ = ["read"]
 
 
-def read(directory: RunDirectory, plan: Plan, cell: Cell, gates: tuple[Gate, ...]) -> Captured:
-    """Return everything that the run holds for one judgement.
+def read(
+    directory: RunDirectory, plan: Plan, cell: Cell, gates: tuple[Gate, ...], calibration: tuple[tuple[float, Position], ...] = ()
+) -> Captured:
+    """Return everything that the run holds for one judgement; ``calibration`` is of the whole run (files/calibration.py).
 
     Raises RunError, with the reason that the capture gave, when an arm's answers or scores that the plan has are not there, and when an arm
     answered another workload of that name.
@@ -44,6 +46,7 @@ def read(directory: RunDirectory, plan: Plan, cell: Cell, gates: tuple[Gate, ...
         speculative=_joined([run.transcript(cell.pair) for run in runs]),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for each in drafts for score in each.get(arm, ())) for arm in drafts[0]},
+        calibration=calibration,
         capabilities=records.read_capabilities(directory),
         alpha=cell.alpha,
         gates=tuple(gate for gate in gates if gate.pair in {"", cell.pair} and gate.workload in {"", cell.workload}),

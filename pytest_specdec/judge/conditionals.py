@@ -63,8 +63,8 @@ class _Part:
     places: Places
 
 
-def gather(captured: Captured) -> Gathered:
-    """Return the emitted tokens of the judged arm with their laws and places."""
+def gather(captured: Captured, *, lean: float = 0.0) -> Gathered:
+    """Return the emitted tokens of the judged arm with their laws and places, the baseline's law taken to the power ``1 + lean``."""
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: asked(request.body) for request in captured.workload.requests}
     draft = drafting(captured)
@@ -86,7 +86,7 @@ def gather(captured: Captured) -> Gathered:
         return Gathered(skipped=lines, draft_law=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    observed = _observed(captured, parts, draft, noise)
+    observed = _observed(captured, parts, draft, noise, 1.0 + lean)
     return Gathered(
         observed=observed,
         answers=len(parts),
@@ -124,9 +124,10 @@ def _places(answer: Answer, draft: Drafting) -> Places:
     return replace(placed(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
 
 
-def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float) -> Observed:
+def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float, power: float) -> Observed:
     vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0)
     law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms, vocabulary)
+    law_of = law_of if power == 1.0 else law_of.to_power(power)
     processing = _processing(parts, law_of.ids)
     law = requested(law_of, processing, noise)
     places = joined([part.places for part in parts])

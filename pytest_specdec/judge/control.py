@@ -40,21 +40,21 @@ class Compared:
         return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
 
 
-def leaning(captured: Captured, observed: Observed, winner: Bettor) -> Compared | None:
-    """Return how the ``winner`` does against the control; None without a control on which it can bet."""
-    found = _both(captured, observed, [winner])
+def leaning(captured: Captured, observed: Observed, winner: Bettor, *, lean: float) -> Compared | None:
+    """Return how the ``winner`` does against the control under scores to the power ``1 + lean``; None without a control to bet on."""
+    found = _both(captured, observed, [winner], lean)
     return found[0] if found else None
 
 
 def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> Compared | None:
     """Return the bet that does best against the control, of all that both arms allow; None without any."""
-    return max(_both(captured, observed, seated), key=lambda one: one.found.score, default=None)
+    return max(_both(captured, observed, seated, 0.0), key=lambda one: one.found.score, default=None)
 
 
-def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> list[Compared]:
+def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], lean: float) -> list[Compared]:
     if captured.is_control or captured.control is None:
         return []
-    control = gather(captured.as_control()).observed
+    control = gather(captured.as_control(), lean=lean).observed
     if control is None:
         return []
     others = bettors(control)

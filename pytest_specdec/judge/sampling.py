@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.stats.betting import Book
+    from pytest_specdec.stats.calibration import Calibration
     from pytest_specdec.stats.panel import Observed
 
 __all__ = ["judge"]
@@ -64,11 +65,12 @@ class _Hearing:
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's tokens follow the baseline's law.
 
-    FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the winning bet pays as well on the control: then the scores lean, and the
-    verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on the variant than on the
-    control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. PASS says what would have shown; INCONCLUSIVE
-    where nothing would have, with the number of tokens that would settle it. INVALID also where token ids or the baseline's scores of
-    answered tokens are missing, although the survey found that the engine gives them; where it does not, judge/blackbox.py judges.
+    FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the scores lean: where the winning bet pays as well on the control, or
+    where the evidence goes against the law that the baseline's own boots report, the verdict is INVALID. So it is where the scores are too
+    noisy for single tokens, unless a bet does better on the variant than on the control at ``captured.alpha`` over all bets, which cancels
+    what is wrong with the scores. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the number of tokens that
+    would settle it. INVALID also where token ids or the baseline's scores of answered tokens are missing, although the survey found that
+    the engine gives them; where it does not, judge/blackbox.py judges.
     """
     return casualty(captured) or refusal(captured) or _heard(captured)
 
@@ -83,19 +85,31 @@ def _tried(captured: Captured, gathered: Gathered) -> Verdict:
     if gathered.observed is None:
         headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
-    book = settled(bettors(gathered.observed))
+    hearing = _hearing(captured, gathered, gathered.observed)
     if gathered.calibration is not None and not gathered.calibration.valid:
-        return _noisy(captured, gathered, gathered.observed, book)
-    hearing = _Hearing(
-        gathered=gathered,
-        observed=gathered.observed,
-        book=book,
-        alarm=book.tokens_to(-log(captured.alpha)),
-        seen=acceptance(gathered.observed),
-    )
-    if hearing.alarm is not None:
-        return _leaning(captured, hearing) or _failed(captured, hearing)
-    return speculating(captured) or _cleared(captured, hearing)
+        return _noisy(captured, gathered, gathered.observed, hearing.book)
+    return _alarmed(captured, hearing) if hearing.alarm is not None else speculating(captured) or _cleared(captured, hearing)
+
+
+def _hearing(captured: Captured, gathered: Gathered, observed: Observed) -> _Hearing:
+    book = settled(bettors(observed))
+    alarm = book.tokens_to(-log(captured.alpha))
+    return _Hearing(gathered=gathered, observed=observed, book=book, alarm=alarm, seen=acceptance(observed))
+
+
+def _alarmed(captured: Captured, hearing: _Hearing) -> Verdict:
+    """Return FAIL if the evidence also holds against the law that the baseline's boots report, and against the control."""
+    known = hearing.gathered.calibration
+    lean = known.lean if known is not None and known.leans else 0.0
+    if lean:
+        gathered = gather(captured, lean=lean)
+        assert gathered.observed is not None
+        upright = _hearing(captured, gathered, gathered.observed)
+        if upright.alarm is None:
+            against = f"the scores lean: against the law that the baseline's own boots report it is {upright.evidence}"
+            return _invalid(captured, hearing, against)
+        hearing = upright
+    return _leaning(captured, hearing, lean) or _failed(captured, hearing)
 
 
 def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Book) -> Verdict:
@@ -110,15 +124,19 @@ def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Boo
     return say(captured, Outcome.INVALID, f"{said}; in the A/A-controlled difference nothing stands out: {against}")
 
 
-def _leaning(captured: Captured, hearing: _Hearing) -> Verdict | None:
+def _leaning(captured: Captured, hearing: _Hearing, lean: float) -> Verdict | None:
     """Return INVALID where the control earns the winner as much: then the scores are wrong, not the speculation."""
-    seen = leaning(captured, hearing.observed, hearing.book.winner)
+    seen = leaning(captured, hearing.observed, hearing.book.winner, lean=lean)
     if seen is None or seen.stands:
         return None
+    return _invalid(captured, hearing, f"the control shows the same: {seen}, {seen.needed:g} needed")
+
+
+def _invalid(captured: Captured, hearing: _Hearing, why: str) -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
-        f"evidence {hearing.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed",
+        f"evidence {hearing.evidence}, but {why}",
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
         evidence=_evidence(hearing),
         cell=_cell(hearing.book),
@@ -131,7 +149,13 @@ def _noise(gathered: Gathered) -> str:
     if known is None or known.noise is None:
         return "logit noise unknown: the baseline's boots reported no log-probabilities"
     warned = "" if known.noise <= NORMAL_UP_TO else f", more than the {NORMAL_UP_TO:g} of a scorer as it should be"
-    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}"
+    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_lean(known)}"
+
+
+def _lean(known: Calibration) -> str:
+    if not known.leans:
+        return ""
+    return f"; the scores lean: what is reported is the scored law to the power {1.0 + known.lean:.3f}, +- {known.lean_error:.1g}"
 
 
 def _failed(captured: Captured, hearing: _Hearing) -> Verdict:

@@ -63,8 +63,11 @@ def tolerance(captured: Captured, peers: Sequence[Forced]) -> Tolerance:
 
 
 def logit_noise(captured: Captured) -> Calibration:
-    """Return the noise between what the baseline's boots reported and its teacher forcing; empty where nothing raw was reported."""
-    return calibrate(pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm))
+    """Return how what the baseline's boots reported lies about its teacher forcing; empty where nothing raw was reported.
+
+    The whole run tells it, where the run is there; else these answers do.
+    """
+    return calibrate(captured.calibration or (pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm)))
 
 
 def _reported(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:

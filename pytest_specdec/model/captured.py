@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.pair import Pair
-from pytest_specdec.model.score import Score, ScoringRoute
+from pytest_specdec.model.score import Position, Score, ScoringRoute
 from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Capabilities", "Captured", "Support"]
+__all__ = ["WITHOUT", "Capabilities", "Captured", "Support"]
 
 
 class Support(StrEnum):
@@ -27,6 +27,7 @@ class Support(StrEnum):
 
 
 WITHOUT = frozenset({Support.REFUSED, Support.IGNORED})
+"""What a feature is found to be that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,8 @@ class Captured:
     """Scores under the baseline, by the arm whose tokens they are: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the draft model served alone, by arm; empty where there is none."""
+    calibration: tuple[tuple[float, Position], ...] = ()
+    """What the baseline's boots reported of their own tokens all over the run, each beside its score; only what is raw on both sides."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3

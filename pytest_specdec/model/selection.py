@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["Candidate", "Selection", "first", "per_token", "quota"]
+__all__ = ["Candidate", "Selection", "first", "per_token", "quota", "survey_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,11 @@ class Selection:
             f"{self.workload}: {len(self.chosen)} of {len(self.candidates)} prompts chosen for information by a survey of"
             f" {surveyed:,} tokens, {per_token(self.candidates):.2f} informative ones per token"
         )
+
+
+def survey_of(name: str) -> str:
+    """Return under which name the survey of a pool's prompts is kept."""
+    return f"{name}.survey"
 
 
 def quota(pool: Workload) -> int:

@@ -10,7 +10,7 @@ from pytest_specdec import chosen
 from pytest_specdec.capture import candidates, estimate, extension, information
 from pytest_specdec.capture.record import record, resume
 from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import captured, records, scores, transcripts
+from pytest_specdec.files import calibration, captured, records, scores, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.score import Position, Score
 from pytest_specdec.model.selection import first
@@ -98,8 +98,11 @@ def test_the_surveys_answers_and_scores_are_kept_and_their_seeds_never_come_agai
     law = scores.read(directory, "baseline", "baseline", "pool.survey")
     assert asked(directory, "baseline", "pool.survey") == [f"p{i}" for i in range(6)]
     assert [tuple(p.token_id for p in score.positions) for score in law] == [answer.choice.token_ids for answer in found.answers]
-    survey = candidates.survey(pool)
+    survey = candidates.survey(pool, reported=True)
     assert survey.digest == found.digest
+    pairs = calibration.read(directory, run.plan)
+    assert len(pairs) == sum(len(answer.choice.token_ids) for answer in found.answers)
+    assert all(reported == pytest.approx(position.logprob, abs=1e-4) for reported, position in pairs)
     assert information.found(survey, law, 40) == records.read_selections(directory)["pool"].candidates
     seeds = {request.body["seed"] for request in survey.requests}
     assert len(seeds) == 6
@@ -107,9 +110,9 @@ def test_the_surveys_answers_and_scores_are_kept_and_their_seeds_never_come_agai
 
 
 def test_a_seed_that_the_pool_has_is_not_used_again(pool):
-    (taken,) = {request.body["seed"] for request in candidates.survey(pool).requests[:1]}
+    (taken,) = {request.body["seed"] for request in candidates.survey(pool, reported=True).requests[:1]}
     again = replace(pool, requests=(*pool.requests, replace(pool.requests[0], id="p0#3", body={**pool.requests[0].body, "seed": taken})))
-    assert candidates.survey(again).requests[0].body["seed"] == taken + 1
+    assert candidates.survey(again, reported=True).requests[0].body["seed"] == taken + 1
 
 
 def test_nobody_answers_before_the_choice_and_timed_passes_come_before_the_survey(run, config, pool, workload, directory):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import captured, records, transcripts
+from pytest_specdec.files import calibration, captured, records, transcripts
 from pytest_specdec.files import scores as stored
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.gate import Gate
@@ -118,3 +118,39 @@ def test_answers_to_another_workload_are_refused(run, plan, transcript):
     with pytest.raises(RunError, match="the answers are to another workload") as caught:
         captured.read(run, plan, plan.cells[0], ())
     assert caught.value.where == f"{run.transcript('v', 'greedy-mixed')}:1"
+
+
+def told(transcript, value=-0.25):
+    """As many log-probabilities as the scores have positions."""
+    first = transcript.answers[0]
+    choice = replace(first.choice, logprobs=(value,) * 2)
+    return replace(transcript, answers=(replace(first, choices=(choice,)), *transcript.answers[1:]))
+
+
+def asked_for_logprobs(plan):
+    asked = [replace(request, body={**request.body, "logprobs": 1}) for request in plan.workloads[0].requests]
+    return replace(plan, workloads=(replace(plan.workloads[0], requests=tuple(asked)), *plan.workloads[1:]))
+
+
+def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, scores, transcript):
+    for arm in ARMS:
+        transcripts.write(run, told(transcript(arm)))
+    law = [stored.read(run, "baseline", arm, "greedy-mixed")[0].positions for arm in ("baseline", "control")]
+    assert calibration.read(run, asked_for_logprobs(plan)) == tuple((-0.25, position) for each in law for position in each)
+    assert calibration.read(run, plan) == ()
+    stored.write(run, "baseline", "baseline", "pool.survey", scores("baseline"))
+    transcripts.write(run, told(replace(transcript("baseline"), workload="pool.survey"), -0.5))
+    surveyed = calibration.read(run, replace(plan, pools={"pool": plan.workloads[0]}))
+    assert {value for value, _ in surveyed} == {-0.5}
+
+
+def test_what_cannot_calibrate_is_passed_over(run, plan, transcript):
+    for arm in ARMS:
+        transcripts.write(run, told(transcript(arm)))
+    run.transcript("baseline", "greedy-mixed").write_text("torn")
+    alone = calibration.read(run, asked_for_logprobs(plan))
+    assert alone
+    records.write_capabilities(run, "baseline", Capabilities(raw_logprobs=False))
+    assert calibration.read(run, asked_for_logprobs(plan)) == alone
+    records.write_capabilities(run, "control", Capabilities(raw_logprobs=False))
+    assert calibration.read(run, asked_for_logprobs(plan)) == ()

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_specdec.judge import sampling
 from pytest_specdec.judge.conditionals import gather
+from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.answer import Choice
 from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.verdict import Outcome
@@ -106,8 +107,8 @@ def test_wishes_are_read_from_the_body():
     assert not wish.unmodelled
 
 
-def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, seed=9):
-    """``one`` with a control whose decoding follows ``table``, scored by TARGET, reporting its own log-probabilities."""
+def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, told=toy.TARGET, seed=9):
+    """``one`` with a control whose decoding follows ``table``, scored by TARGET, reporting its own log-probabilities under ``told``."""
     random = np.random.default_rng(seed)
     said, scores = [], []
     for answer in one.speculative.answers:
@@ -118,7 +119,8 @@ def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, seed=9):
             last = tokens[-1]
         bare = replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),))
         score = toy.score(bare, "control", "baseline", toy.TARGET)
-        weights = [position.logprob + noise * random.normal() for position in score.positions]
+        law = toy.score(bare, "control", "baseline", told)
+        weights = [position.logprob + noise * random.normal() for position in law.positions]
         said.append(replace(bare, choices=(replace(bare.choice, logprobs=tuple(weights) if reported else None),)))
         scores.append(score)
     control = Transcript(arm="control", boot=2, workload="w", digest="d", answers=tuple(said))
@@ -150,8 +152,8 @@ def test_too_much_noise_leaves_the_difference_to_the_control():
     assert verdict.headline.startswith("the sampled tokens do not follow the control's law")
 
 
-def leaning(power):
-    """Variant and control that both draw from TARGET to a power, as if the scores were taken at another temperature."""
+def leaning(power, *, told=False):
+    """Variant and control that both draw from TARGET to a power, as if the scores were taken at another temperature, and tell so or not."""
     one = toy.captured("head", answers=96)
     random = np.random.default_rng(4)
     said = []
@@ -166,7 +168,7 @@ def leaning(power):
         speculative=replace(one.speculative, answers=tuple(said)),
         scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
     )
-    return with_control(mine, table=power * toy.TARGET)
+    return with_control(mine, table=power * toy.TARGET, told=power * toy.TARGET if told else toy.TARGET)
 
 
 def test_scores_that_lean_are_not_held_against_the_variant():
@@ -176,6 +178,31 @@ def test_scores_that_lean_are_not_held_against_the_variant():
     assert "but the control shows the same" in verdict.headline
     alone = sampling.judge(replace(one, control=None))
     assert alone.outcome is Outcome.FAIL
+
+
+def test_a_lean_that_the_baselines_boots_report_is_measured_and_taken_out():
+    one = leaning(0.94, told=True)
+    known = logit_noise(one)
+    assert known.lean == pytest.approx(-0.06, abs=0.002)
+    assert known.leans
+    verdict = sampling.judge(replace(one, alpha=1e-3))
+    assert verdict.outcome is Outcome.INVALID
+    assert "but the scores lean: against the law that the baseline's own boots report it is 1 : 10^0." in verdict.headline
+    assert "what is reported is the scored law to the power 0.94" in said_of_noise(verdict)
+    assert sampling.judge(one).outcome is Outcome.PASS
+
+
+def test_a_lean_does_not_excuse_a_fault():
+    tilted = 0.94 * toy.TARGET
+    verdict = sampling.judge(with_control(toy.captured("head", "stale"), table=tilted, told=tilted))
+    assert verdict.outcome is Outcome.FAIL
+    assert "the scores lean" in said_of_noise(verdict)
+
+
+def test_the_whole_run_calibrates_where_it_is_there():
+    one = with_control(toy.captured("model"), noise=0.12)
+    pairs = tuple((position.logprob, position) for position in one.scores["control"][0].positions)
+    assert logit_noise(replace(one, calibration=pairs)).noise == 0.0
 
 
 def test_a_fault_of_the_variant_alone_stands():

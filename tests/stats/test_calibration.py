@@ -11,13 +11,13 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum())
 
 
-def noisy_pairs(sd, tokens, seed, scale=2.0, vocabulary=20):
+def noisy_pairs(sd, tokens, seed, scale=2.0, vocabulary=20, power=1.0, listed=20):
     """Tokens drawn from laws over ``vocabulary``; both servers see the logits with noise of their own: ``sd`` between them."""
     rng = np.random.default_rng(seed)
     for _ in range(tokens):
         logits = rng.normal(0.0, scale, vocabulary)
-        scored, reported = log_softmax(logits), log_softmax(logits + rng.normal(0.0, sd, vocabulary))
-        order = np.argsort(-scored)
+        scored, reported = log_softmax(logits), log_softmax(power * logits + rng.normal(0.0, sd, vocabulary))
+        order = np.argsort(-scored)[:listed]
         token = int(rng.choice(vocabulary, p=np.exp(reported)))
         atoms = tuple(int(i) for i in order)
         yield reported[token], Position(token_id=token, logprob=scored[token], atom_ids=atoms, atom_logprobs=tuple(scored[order]))
@@ -45,3 +45,21 @@ def test_certain_tokens_say_nothing_of_noise():
 
 def test_too_much_noise_is_not_valid():
     assert not calibrate(noisy_pairs(1.5 * INVALID_ABOVE, 500, seed=3)).valid
+
+
+@pytest.mark.parametrize("listed", [5, 20])
+@pytest.mark.parametrize("power, sd", [(1.01, 0.0), (0.98, 0.03), (1.03, 0.1)])
+def test_a_lean_of_the_scores_is_measured(power, sd, listed):
+    found = calibrate(noisy_pairs(sd, 4000, seed=4, power=power, listed=listed))
+    assert found.lean == pytest.approx(power - 1.0, abs=0.1 * abs(power - 1.0) + 4.0 * found.lean_error)
+    assert found.leans
+
+
+@pytest.mark.parametrize("sd", [0.0, 0.03, 0.1, 0.2])
+def test_noise_is_no_lean(sd):
+    assert not [seed for seed in range(20) if calibrate(noisy_pairs(sd, 1000, seed=seed)).leans]
+
+
+def test_a_lean_is_not_guessed_from_a_handful_of_tokens():
+    assert calibrate(noisy_pairs(0.0, 199, seed=5, power=1.2)).lean_error == np.inf
+    assert calibrate(noisy_pairs(0.0, 400, seed=5, power=1.2)).leans
