@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats.alternatives import CATALOGUE, GENERIC, Fault, ratio
-from pytest_specdec.stats.chances import CLEAN, PLAIN
+from pytest_specdec.stats.chances import PLAIN
 from pytest_specdec.stats.drafts import Split, overlap
-from pytest_specdec.stats.panel import RATIO_UNASKED, accepts_unasked
+from pytest_specdec.stats.panel import RATIO_UNASKED, accepts_unasked, chance_of, dues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.stats.betting import Bettor, Book
+    from pytest_specdec.stats.chances import Chances
     from pytest_specdec.stats.laws import Bools, Floats, Ints
     from pytest_specdec.stats.panel import Observed
 
@@ -144,11 +145,13 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
 
 TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
+PREFILL_TOO = {Fault.TEMPERATURE, Fault.TAIL}
+"""What is wrong with every token, one for which nothing was drafted included."""
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
 DECISIVE = log(8.0)
 """By how much one bettor must be ahead of another that is the likelier a priori."""
 SHORT = 2.0
-"""Standard deviations by which what a fault pays before any rejection must fall short of its due before it is not everywhere."""
+"""Standard errors by which a fault must pay less where no draft was rejected than behind rejections before it is not everywhere."""
 
 
 def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
@@ -157,6 +160,7 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
         return "accept-all"
     if seen is None:
         first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
+        first = _at_a_step(first, observed, book.bettors)
     else:
         allowed = [bettor for bettor in book.bettors if seen.allows(bettor)]
         if not allowed and seen.repeats:
@@ -180,23 +184,62 @@ def _never_rejected(observed: Observed) -> bool:
 def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observed: Observed) -> Bettor:
     """Return who holds most, those apart who bet behind rejections only.
 
-    A fault that is everywhere pays before any rejection as elsewhere: its share of the tokens, d nats of the wealth, give or take
-    sqrt(2 d), because a log likelihood ratio varies by twice its mean. Where less is missing the fault may well be everywhere. Tokens
-    of the prefill do not count: nothing was drafted for them, so they may be right under any fault. Without the draft's law who holds
-    most elsewhere has guessed, and early tokens differ from late ones by more than chance; and where the windows themselves are chances,
-    who stakes a part loses less than its share: then the state has to be decisively ahead.
+    A fault that is everywhere pays before any rejection as behind it. Where it loses there, beyond chance, the state is wrong. Without the
+    draft's law who holds most elsewhere has guessed, and early tokens differ from late ones by more than chance: then, and where the fault
+    is one of some slots, the state has to be decisively ahead. Where windows are chances either will do: who stakes a part on the state
+    loses less than its share.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
     if state is None or not elsewhere:
         return max(bettors, key=held)
-    first = max(elsewhere, key=held)
-    at = observed.stands.at
-    if first.fault not in EVERYWHERE or observed.q is None or not np.isin(at, (0.0, 1.0)).all():
-        return state if held(state) - held(first) > DECISIVE else first
-    before = float(at[:, :PLAIN, CLEAN].sum(axis=1).mean())
-    due = max(0.0, first.log_wealth) * before
-    return state if first.log_wealth - state.log_wealth < due - SHORT * sqrt(2.0 * due) else first
+    first, stands = max(elsewhere, key=held), observed.stands
+    everywhere = first.fault in EVERYWHERE and observed.q is not None
+    ahead, sure = held(state) - held(first) > DECISIVE, bool(np.isin(stands.at, (0.0, 1.0)).all())
+    if not everywhere or (ahead and not sure):
+        return state if ahead else first
+    # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
+    drafted, behind = 1.0 - _prefilled(stands), chance_of(state, observed)
+    if state.log_wealth <= first.log_wealth * (1.0 if sure else float(behind.mean())):
+        return first
+    return state if _apart(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT else first
+
+
+def _prefilled(stands: Chances) -> Floats:
+    return np.asarray(stands.at[:, PLAIN].sum(axis=1))
+
+
+def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
+    """Return the richest of those that know what a step may do wrong, where ``first`` is not paid for the prefill's tokens.
+
+    Windows that follow from the tokens are beside those of a server that emits what it rejected, so that it need not be the richest of all.
+    """
+    prefilled = _prefilled(observed.stands)
+    known = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
+    rivals = [bettor for bettor in known if 2.0 * bettor.log_wealth > first.log_wealth]
+    if not rivals or first.fault not in PREFILL_TOO or _apart(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
+        return first
+    return max(rivals, key=lambda bettor: bettor.log_wealth)
+
+
+def _apart(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
+    """Return by how many standard errors ``bettor`` is paid more, of what is due to it, ``here`` than ``there``, shares of tokens [N].
+
+    The ratio of payoffs to dues is one everywhere if its law is right, and the same everywhere if it is right but for its size; its error
+    comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Of a bettor without a law,
+    who waits for rare tokens, a few tokens alone may lack them: its spread is that of both places together.
+    """
+    law, paid, both = dues(observed, bettor), bettor.log_payoffs, here + there
+    due = np.ones_like(paid) if law is None else law
+    weights = [float((share * due).sum()) for share in (here, there)]
+    if min(weights) <= 0.0:
+        return 0.0
+    ratios = [float((share * paid).sum()) / weight for share, weight in zip((here, there), weights, strict=True)]
+    squares = (paid - due * float((both * paid).sum()) / sum(weights)) ** 2
+    if law is None:
+        squares = np.full_like(paid, float((both * squares).sum() / both.sum()))
+    error = sqrt(sum(float((share**2 * squares).sum()) / weight**2 for share, weight in zip((here, there), weights, strict=True)))
+    return (ratios[0] - ratios[1]) / error if error > 0.0 else 0.0
 
 
 def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:

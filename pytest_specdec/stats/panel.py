@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import alternatives, betting, learned
+from pytest_specdec.stats import alternatives, betting, learned, reused
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.chances import Chances, chances
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.places import Places
 
-__all__ = ["RATIO_UNASKED", "Observed", "accepts_unasked", "bettors", "catalogue_tables"]
+__all__ = ["RATIO_UNASKED", "Observed", "accepts_unasked", "bettors", "catalogue_tables", "chance_of", "dues"]
 
 WIDEST_VOCABULARY = 2**18
 """Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
 SURROGATE = " of the baseline's favourite"
 UNASKED = "temperature, top-k and top-p ignored"
 RATIO_UNASKED = "ratio without temperature, top-k and top-p"
+REUSED = {
+    "the number that drew the draft decides on its acceptance": reused.decided_by_the_draft,
+    "the number that rejected the draft draws the recovered token": reused.recovered_by_the_rejection,
+}
 STATEWISE: tuple[tuple[str, Callable[[Chances], Floats]], ...] = (
     (" right after a rejection", lambda stands: stands.after_rejection),
     (" once a draft was rejected", lambda stands: stands.rejected_before),
@@ -122,7 +126,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "catalogue": tuple(_catalogue(observed)),
         "surrogate": tuple(_surrogate(observed, stands)),
         "generic": generic,
-        "order": tuple(_order(observed)),
+        "order": tuple(_order(observed, stands)),
         "bonus": tuple(_bonus(observed, stands)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
         "state": tuple(_state(observed, generic, stands)),
@@ -140,6 +144,26 @@ def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, 
     for one in CATALOGUE:
         m = _at_drafts(one, p, observed.q)
         yield one, share * m + (1.0 - share) * p, betting.weighed(betting.table(observed.law, m), share)
+
+
+def dues(observed: Observed, bettor: Bettor) -> Floats | None:
+    """Return what ``bettor`` is paid per token in the mean if its own law is right, [N] log payoffs; None where its law is no table."""
+    for one, law, table in catalogue_tables(observed):
+        if one.name == bettor.name:
+            return np.asarray((law * table).sum(axis=1))
+    for one in GENERIC:
+        if one.name == bettor.name:
+            m = one.law(observed.law.p, observed.law.p)
+            return np.asarray((m * betting.table(observed.law, m)).sum(axis=1))
+    return None
+
+
+def chance_of(bettor: Bettor, observed: Observed) -> Floats:
+    """Return the share of its wealth that a bettor on the state stakes, [N]; KeyError of any other bettor."""
+    for words, chance in STATEWISE:
+        if bettor.name.endswith(words):
+            return chance(observed.stands)
+    raise KeyError(bettor.name)
 
 
 def accepts_unasked(observed: Observed) -> Floats:
@@ -200,12 +224,16 @@ def _generic(observed: Observed) -> Iterator[Bettor]:
         yield _seated(name, Fault.TEMPERATURE, betting.violations(observed.law, share))
 
 
-def _order(observed: Observed) -> Iterator[Bettor]:
+def _order(observed: Observed, stands: Chances) -> Iterator[Bettor]:
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         words = "late" if theta > 0 else "early"
         yield _seated(
             f"{words} token ids by {abs(theta):g}", Fault.ORDER, _bet(observed, alternatives.id_order(observed.law.p, observed.ids, theta))
         )
+    if observed.q is not None:
+        for reuse, law in REUSED.items():
+            m = law(observed.law.p, observed.q, observed.ids, observed.size)
+            yield _seated(reuse, Fault.ORDER, betting.weighed(_bet(observed, m), stands.draft * observed.drafted))
 
 
 def _bonus(observed: Observed, stands: Chances) -> Iterator[Bettor]:

@@ -9,6 +9,7 @@ from pytest_specdec.judge.naming import Acceptance, acceptance, name
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import Bettor, settled
+from pytest_specdec.stats.panel import dues
 from pytest_specdec.stats.simulation import RIGHT, simulate
 
 STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
@@ -19,33 +20,71 @@ SEEN = Acceptance(slots=100, accepted=50, expected=0.5, repeated=None, excess={}
 
 
 def observed(asked=None, before=0.1, drafted=3, *, known=True):
-    """Ten tokens' worth of everything, a share of them ``before`` any rejection."""
+    """Ten answers of ten tokens, a share of them ``before`` any rejection."""
     random = np.random.default_rng(1)
     bank = zipf(random, positions=20, vocabulary=64, atoms=5)
     seen = simulate(bank if asked is None else asking(bank, asked), RIGHT, random, runs=1, answers=10, tokens=10, k=3)
     behind = np.arange(100) >= 100 * before
     places = replace(
-        seen.places, rejected_before=behind, after_rejection=behind & seen.places.after_rejection, drafted=np.full(100, drafted)
+        seen.places,
+        rejected_before=behind,
+        after_rejection=behind & seen.places.after_rejection,
+        drafted=np.broadcast_to(drafted, 100),
     )
     return replace(seen, q=seen.q if known else None, places=places)
 
 
 def bettor(fault, wealth, words="b", weight=1.0):
-    return Bettor(name=words, fault=fault, weight=weight, log_payoffs=np.array([wealth]))
+    return Bettor(name=words, fault=fault, weight=weight, log_payoffs=np.full(100, wealth / 100))
 
 
-@pytest.mark.parametrize("everywhere, behind, named", [
-    (100.0, 90.0, TILTED),  # what is due before any rejection was paid
-    (100.0, 96.0, TILTED),  # 4 of the 10 nats due, 6 short of them: 1.3 standard deviations
-    (100.0, 98.5, TILTED),  # 8.5 short: 1.9 standard deviations
-    (100.0, 99.5, STATE),  # 9.5 short: 2.1 standard deviations
-    (100.0, 101.0, STATE),
-    (10.0, 11.0, TILTED),  # too few tokens to tell
-    (10.0, 14.0, STATE),
+def paid(fault, here, there, at, words="b"):
+    """A bettor who is paid ``there`` at the tokens marked ``at`` and ``here`` at all others, give or take 0.3 in turn."""
+    spread = np.where(np.arange(100) % 2 == 0, 0.3, -0.3)
+    return replace(bettor(fault, 0.0, words), log_payoffs=np.where(at, there, here) + spread)
+
+
+BEHIND = "b once a draft was rejected"
+FIRST = np.arange(100) < 10
+"""The tokens before any rejection, or the prefill's."""
+
+
+@pytest.mark.parametrize("before, named", [
+    (0.5, TILTED),  # as much as behind rejections
+    (0.9, TILTED),
+    (0.31, TILTED),  # 0.19 less, give or take 0.1
+    (0.28, STATE),
+    (-0.5, STATE),
 ])  # fmt: skip
-def test_a_fault_is_behind_rejections_only_where_too_little_was_paid_before(everywhere, behind, named):
-    book = settled([bettor(Fault.TEMPERATURE, everywhere), bettor(Fault.STATE, behind)])
+def test_a_fault_is_behind_rejections_only_where_it_is_paid_less_before_any(before, named):
+    book = settled([paid(Fault.TEMPERATURE, 0.5, before, FIRST), bettor(Fault.STATE, 60.0, BEHIND)])
     assert name(book, observed(), SEEN) == named
+
+
+@pytest.mark.parametrize("behind, named", [(39.0, TILTED), (41.0, STATE)])
+def test_a_state_that_explains_less_of_the_tokens_is_not_named(behind, named):
+    book = settled([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, behind, BEHIND)])
+    assert name(book, observed(), SEEN) == named
+
+
+def test_a_handful_of_tokens_tells_nothing_of_where_a_fault_is():
+    book = settled([paid(Fault.TEMPERATURE, 0.5, 0.1, np.arange(100) < 2), bettor(Fault.STATE, 60.0, BEHIND)])
+    assert name(book, observed(before=0.02), SEEN) == TILTED
+
+
+def test_what_is_due_counts_where_the_law_is_known():
+    """Before any rejection the tokens leave little choice: a right temperature bettor is paid little there and nothing is missing."""
+    seen = observed()
+    words = "temperature 1.25 times the asked"
+    book = settled([bettor(Fault.TEMPERATURE, 5.0, words), bettor(Fault.STATE, 60.0, BEHIND)])
+    due = dues(seen, book.bettors[0])
+    assert due.shape == (100,)
+    assert (due > 0).all()
+    spread = np.where(np.arange(100) % 2 == 0, 0.1, -0.1) * np.sqrt(due)
+    as_due = replace(book.bettors[0], log_payoffs=due + spread)
+    assert name(settled([as_due, book.bettors[1]]), seen, SEEN) == TILTED
+    nothing_before = replace(as_due, log_payoffs=np.where(FIRST, 0.0, due) + spread)
+    assert name(settled([nothing_before, book.bettors[1]]), seen, SEEN) == STATE
 
 
 @pytest.mark.parametrize("behind, named", [(98.5, TILTED), (101.0, TILTED), (104.0, STATE)])
@@ -55,8 +94,22 @@ def test_without_the_drafts_law_the_state_has_to_be_decisively_ahead(behind, nam
 
 
 def test_tokens_for_which_nothing_was_drafted_owe_nothing():
-    book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, 99.5)])
-    assert (name(book, observed(drafted=3), SEEN), name(book, observed(drafted=0), SEEN)) == (STATE, TILTED)
+    book = settled([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, 60.0, BEHIND)])
+    prefill = observed(drafted=np.where(FIRST, 0, 3))
+    assert (name(book, observed(), SEEN), name(book, prefill, SEEN)) == (STATE, TILTED)
+
+
+@pytest.mark.parametrize("prefill, rival, named", [
+    (-0.5, 30.0, "verification of draft tokens, most like recover by argmax"),
+    (0.5, 30.0, TILTED),
+    (0.2, 30.0, TILTED),  # 0.3 less, give or take 0.1
+    (-0.5, 15.0, TILTED),  # nobody who knows the step does half as well
+])  # fmt: skip
+def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefill, rival, named):
+    seen = observed(drafted=np.where(FIRST, 0, 3))
+    seen = replace(seen, places=replace(seen.places, implied=True))
+    book = settled([paid(Fault.TEMPERATURE, 0.5, prefill, FIRST), bettor(Fault.RESIDUAL, rival, "recover by argmax")])
+    assert name(book, seen, None) == named
 
 
 def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_decisively_ahead():
