@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.model.score import Position
-from pytest_specdec.stats.calibration import INVALID_ABOVE, calibrate
+from pytest_specdec.stats.calibration import INVALID_ABOVE, Calibration, calibrate
 
 
 def log_softmax(logits):
@@ -58,6 +58,13 @@ def test_a_lean_of_the_scores_is_measured(power, sd, listed):
 @pytest.mark.parametrize("sd", [0.0, 0.03, 0.1, 0.2])
 def test_noise_is_no_lean(sd):
     assert not [seed for seed in range(20) if calibrate(noisy_pairs(sd, 1000, seed=seed)).leans]
+
+
+def test_more_noise_excuses_more_lean():
+    """Tokens are drawn from the noisy law: at a noise of 0.2 that alone makes a slope of -0.01 or so."""
+    assert not Calibration(noise=0.2, tokens=9000, largest=1.0, lean=-0.012, lean_error=0.0005).leans
+    assert Calibration(noise=0.2, tokens=9000, largest=1.0, lean=-0.016, lean_error=0.0005).leans
+    assert Calibration(noise=0.03, tokens=9000, largest=1.0, lean=-0.012, lean_error=0.0005).leans
 
 
 def test_a_lean_is_not_guessed_from_a_handful_of_tokens():

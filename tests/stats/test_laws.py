@@ -190,3 +190,22 @@ def test_information_is_the_variance_of_the_surprise():
 def test_a_certain_position_informs_of_nothing():
     certain = Raw(ids=np.array([[1, 2]]), logprobs=np.array([[0.0, -50.0]]), chosen=np.array([1]), chosen_logprobs=np.array([0.0]))
     assert requested(certain, wish(1)).information < 1e-3
+
+
+@pytest.mark.parametrize("power", [0.9, 1.0, 1.2])
+def test_a_law_to_a_power_is_normalised_over_the_tail_as_well(power):
+    """Exact where the tail's tokens are as improbable as the last atom; a missing atom stays missing."""
+    whole = np.log([0.5, 0.2, 0.1, 0.1, 0.1])
+    wanted = power * whole - np.log(np.exp(power * whole).sum())
+    raw = Raw(
+        ids=np.array([[7, 8, 9], [7, 8, 9], [7, 8, -1]]),
+        logprobs=np.array([whole[:3], whole[:3], [np.log(0.8), np.log(0.2), -np.inf]]),
+        chosen=np.array([8, 11, 7]),
+        chosen_logprobs=np.array([whole[1], whole[4], np.nan]),
+    )
+    found = raw.to_power(power)
+    assert found.logprobs[0] == pytest.approx(wanted[:3])
+    assert found.chosen_logprobs[:2] == pytest.approx([wanted[1], wanted[4]])
+    assert np.exp(found.logprobs[2]).sum() == pytest.approx(1.0)
+    assert found.logprobs[2, 2] == -np.inf
+    assert np.isnan(found.chosen_logprobs[2])
