@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge import sampling
+from pytest_specdec.judge import control, sampling
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.answer import Choice
@@ -16,7 +16,9 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.stats.adjustments import Penalties
 from pytest_specdec.stats.asked import asked
+from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.laws import NOISE
+from pytest_specdec.stats.panel import bettors
 from tests.judge import toy_speculation as toy
 
 BIAS = {"3": 2.0, "11": -1.0, "20": 1.0}
@@ -123,8 +125,8 @@ def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, told=toy.TA
         weights = [position.logprob + noise * random.normal() for position in law.positions]
         said.append(replace(bare, choices=(replace(bare.choice, logprobs=tuple(weights) if reported else None),)))
         scores.append(score)
-    control = Transcript(arm="control", boot=2, workload="w", digest="d", answers=tuple(said))
-    return replace(one, control=control, scores={**one.scores, "control": tuple(scores)})
+    booted = Transcript(arm="control", boot=2, workload="w", digest="d", answers=tuple(said))
+    return replace(one, control=booted, scores={**one.scores, "control": tuple(scores)})
 
 
 def said_of_noise(verdict):
@@ -192,11 +194,23 @@ def test_a_lean_that_the_baselines_boots_report_is_measured_and_taken_out():
     assert sampling.judge(one).outcome is Outcome.PASS
 
 
+def test_the_control_is_held_against_the_same_scores():
+    """Uncorrected, the control would earn what the lean pays, and excuse a variant that earns as much by a fault."""
+    one = leaning(0.94, told=True)
+    observed = gather(one, lean=-0.06).observed
+    winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the asked")
+    right, wrong = (control.leaning(one, observed, winner, lean=lean).found.theirs for lean in (-0.06, 0.0))
+    assert wrong > right + 0.003
+
+
 def test_a_lean_does_not_excuse_a_fault():
     tilted = 0.94 * toy.TARGET
-    verdict = sampling.judge(with_control(toy.captured("head", "stale"), table=tilted, told=tilted))
+    one = with_control(toy.captured("head", "stale"), table=tilted, told=tilted)
+    verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.FAIL
     assert "the scores lean" in said_of_noise(verdict)
+    upright = settled(bettors(gather(one, lean=logit_noise(one).lean).observed))
+    assert verdict.figures["log10_wealth"] == pytest.approx(upright.peak / np.log(10))
 
 
 def test_the_whole_run_calibrates_where_it_is_there():
