@@ -48,5 +48,5 @@ def _of(directory: RunDirectory, arm: str, workload: str) -> Iterator[tuple[floa
     law = {score.key: score.positions for score in scores.read(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
         reported, positions = answer.choice.logprobs, law.get(answer.key, ())
-        if answer.ok and reported is not None and len(reported) == len(positions):
+        if reported is not None and len(reported) == len(positions):
             yield from zip(reported, positions, strict=True)

@@ -109,6 +109,14 @@ def test_the_surveys_answers_and_scores_are_kept_and_their_seeds_never_come_agai
     assert not seeds & {request.body["seed"] for request in pool.requests}
 
 
+def test_a_server_that_refuses_to_report_is_surveyed_without(run, config, pool, directory, with_args):
+    refusing = with_args(config, refuse_fields="logprobs")
+    assert run(refusing, pool).state is State.COMPLETE
+    assert records.read_selections(directory)["pool"].informative
+    assert transcripts.read(directory, "baseline", "pool.survey").digest == candidates.survey(pool, reported=False).digest
+    assert calibration.read(directory, run.plan) == ()
+
+
 def test_a_seed_that_the_pool_has_is_not_used_again(pool):
     (taken,) = {request.body["seed"] for request in candidates.survey(pool, reported=True).requests[:1]}
     again = replace(pool, requests=(*pool.requests, replace(pool.requests[0], id="p0#3", body={**pool.requests[0].body, "seed": taken})))

@@ -9,7 +9,7 @@ from pytest_specdec.judge.naming import Acceptance, acceptance, name
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import Bettor, settled
-from pytest_specdec.stats.panel import dues
+from pytest_specdec.stats.panel import chance_of, dues
 from pytest_specdec.stats.simulation import RIGHT, simulate
 
 STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
@@ -65,6 +65,18 @@ def test_a_fault_is_behind_rejections_only_where_it_is_paid_less_before_any(befo
 def test_a_state_that_explains_less_of_the_tokens_is_not_named(behind, named):
     book = settled([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, behind, BEHIND)])
     assert name(book, observed(), SEEN) == named
+
+
+@pytest.mark.parametrize("share, named", [(0.6, STATE), (0.3, TILTED)])
+def test_where_windows_are_chances_the_state_explains_its_share(share, named):
+    seen = observed()
+    seen = replace(seen, places=replace(seen.places, slot=np.full(100, -1)))
+    chance = chance_of(bettor(Fault.STATE, 0.0, BEHIND), seen)
+    assert 0.3 < chance.mean() < 0.6
+    assert not np.isin(chance, (0.0, 1.0)).all()
+    first = paid(Fault.TEMPERATURE, 0.9, 0.0, chance < 0.3)
+    book = settled([first, bettor(Fault.STATE, share * first.log_wealth, BEHIND)])
+    assert name(book, seen, SEEN) == named
 
 
 def test_a_handful_of_tokens_tells_nothing_of_where_a_fault_is():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pytest_specdec.stats.alternatives import ratio, residual
+from pytest_specdec.stats.bank import zipf
 from pytest_specdec.stats.draws import Reuse, draw, id_order
-from pytest_specdec.stats.panel import REUSED
+from pytest_specdec.stats.panel import REUSED, bettors
 from pytest_specdec.stats.reused import decided_by_the_draft, recovered_by_the_rejection
+from pytest_specdec.stats.simulation import RIGHT, simulate
 
 P = np.array([[0.4, 0.25, 0.2, 0.15, 0.0]])
 Q = np.array([[0.1, 0.45, 0.05, 0.4, 0.0]])
@@ -35,6 +39,27 @@ def test_the_law_is_that_of_a_server_that_draws_so(reuse, law):
     m = law(P, Q, IDS, 64)[0]
     assert np.abs(seen - m).max() < 4 * 0.5 / np.sqrt(servers)
     assert np.abs(m - P[0]).max() > 0.03
+
+
+@pytest.mark.parametrize("index", [0, 2, 15])
+def test_the_tail_lies_evenly_among_the_ids(index):
+    """The token is drafted with .2 and may be kept with .25: by numbers below .25, of which those below it in order are other tokens'."""
+    p, q, vocabulary = np.array([[0.05, 0.55, 0.4]]), np.array([[0.2, 0.2, 0.6]]), 16
+    below = 0.6 * index / vocabulary + (0.2 if index > 8 else 0.0)
+    m = decided_by_the_draft(p, q, np.array([[index, 8]]), vocabulary)[0]
+    assert m[0] == pytest.approx(0.2 * min(1.0, max(0.0, (0.25 - below) / 0.2)))
+    assert m[0] == pytest.approx(0.2 * {0: 1.0, 2: 0.875, 15: 0.0}[index])
+
+
+def test_bets_are_on_draft_slots():
+    random = np.random.default_rng(3)
+    seen = simulate(zipf(random, positions=40, vocabulary=64, atoms=5), RIGHT, random, runs=1, answers=20, tokens=12, k=3)
+    seated = [bettor for bettor in bettors(seen) if bettor.name in REUSED]
+    assert len(seated) == 2
+    for bettor in seated:
+        assert (bettor.log_payoffs[~seen.places.draft_slot] == 0.0).all()
+        assert (bettor.log_payoffs[seen.places.draft_slot] != 0.0).any()
+    assert not [bettor for bettor in bettors(replace(seen, q=None)) if bettor.name in REUSED]
 
 
 def test_the_order_is_that_of_the_simulation():
