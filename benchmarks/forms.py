@@ -165,7 +165,7 @@ def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs:
         k=K,
         windows=arm.windows and bool(arm.drafts),
     )
-    return _seen(laws, form, arm, seen, moved, power=1.0 + lean)
+    return _seen(laws, form, arm, seen, moved, lean=lean)
 
 
 def reported(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, tokens: int) -> Iterator[tuple[float, Position]]:
@@ -204,7 +204,7 @@ def _processed(logprobs: Floats, form: Form) -> Floats:
     return law
 
 
-def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, power: float) -> Observed:
+def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, lean: float) -> Observed:
     place, atoms = drawn.law.outcome, form.atoms
     rows = drawn.ids[:, 0] // laws.ids.shape[1]
     scored = _log_softmax(arm.tilt * laws.logprobs)
@@ -218,7 +218,8 @@ def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, p
         vocabulary=laws.ids.shape[1],
     )
     adjustment = _adjustment(moved[rows], place, atoms) if form.bias else None
-    law = requested(raw if power == 1.0 else raw.to_power(power), replace(form.wish(len(rows)), adjustment=adjustment))
+    wish = replace(form.wish(len(rows)), adjustment=adjustment)
+    law = requested(raw, wish.leaning(lean) if lean else wish)
     q, q_unasked = _draft_laws(laws, form, arm, rows, law) if arm.drafts else (None, None)
     return Observed(
         law=law,

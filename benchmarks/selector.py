@@ -78,7 +78,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measured(folder: Path, pool: Workload) -> list[Mapping[str, object]]:
-    survey = candidates.survey(pool, reported=True)
+    survey = candidates.survey(pool, reported=())
     directory, plan = _captured(folder, (pool, survey))
     law = scores.read(directory, "baseline", "baseline", survey.name)
     chosen = selector.selected(pool, information.found(survey, law, VOCABULARY))

@@ -10,7 +10,7 @@ from pytest_specdec.model.selection import survey_of
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pytest_specdec.model.workload import JSON, Request, Workload
 
@@ -24,13 +24,13 @@ _REPORTED: Mapping[Route, Mapping[str, JSON]] = {
 }
 
 
-def survey(pool: Workload, *, reported: bool) -> Workload:
+def survey(pool: Workload, *, reported: Collection[Route]) -> Workload:
     """Return one short request per prompt of ``pool``, each under a seed that the pool does not have.
 
-    Where log-probabilities can be ``reported`` it asks for them: they calibrate the scores, and the baseline alone answers.
+    On routes where log-probabilities are ``reported`` it asks for them: they calibrate the scores, and the baseline alone answers.
     """
     taken = {request.body.get("seed") for request in pool.requests}
-    requests = tuple(_short(prompt, taken, reported=reported) for prompt in pool.prompts)
+    requests = tuple(_short(prompt, taken, reported=prompt.route in reported) for prompt in pool.prompts)
     return replace(pool, name=survey_of(pool.name), requests=requests, take={}, passes=1, timed=False, stream=False, survey=False)
 
 

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import atoms, candidates, information, lease, observe
+from pytest_specdec.capture import candidates, information, lease, observe
 from pytest_specdec.capture.answering import Answering
 from pytest_specdec.capture.arm import Arm
 from pytest_specdec.capture.routes import scorer
 from pytest_specdec.capture.scoring import Scoring
-from pytest_specdec.capture.survey import Survey
+from pytest_specdec.capture.survey import REPORTING, Survey
 from pytest_specdec.config.config import Limits
 from pytest_specdec.files import records, scores, transcripts
-from pytest_specdec.model.captured import WITHOUT, Capabilities
+from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Tokens
 from pytest_specdec.prompts import selector
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.routes import Scorer
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.plan import Boot
-    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.model.workload import Route, Workload
 
 __all__ = ["Duties"]
 
@@ -92,13 +92,13 @@ class Duties:
         if name not in self.boot.chooses or name in records.read_selections(directory):
             return
         pool = plan.pools[name]
-        survey = candidates.survey(pool, reported=self._reports_logprobs())
+        survey = candidates.survey(pool, reported=self._reporting())
         self.announce(BASELINE, survey)
         answering = self.answering(BASELINE, survey)
         with self.loud():
             answering.run()
         self.keep(answering)
-        asked = Tokens(arm=BASELINE, workload=survey.name, atoms=atoms.of_arm(BASELINE, pool, plan.pairs))
+        asked = Tokens(arm=BASELINE, workload=survey.name, atoms=pool.atoms)
         missing = self.score(asked, self.scoring(survey))
         law = scores.read(directory, self.boot.under, BASELINE, survey.name)
         found = information.found(survey, law, self.recipes.engine.vocabulary(self.recipes.config))
@@ -151,9 +151,10 @@ class Duties:
         self.ledger.scored(self.boot, asked, scored.missing)
         return scored.missing
 
-    def _reports_logprobs(self) -> bool:
+    def _reporting(self) -> list[Route]:
+        """Return the routes on which the baseline was found to report log-probabilities."""
         known = records.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
-        return known.support.get("logprobs") not in WITHOUT
+        return [route for route, feature in REPORTING.items() if known.support.get(feature) is Support.HONOURED]
 
     @contextmanager
     def loud(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ def steps(
 ) -> tuple[Step, ...]:
     """Return what every boot does, in order, scores coming by ``route``; ``pools`` are those that prompts are chosen from, by name."""
     named = {workload.name: workload for workload in workloads}
-    surveys = {name: candidates.survey(pool, reported=True) for name, pool in (pools or {}).items()}
+    surveys = {name: candidates.survey(pool, reported=()) for name, pool in (pools or {}).items()}
     if route is ScoringRoute.CONTINUATIONS:
         pace = replace(pace, scored_tokens_per_s=pace.scored_tokens_per_s / _CONTINUED)
     return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, surveys.__getitem__, pace))

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.arm import Arm
     from pytest_specdec.model.answer import Answer, Choice
+    from pytest_specdec.model.score import Position
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Survey"]
+__all__ = ["REPORTING", "Survey"]
 
 _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
-_RAW_WITHIN = 0.02
-"""Nats between a reported and a teacher-forced log-probability that count as the same number."""
+_WARM = 0.7
+_FAR = 1.0
+"""Nats at most that one token counts for."""
 _TOP = 5
 """Every token that is drawn under this top-k is listed among as many."""
 _DEADLINE_S = 60.0
@@ -39,6 +41,9 @@ _FORMATS: Mapping[str, JSON] = {
     "json_schema": {"type": "json_schema", "json_schema": {"name": "survey", "schema": _SCHEMA}},
 }
 
+REPORTING: Mapping[Route, str] = {Route.COMPLETIONS: "logprobs", Route.CHAT: "chat_logprobs"}
+"""What the features are called that say whether log-probabilities are reported."""
+
 _PLAIN: Mapping[str, JSON] = {"prompt": "Once upon a time there was a", "max_tokens": 10, "temperature": 0.0}
 _CHAT: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 24, "temperature": 0.0}
 _SEEDED: Mapping[str, JSON] = {**_PLAIN, "temperature": 1.0}
@@ -53,7 +58,7 @@ _HARMLESS: Mapping[str, Mapping[str, JSON]] = {
 """Independent of each other, so that they are asked side by side."""
 _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
     "top_k": {**_PLAIN, "temperature": _HOT, "seed": 1, "top_k": 1},
-    "warm": {**_PLAIN, "temperature": 0.7, "seed": 1, "logprobs": 1, "top_k": _TOP},
+    "warm": {**_PLAIN, "temperature": _WARM, "seed": 1, "logprobs": 1, "top_k": _TOP},
 }
 
 
@@ -81,6 +86,8 @@ class Survey:
         answers = self._ask_side_by_side(_DANGEROUS)
         found["top_k"] = _judged(answers["top_k"], lambda choice: _says_the_same(choice, plain))
         raw = self._raw_logprobs(answers["warm"], Capabilities(support=found).route)
+        chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
+        found["chat_logprobs"] = _judged(chat, lambda choice: bool(choice.logprobs))
         found.update({feature: self._format(feature) for feature in _FORMATS})
         return Capabilities(support=found, raw_logprobs=raw, vocabulary=self._vocabulary)
 
@@ -120,13 +127,16 @@ class Survey:
         return _judged(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
 
     def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
-        """Compare log-probabilities reported at temperature 0.7 and top-k 5 with those of the plain law; raw where it cannot be known."""
+        """Return whether log-probabilities reported at temperature 0.7 and top-k 5 lie nearer to the plain law than to that; so if unknown.
+
+        The two are tens of percents apart, noise and leaning scores a few.
+        """
         law = self._law(warm, route)
         if law is None or warm is None:
             return True
-        pairs = zip(warm.choice.logprobs or (), law.positions, strict=False)
-        known = [(reported, position.logprob) for reported, position in pairs if not math.isnan(position.logprob)]
-        return all(math.isclose(reported, scored, abs_tol=_RAW_WITHIN) for reported, scored in known)
+        pairs = list(zip(warm.choice.logprobs or (), law.positions, strict=False))
+        plain, processed = (math.fsum(_apart(reported, law_of(position)) for reported, position in pairs) for law_of in (_raw, _warmed))
+        return plain <= processed
 
     def _law(self, answer: Answer | None, route: ScoringRoute) -> Law | None:
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
@@ -137,6 +147,23 @@ class Survey:
     def _format(self, feature: str) -> Support:
         body = {**_CHAT, "response_format": _FORMATS[feature]}
         return _judged(self._send(Route.CHAT, body), _obeys_schema if feature == "json_schema" else _looks_like_object)
+
+
+def _raw(position: Position) -> float:
+    return position.logprob
+
+
+def _warmed(position: Position) -> float:
+    """Return the log-probability under the warm question's law; nan where the token is not among those that it leaves."""
+    weights = {token: logprob / _WARM for token, logprob in zip(position.atom_ids, position.atom_logprobs, strict=True)}
+    if position.token_id not in weights:
+        return math.nan
+    most = max(weights.values())
+    return weights[position.token_id] - most - math.log(math.fsum(math.exp(weight - most) for weight in weights.values()))
+
+
+def _apart(reported: float, expected: float) -> float:
+    return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
 
 
 def _judged(answer: Answer | None, effect: Callable[[Choice], bool]) -> Support:

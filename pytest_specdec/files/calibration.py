@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.files import scores, transcripts
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.selection import survey_of
 
@@ -25,28 +25,36 @@ MOST_TOKENS = 8192
 
 
 def read(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], ...]:
-    """Return reported log-probabilities of the baseline and the control with the scored positions; () where none are reported raw.
+    """Return log-probabilities that the baseline and the control reported of tokens from the law as it is, with the scored positions.
 
-    A file that cannot be read is passed over: the judgement that it belongs to says so.
+    Only there is what is reported of the scored law, whether the server reports it before or after processing; and a token drawn cold is
+    chosen for what noise adds to it. () where none are reported. A file that cannot be read is passed over: the judgement that it belongs
+    to says so.
     """
     return tuple(islice(_pairs(directory, plan), MOST_TOKENS))
 
 
 def _pairs(directory: RunDirectory, plan: Plan) -> Iterator[tuple[float, Position]]:
-    known = records.read_capabilities(directory)
-    told = [workload.name for workload in plan.workloads if any("logprobs" in request.body for request in workload.requests)]
-    for arm in (BASELINE, CONTROL):
-        found = known.get(arm) or known.get(BASELINE)
-        if found is None or found.raw_logprobs:
-            for workload in (*map(survey_of, plan.pools), *told):
-                with suppress(RunError):
-                    yield from _of(directory, arm, workload)
+    asked = [(survey_of(name), pool) for name, pool in plan.pools.items()]
+    asked += [(workload.name, workload) for workload in plan.workloads if any("logprobs" in request.body for request in workload.requests)]
+    for name, workload in asked:
+        wanted = {request.id for request in workload.requests if request.unprocessed}
+        heard: dict[tuple[str, int], tuple[int, ...]] = {}
+        for arm in (BASELINE, CONTROL) if wanted else ():
+            with suppress(RunError):
+                yield from _of(directory, arm, name, wanted, heard)
 
 
-def _of(directory: RunDirectory, arm: str, workload: str) -> Iterator[tuple[float, Position]]:
+def _of(
+    directory: RunDirectory, arm: str, workload: str, wanted: set[str], heard: dict[tuple[str, int], tuple[int, ...]]
+) -> Iterator[tuple[float, Position]]:
+    """Yield the pairs of one arm; an answer that was ``heard`` before, token by token, is no further evidence."""
     transcript = transcripts.read(directory, arm, workload)
     law = {score.key: score.positions for score in scores.read(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
-        reported, positions = answer.choice.logprobs, law.get(answer.key, ())
-        if reported is not None and len(reported) == len(positions):
+        said = answer.choice
+        reported, positions = said.logprobs, law.get(answer.key, ())
+        again = heard.get(answer.key) == said.token_ids
+        if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not again:
+            heard[answer.key] = said.token_ids
             yield from zip(reported, positions, strict=True)

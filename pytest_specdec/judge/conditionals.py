@@ -86,7 +86,7 @@ def gather(captured: Captured, *, lean: float = 0.0) -> Gathered:
         return Gathered(skipped=lines, draft_law=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    observed = _observed(captured, parts, draft, noise, 1.0 + lean)
+    observed = _observed(captured, parts, draft, noise, lean)
     return Gathered(
         observed=observed,
         answers=len(parts),
@@ -124,12 +124,12 @@ def _places(answer: Answer, draft: Drafting) -> Places:
     return replace(placed(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
 
 
-def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float, power: float) -> Observed:
+def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float, lean: float) -> Observed:
     vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0)
     law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms, vocabulary)
-    law_of = law_of if power == 1.0 else law_of.to_power(power)
     processing = _processing(parts, law_of.ids)
-    law = requested(law_of, processing, noise)
+    upright = processing.leaning(lean) if lean else processing
+    law = requested(law_of, upright, noise)
     places = joined([part.places for part in parts])
     answers = [part.answer for part in parts]
     view = draft.view(answers, places, law_of.ids, law, processing)
@@ -149,7 +149,7 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         vocabulary=vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),
-        mishandled=_mishandled(law_of, processing),
+        mishandled=_mishandled(law_of, upright),
     )
 
 

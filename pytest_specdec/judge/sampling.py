@@ -65,12 +65,13 @@ class _Hearing:
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's tokens follow the baseline's law.
 
-    FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the scores lean: where the winning bet pays as well on the control, or
-    where the evidence goes against the law that the baseline's own boots report, the verdict is INVALID. So it is where the scores are too
-    noisy for single tokens, unless a bet does better on the variant than on the control at ``captured.alpha`` over all bets, which cancels
-    what is wrong with the scores. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the number of tokens that
-    would settle it. INVALID also where token ids or the baseline's scores of answered tokens are missing, although the survey found that
-    the engine gives them; where it does not, judge/blackbox.py judges.
+    FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the winning bet pays as well on the control: then the verdict is INVALID.
+    Where the scores lean, the tokens are judged against the scored law and against the one that the baseline's boots report: what both
+    agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on
+    the variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. PASS says what would
+    have shown; INCONCLUSIVE where nothing would have, with the number of tokens that would settle it. INVALID also where token ids or the
+    baseline's scores of answered tokens are missing, although the survey found that the engine gives them; where it does not,
+    judge/blackbox.py judges.
     """
     return casualty(captured) or refusal(captured) or _heard(captured)
 
@@ -88,7 +89,10 @@ def _tried(captured: Captured, gathered: Gathered) -> Verdict:
     hearing = _hearing(captured, gathered, gathered.observed)
     if gathered.calibration is not None and not gathered.calibration.valid:
         return _noisy(captured, gathered, gathered.observed, hearing.book)
-    return _alarmed(captured, hearing) if hearing.alarm is not None else speculating(captured) or _cleared(captured, hearing)
+    known = gathered.calibration
+    if known is not None and known.leans:
+        return _upright(captured, hearing, known.lean)
+    return _concluded(captured, hearing, 0.0)
 
 
 def _hearing(captured: Captured, gathered: Gathered, observed: Observed) -> _Hearing:
@@ -97,18 +101,20 @@ def _hearing(captured: Captured, gathered: Gathered, observed: Observed) -> _Hea
     return _Hearing(gathered=gathered, observed=observed, book=book, alarm=alarm, seen=acceptance(observed))
 
 
-def _alarmed(captured: Captured, hearing: _Hearing) -> Verdict:
-    """Return FAIL if the evidence also holds against the law that the baseline's boots report, and against the control."""
-    known = hearing.gathered.calibration
-    lean = known.lean if known is not None and known.leans else 0.0
-    if lean:
-        gathered = gather(captured, lean=lean)
-        assert gathered.observed is not None
-        upright = _hearing(captured, gathered, gathered.observed)
-        if upright.alarm is None:
-            against = f"the scores lean: against the law that the baseline's own boots report it is {upright.evidence}"
-            return _invalid(captured, hearing, against)
-        hearing = upright
+def _upright(captured: Captured, leaning: _Hearing, lean: float) -> Verdict:
+    """Judge against the law that the baseline's boots report as well: a verdict stands where both laws agree to it."""
+    gathered = gather(captured, lean=lean)
+    assert gathered.observed is not None
+    hearing = _hearing(captured, gathered, gathered.observed)
+    if (hearing.alarm is None) == (leaning.alarm is None):
+        return _concluded(captured, hearing, lean)
+    scores = f"{leaning.evidence} against the scores, {hearing.evidence} against what the baseline's boots report"
+    return _invalid(captured, hearing if leaning.alarm is None else leaning, f"the scores lean, and the two laws disagree: {scores}")
+
+
+def _concluded(captured: Captured, hearing: _Hearing, lean: float) -> Verdict:
+    if hearing.alarm is None:
+        return speculating(captured) or _cleared(captured, hearing)
     return _leaning(captured, hearing, lean) or _failed(captured, hearing)
 
 
@@ -129,14 +135,14 @@ def _leaning(captured: Captured, hearing: _Hearing, lean: float) -> Verdict | No
     seen = leaning(captured, hearing.observed, hearing.book.winner, lean=lean)
     if seen is None or seen.stands:
         return None
-    return _invalid(captured, hearing, f"the control shows the same: {seen}, {seen.needed:g} needed")
+    return _invalid(captured, hearing, f"evidence {hearing.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed")
 
 
 def _invalid(captured: Captured, hearing: _Hearing, why: str) -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
-        f"evidence {hearing.evidence}, but {why}",
+        why,
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
         evidence=_evidence(hearing),
         cell=_cell(hearing.book),

@@ -12,7 +12,7 @@ from pytest_specdec.model.score import Position, Score, ScoringRoute
 from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["WITHOUT", "Capabilities", "Captured", "Support"]
+__all__ = ["Capabilities", "Captured", "Support"]
 
 
 class Support(StrEnum):
@@ -27,7 +27,6 @@ class Support(StrEnum):
 
 
 WITHOUT = frozenset({Support.REFUSED, Support.IGNORED})
-"""What a feature is found to be that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class Captured:
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the draft model served alone, by arm; empty where there is none."""
     calibration: tuple[tuple[float, Position], ...] = ()
-    """What the baseline's boots reported of their own tokens all over the run, each beside its score; only what is raw on both sides."""
+    """What the baseline's boots reported of tokens that they drew from the law as it is, all over the run, each beside its score."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3

@@ -49,6 +49,10 @@ class Route(StrEnum):
     CHAT = "chat"
 
 
+_NEUTRAL = {"prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs"}
+"""Fields that leave the law alone, the first two of values apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request as a client would write it."""
@@ -60,6 +64,11 @@ class Request:
     """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
     category: str = ""
     """The kind of prompt: ``chat``, ``code``, ``copy`` …"""
+
+    @property
+    def unprocessed(self) -> bool:
+        """Whether it draws from the law as it is: at temperature 1, with nothing asked for that may change the law, known here or not."""
+        return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
     def asks(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,8 @@ _LEAST_TOKENS = 200
 """Fewer say nothing of a lean: its error would be guessed from too little."""
 _LEAST_LEAN = 0.002
 """A lean that no bettor lives on: in 32,768 tokens with two nats squared of choice each it earns 0.13 nats at best."""
+_MOST_TAIL = 0.05
+"""Mass outside the atoms."""
 _LEAN_OF_NOISE = 1.0 / 3.0
 """Times the square of the noise: tokens are drawn from the noisy law, so that improbable ones are reported a little high."""
 _SURE = 3.0
@@ -38,7 +40,7 @@ class Calibration:
     """How log-probabilities that were reported in decoding lie about the teacher-forced ones."""
 
     noise: float | None
-    """Estimated standard deviation of one logit's independent noise, nats; None without a usable token."""
+    """Estimated standard deviation of one logit's independent noise, nats, what a lean explains left out; None without a usable token."""
     tokens: int
     """How many tokens it comes from."""
     largest: float
@@ -46,7 +48,7 @@ class Calibration:
     lean: float = 0.0
     """By how much the power differs from one to which the scores have to be taken to become the reported law; 0 where that is not known."""
     lean_error: float = math.inf
-    """Standard error of ``lean``."""
+    """Standard error of ``lean``, for tokens drawn on their own from the law as it is."""
 
     @property
     def leans(self) -> bool:
@@ -69,16 +71,17 @@ def calibrate(pairs: Iterable[tuple[float, Position]]) -> Calibration:
     A scorer that takes the law to the wrong power (a cache of another precision, a template, a temperature twice) makes delta proportional
     to ``log p(x) - E_p log p``: the lean is that slope.
     """
-    known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(position.logprob)]
-    found = squares(known)
-    lean, error = _lean([(delta, position) for delta, position in known if _weight(position) > _LEAST_WEIGHT])
-    return Calibration(
+    known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
+    found, line = squares(known), _line([(delta, position) for delta, position in known if math.isfinite(delta)])
+    plain = Calibration(
         noise=math.sqrt(math.fsum(found) / len(found)) if found else None,
         tokens=len(found),
         largest=max((abs(delta) for delta, _ in known), default=0.0),
-        lean=lean,
-        lean_error=error,
+        lean=line.slope,
+        lean_error=line.error,
     )
+    upright = replace(plain, noise=line.noise)
+    return upright if upright.leans else plain
 
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
@@ -92,28 +95,44 @@ def _weight(position: Position) -> float:
     return 1.0 - 2.0 * math.exp(position.logprob) + squares
 
 
-def _lean(known: Sequence[tuple[float, Position]]) -> tuple[float, float]:
-    """Return the slope of delta on surprise and its error: weighted least squares with an intercept, error by White's (1980) estimator.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """Delta as a linear function of surprise."""
 
-    Of the mean of log p only the atoms are known, which an intercept forgives. Noise of sd s alone makes a slope of some -s^2/4.
+    slope: float = 0.0
+    error: float = math.inf
+    noise: float = 0.0
+    """Logit noise left about the line, nats."""
+
+
+def _line(known: Sequence[tuple[float, Position]]) -> _Line:
+    """Fit delta to surprise: weighted least squares with an intercept, the slope's error by White's (1980) estimator.
+
+    Tokens are taken whose law is listed but for a twentieth: of the mean of log p only the atoms are known, and a long tail flattens the
+    slope. Noise of sd s alone makes a slope of some -s^2/4.
     """
-    if len(known) < _LEAST_TOKENS:
-        return 0.0, math.inf
-    deltas = np.array([delta for delta, _ in known])
-    surprise = np.array([_surprise(position) for _, position in known])
-    inverse = 1.0 / np.array([_weight(position) for _, position in known])
+    usable = [(delta, position) for delta, position in known if _weight(position) > _LEAST_WEIGHT and _tail(position) < _MOST_TAIL]
+    if len(usable) < _LEAST_TOKENS:
+        return _Line()
+    deltas = np.array([delta for delta, _ in usable])
+    surprise = np.array([_surprise(position) for _, position in usable])
+    inverse = 1.0 / np.array([_weight(position) for _, position in usable])
     apart = surprise - np.average(surprise, weights=inverse)
     spread = float((inverse * apart**2).sum())
     if spread == 0.0:
-        return 0.0, math.inf
+        return _Line()
     slope = float((inverse * apart * deltas).sum()) / spread
     left = deltas - np.average(deltas, weights=inverse) - slope * apart
-    return slope, math.sqrt(float(((inverse * apart * left) ** 2).sum())) / spread
+    error = math.sqrt(float(((inverse * apart * left) ** 2).sum())) / spread
+    return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * left**2).mean())))
+
+
+def _tail(position: Position) -> float:
+    return max(0.0, 1.0 - math.fsum(map(math.exp, position.atom_logprobs)))
 
 
 def _surprise(position: Position) -> float:
     """Return ``log p(x) - E_p log p``, the tail taken to be as improbable a token as the last atom."""
     listed = [logprob for logprob in position.atom_logprobs if math.isfinite(logprob)]
     mean = math.fsum(math.exp(logprob) * logprob for logprob in listed)
-    tail = max(0.0, 1.0 - math.fsum(map(math.exp, listed)))
-    return position.logprob - mean - tail * min(listed, default=0.0)
+    return position.logprob - mean - _tail(position) * min(listed, default=0.0)

@@ -41,16 +41,6 @@ class Raw:
     vocabulary: int = 0
     """Tokens in the vocabulary; 0 where unknown. As many atoms are the whole law: then there is no tail."""
 
-    def to_power(self, power: float) -> Raw:
-        """Return the law to that power, normalised; the tail's tokens are taken to be as improbable as the last atom."""
-        known = np.isfinite(self.logprobs)
-        atoms = np.where(known, np.exp(self.logprobs), 0.0)
-        last = np.where(known, self.logprobs, np.inf).min(axis=1)
-        tail = np.maximum(0.0, 1.0 - atoms.sum(axis=1)) * np.exp((power - 1.0) * np.where(np.isfinite(last), last, 0.0))
-        mass = np.log(np.where(known, np.exp(power * np.where(known, self.logprobs, 0.0)), 0.0).sum(axis=1) + tail)
-        logprobs = np.where(known, power * self.logprobs - mass[:, None], self.logprobs)
-        return replace(self, logprobs=logprobs, chosen_logprobs=power * self.chosen_logprobs - mass)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Processing:
@@ -76,6 +66,12 @@ class Processing:
     def truncates(self) -> Bools:
         """[N], whether min-p, top-k or top-p cuts anything off."""
         return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
+
+    def leaning(self, lean: float) -> Processing:
+        """Return what makes of a law to the power ``1 + lean`` what this makes of the law: a temperature, and biases of its size."""
+        power = 1.0 + lean
+        adjustment = None if self.adjustment is None else self.adjustment.times(1.0 / power)
+        return replace(self, temperature=self.temperature / power, adjustment=adjustment)
 
     def at(self, tokens: Bools) -> Processing:
         """Return what is asked at the marked ``tokens`` [N] only, without the adjustment, which belongs to other atoms."""

@@ -98,11 +98,9 @@ def test_the_surveys_answers_and_scores_are_kept_and_their_seeds_never_come_agai
     law = scores.read(directory, "baseline", "baseline", "pool.survey")
     assert asked(directory, "baseline", "pool.survey") == [f"p{i}" for i in range(6)]
     assert [tuple(p.token_id for p in score.positions) for score in law] == [answer.choice.token_ids for answer in found.answers]
-    survey = candidates.survey(pool, reported=True)
+    survey = candidates.survey(pool, reported=Route)
     assert survey.digest == found.digest
-    pairs = calibration.read(directory, run.plan)
-    assert len(pairs) == sum(len(answer.choice.token_ids) for answer in found.answers)
-    assert all(reported == pytest.approx(position.logprob, abs=1e-4) for reported, position in pairs)
+    assert calibration.read(directory, run.plan) == (), "these prompts ask for a temperature"
     assert information.found(survey, law, 40) == records.read_selections(directory)["pool"].candidates
     seeds = {request.body["seed"] for request in survey.requests}
     assert len(seeds) == 6
@@ -113,14 +111,30 @@ def test_a_server_that_refuses_to_report_is_surveyed_without(run, config, pool, 
     refusing = with_args(config, refuse_fields="logprobs")
     assert run(refusing, pool).state is State.COMPLETE
     assert records.read_selections(directory)["pool"].informative
-    assert transcripts.read(directory, "baseline", "pool.survey").digest == candidates.survey(pool, reported=False).digest
+    assert transcripts.read(directory, "baseline", "pool.survey").digest == candidates.survey(pool, reported=()).digest
     assert calibration.read(directory, run.plan) == ()
 
 
+def test_the_survey_calibrates_where_it_draws_from_the_law_as_it_is(run, config, pool, directory):
+    plain = tuple(replace(request, body={**request.body, "temperature": 1.0}) for request in pool.requests)
+    run(config, replace(pool, requests=plain))
+    said = transcripts.read(directory, "baseline", "pool.survey").answers
+    pairs = calibration.read(directory, run.plan)
+    assert len(pairs) == sum(len(answer.choice.token_ids) for answer in said) == 96
+    assert all(reported == pytest.approx(position.logprob, abs=1e-4) for reported, position in pairs)
+
+
+def test_chat_prompts_are_asked_for_what_the_chat_route_reports(pool):
+    chat = replace(pool, requests=tuple(replace(request, route=Route.CHAT) for request in pool.requests))
+    bodies = [request.body for request in candidates.survey(chat, reported=[Route.CHAT]).requests]
+    assert all((body["logprobs"], body["top_logprobs"]) == (True, 1) for body in bodies)
+    assert not [r for r in candidates.survey(chat, reported=[Route.COMPLETIONS]).requests if "logprobs" in r.body]
+
+
 def test_a_seed_that_the_pool_has_is_not_used_again(pool):
-    (taken,) = {request.body["seed"] for request in candidates.survey(pool, reported=True).requests[:1]}
+    (taken,) = {request.body["seed"] for request in candidates.survey(pool, reported=Route).requests[:1]}
     again = replace(pool, requests=(*pool.requests, replace(pool.requests[0], id="p0#3", body={**pool.requests[0].body, "seed": taken})))
-    assert candidates.survey(again, reported=True).requests[0].body["seed"] == taken + 1
+    assert candidates.survey(again, reported=()).requests[0].body["seed"] == taken + 1
 
 
 def test_nobody_answers_before_the_choice_and_timed_passes_come_before_the_survey(run, config, pool, workload, directory):

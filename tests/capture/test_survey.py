@@ -22,7 +22,16 @@ def warm(reported):
 
 @pytest.mark.parametrize(
     "reported,raw",
-    [((HALF, UNLISTED, HALF), True), ((HALF, UNLISTED, -0.3), False), ((-0.3, UNLISTED, HALF), False), (None, True)],
+    [
+        ((HALF, UNLISTED, HALF), True),
+        ((HALF + 0.1, UNLISTED, HALF - 0.15), True),  # more noise than is ever met
+        ((1.05 * HALF, UNLISTED, 1.05 * HALF), True),  # a scorer that leans
+        ((-0.31, UNLISTED, -0.31), False),
+        ((-0.31 + 0.1, UNLISTED, -0.31 - 0.1), False),
+        ((-0.31, -math.inf, -0.31), False),
+        ((), True),
+        (None, True),
+    ],
 )
 def test_log_probabilities_are_judged_by_the_listed_tokens(reported, raw):
     server = Server(listed)

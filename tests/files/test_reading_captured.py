@@ -127,30 +127,44 @@ def told(transcript, value=-0.25):
     return replace(transcript, answers=(replace(first, choices=(choice,)), *transcript.answers[1:]))
 
 
-def asked_for_logprobs(plan):
-    asked = [replace(request, body={**request.body, "logprobs": 1}) for request in plan.workloads[0].requests]
-    return replace(plan, workloads=(replace(plan.workloads[0], requests=tuple(asked)), *plan.workloads[1:]))
+def asked_for_logprobs(plan, **changes):
+    """The plan with requests that draw from the law as it is, but for ``changes``, and report."""
+    body = {"prompt": "p", "max_tokens": 9, "temperature": 1.0, "logprobs": 1, **changes}
+    asked = tuple(replace(request, body=body) for request in plan.workloads[0].requests)
+    return replace(plan, workloads=(replace(plan.workloads[0], requests=asked), *plan.workloads[1:]))
+
+
+def says(transcript, *token_ids):
+    first = transcript.answers[0]
+    return replace(transcript, answers=(replace(first, choices=(replace(first.choice, token_ids=token_ids),)), *transcript.answers[1:]))
 
 
 def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, scores, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
-    law = [stored.read(run, "baseline", arm, "greedy-mixed")[0].positions for arm in ("baseline", "control")]
-    assert calibration.read(run, asked_for_logprobs(plan)) == tuple((-0.25, position) for each in law for position in each)
+    law = stored.read(run, "baseline", "baseline", "greedy-mixed")[0].positions
+    once = tuple((-0.25, position) for position in law)
+    assert calibration.read(run, asked_for_logprobs(plan)) == once, "the control said the same, token by token"
+    transcripts.write(run, says(told(transcript("control")), 3, 2, 1))
+    assert calibration.read(run, asked_for_logprobs(plan)) == once * 2
     assert calibration.read(run, plan) == ()
     stored.write(run, "baseline", "baseline", "pool.survey", scores("baseline"))
     transcripts.write(run, told(replace(transcript("baseline"), workload="pool.survey"), -0.5))
-    surveyed = calibration.read(run, replace(plan, pools={"pool": plan.workloads[0]}))
+    pool = asked_for_logprobs(plan).workloads[0]
+    surveyed = calibration.read(run, replace(plan, pools={"pool": pool}))
     assert {value for value, _ in surveyed} == {-0.5}
 
 
-def test_what_cannot_calibrate_is_passed_over(run, plan, transcript):
+@pytest.mark.parametrize("changes", [{"temperature": 0.8}, {"temperature": None}, {"top_p": 0.9}, {"min_p": 0.1}, {"response_format": {}}])
+def test_only_the_law_as_it_is_calibrates(run, plan, transcript, changes):
+    for arm in ARMS:
+        transcripts.write(run, told(transcript(arm)))
+    assert calibration.read(run, asked_for_logprobs(plan))
+    assert calibration.read(run, asked_for_logprobs(plan, **changes)) == ()
+
+
+def test_a_file_that_cannot_be_read_is_passed_over(run, plan, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
     run.transcript("baseline", "greedy-mixed").write_text("torn")
-    alone = calibration.read(run, asked_for_logprobs(plan))
-    assert alone
-    records.write_capabilities(run, "baseline", Capabilities(raw_logprobs=False))
-    assert calibration.read(run, asked_for_logprobs(plan)) == alone
-    records.write_capabilities(run, "control", Capabilities(raw_logprobs=False))
-    assert calibration.read(run, asked_for_logprobs(plan)) == ()
+    assert calibration.read(run, asked_for_logprobs(plan))

@@ -146,6 +146,8 @@ def test_an_expectation_that_rests_on_estimates_allows_for_them():
     bonus, off = bettor(Fault.BONUS, 5.0), replace(SEEN, accepted=54)
     assert not off.allows(bonus)
     assert replace(off, unsure=0.02).allows(bonus)
+    assert replace(off, spread=0.02).allows(bonus)
+    assert not replace(off, spread=0.01).allows(bonus)
 
 
 def test_the_spread_of_accepted_drafts_is_that_of_the_martingale():

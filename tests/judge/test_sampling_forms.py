@@ -189,9 +189,17 @@ def test_a_lean_that_the_baselines_boots_report_is_measured_and_taken_out():
     assert known.leans
     verdict = sampling.judge(replace(one, alpha=1e-3))
     assert verdict.outcome is Outcome.INVALID
-    assert "but the scores lean: against the law that the baseline's own boots report it is 1 : 10^0." in verdict.headline
+    assert verdict.headline.startswith("the scores lean, and the two laws disagree: 1 : 10^4.2 against the scores, 1 : 10^0.0 against what")
     assert "what is reported is the scored law to the power 0.94" in said_of_noise(verdict)
     assert sampling.judge(one).outcome is Outcome.PASS
+
+
+def test_a_lean_does_not_hide_who_follows_the_scores_alone():
+    """The baseline draws from a law to the power 0.94, and says so; the variant from the law itself, as the scores have it."""
+    one = with_control(toy.captured("head", answers=160), table=0.94 * toy.TARGET, told=0.94 * toy.TARGET)
+    verdict = sampling.judge(one)
+    assert verdict.outcome is Outcome.INVALID
+    assert "the two laws disagree" in verdict.headline
 
 
 def test_the_control_is_held_against_the_same_scores():

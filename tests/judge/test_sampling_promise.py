@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge.promise import Promise, promise
+from pytest_specdec.judge.promise import Promise, _slots, promise
 from pytest_specdec.stats.alternatives import leak, tilted
 from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.drafts import overlap
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
@@ -19,6 +20,17 @@ def healthy(*, certain=False, answers=16):
     random = np.random.default_rng(6)
     bank = zipf(random, positions=3000, vocabulary=512, atoms=20, certain=certain)
     return simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
+
+
+def test_where_more_drafts_are_accepted_fewer_tokens_stand_at_draft_slots():
+    """All accepted, three of four; none, all: against sum a^j, j < 3, of sum a^j, j <= 3, at the right acceptance a."""
+    seen = healthy()
+    right = overlap(seen.law.p, seen.q)
+    powers = float(right[seen.places.draft_slot].mean()) ** np.arange(4)
+    share = powers[:3].sum() / powers.sum()
+    assert _slots(seen, right) == pytest.approx(1.0)
+    assert _slots(seen, np.ones(seen.tokens)) == pytest.approx(0.75 / share)
+    assert _slots(seen, np.zeros(seen.tokens)) == pytest.approx(1.0 / share)
 
 
 def shown(observed, truth, seed=0):

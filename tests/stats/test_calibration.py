@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,11 +51,28 @@ def test_too_much_noise_is_not_valid():
 
 
 @pytest.mark.parametrize("listed", [5, 20])
-@pytest.mark.parametrize("power, sd", [(1.01, 0.0), (0.98, 0.03), (1.03, 0.1)])
+@pytest.mark.parametrize("power, sd", [(1.01, 0.0), (0.98, 0.03), (1.06, 0.1)])
 def test_a_lean_of_the_scores_is_measured(power, sd, listed):
+    """Give or take what the selection of tokens by noise makes of it, -sd^2/4."""
     found = calibrate(noisy_pairs(sd, 4000, seed=4, power=power, listed=listed))
-    assert found.lean == pytest.approx(power - 1.0, abs=0.1 * abs(power - 1.0) + 4.0 * found.lean_error)
+    assert found.lean == pytest.approx(power - 1.0 - sd**2 / 4, abs=0.05 * abs(power - 1.0) + 4.0 * found.lean_error)
     assert found.leans
+
+
+@pytest.mark.parametrize("sd", [0.0, 0.05])
+def test_a_lean_is_no_noise(sd):
+    found = calibrate(noisy_pairs(sd, 4000, seed=4, power=0.94))
+    assert found.noise == pytest.approx(sd, abs=0.004)
+    assert found.largest > 0.2
+
+
+def test_what_is_not_finite_is_noise_and_no_lean():
+    pairs = list(noisy_pairs(0.03, 400, seed=6))
+    assert calibrate([*pairs, (math.nan, pairs[0][1])]) == calibrate(pairs)
+    found = calibrate([*pairs, (-math.inf, pairs[0][1])])
+    assert (found.noise, found.valid, found.leans) == (math.inf, False, False)
+    never = replace(pairs[0][1], logprob=-math.inf)
+    assert calibrate([*pairs, (-1.0, never)]).leans is False
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.03, 0.1, 0.2])

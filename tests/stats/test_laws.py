@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_specdec.stats.adjustments import Adjustment
 from pytest_specdec.stats.laws import Processing, Raw, requested
 
 RANDOM = np.random.default_rng(5)
@@ -192,20 +193,16 @@ def test_a_certain_position_informs_of_nothing():
     assert requested(certain, wish(1)).information < 1e-3
 
 
-@pytest.mark.parametrize("power", [0.9, 1.0, 1.2])
-def test_a_law_to_a_power_is_normalised_over_the_tail_as_well(power):
-    """Exact where the tail's tokens are as improbable as the last atom; a missing atom stays missing."""
-    whole = np.log([0.5, 0.2, 0.1, 0.1, 0.1])
-    wanted = power * whole - np.log(np.exp(power * whole).sum())
-    raw = Raw(
-        ids=np.array([[7, 8, 9], [7, 8, 9], [7, 8, -1]]),
-        logprobs=np.array([whole[:3], whole[:3], [np.log(0.8), np.log(0.2), -np.inf]]),
-        chosen=np.array([8, 11, 7]),
-        chosen_logprobs=np.array([whole[1], whole[4], np.nan]),
-    )
-    found = raw.to_power(power)
-    assert found.logprobs[0] == pytest.approx(wanted[:3])
-    assert found.chosen_logprobs[:2] == pytest.approx([wanted[1], wanted[4]])
-    assert np.exp(found.logprobs[2]).sum() == pytest.approx(1.0)
-    assert found.logprobs[2, 2] == -np.inf
-    assert np.isnan(found.chosen_logprobs[2])
+@pytest.mark.parametrize("lean", [-0.06, 0.1])
+def test_a_law_that_leans_is_one_at_another_temperature(lean):
+    """What the request asks for is done to the law to the power 1 + lean, a bias of its own size included."""
+    logits = np.log([[0.5, 0.2, 0.15, 0.1, 0.05]])
+    biases = np.array([[0.0, 1.0, 0.0, 0.0, -0.5]])
+    none = np.zeros((1, 5), dtype=np.bool_)
+    moved = Adjustment(atoms=biases, unsure=none, chosen=biases[:, 1], chosen_unsure=none[:, 0], elsewhere=none[:, 0], upwards=none[:, 0])
+    raw = Raw(ids=np.arange(5)[None], logprobs=logits, chosen=np.array([1]), chosen_logprobs=logits[:, 1], vocabulary=5)
+    asked = Processing(temperature=np.array([0.7]), top_k=np.array([0]), top_p=np.array([1.0]), adjustment=moved)
+    weights = np.exp(((1.0 + lean) * logits + biases) / 0.7)[0]
+    found = requested(raw, asked.leaning(lean))
+    assert found.p[0, :5] == pytest.approx(weights / weights.sum(), abs=1e-5)
+    assert found.chosen[0] == pytest.approx(weights[1] / weights.sum(), abs=1e-5)
