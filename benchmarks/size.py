@@ -139,7 +139,8 @@ def leaning(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, r
 def _ends(laws: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
     """Return how a run ends by level, as judge/sampling.py has it.
 
-    The control is judged first, then the variant; an alarm has to stand against the law that the control reports, and against the control.
+    The control is judged first, then the variant, against the scores and against the law that the baseline reports: both have to agree. An
+    alarm is held against the control.
     """
     known = calibrate(forms.reported(laws, form, Arm(tilt=tilt, noise=REPORTED_NOISE), random, REPORTED_TOKENS))
     seed = int(random.integers(2**32))
@@ -155,11 +156,10 @@ def _ends(laws: Laws, form: Form, tilt: float, random: np.random.Generator, toke
         stands = difference(*earned).score >= least_score(control.peak)
 
     def end(barrier: float) -> str:
-        if plain.peak < barrier:
-            return "clear"
-        if book.peak < barrier or control.peak >= barrier:
+        alarms = plain.peak >= barrier, book.peak >= barrier
+        if control.peak >= barrier or len(set(alarms)) > 1:
             return "invalid"
-        return "failed" if stands else "controlled"
+        return "clear" if not any(alarms) else "failed" if stands else "controlled"
 
     return {level: end(-np.log(level)) for level in (SHARE, ALPHAS[-1])}
 
