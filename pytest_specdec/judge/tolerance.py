@@ -67,7 +67,10 @@ def logit_noise(captured: Captured) -> Calibration:
 
     The whole run tells it, where the run is there; else these answers do.
     """
-    return calibrate(captured.calibration or (pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm)))
+    if captured.calibration:
+        return calibrate(captured.calibration)
+    own = (pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm))
+    return calibrate(own, plain=all(request.unprocessed for request in captured.workload.requests))
 
 
 def _reported(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:

@@ -61,7 +61,7 @@ class Calibration:
         return self.noise is None or self.noise <= INVALID_ABOVE
 
 
-def calibrate(pairs: Iterable[tuple[float, Position]]) -> Calibration:
+def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) -> Calibration:
     """Return the noise behind pairs of (log-probability as reported when the token was emitted, its teacher-forced position).
 
     With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so
@@ -69,19 +69,20 @@ def calibrate(pairs: Iterable[tuple[float, Position]]) -> Calibration:
     only the atoms are known: s_hat errs to the large side. Both log-probabilities must be raw.
 
     A scorer that takes the law to the wrong power (a cache of another precision, a template, a temperature twice) makes delta proportional
-    to ``log p(x) - E_p log p``: the lean is that slope.
+    to ``log p(x) - E_p log p``: the lean is that slope. It is measured of ``plain`` draws, from the law as it is: a token drawn cold is
+    chosen for what noise adds to it, which makes a slope too.
     """
     known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
-    found, line = squares(known), _line([(delta, position) for delta, position in known if math.isfinite(delta)])
-    plain = Calibration(
+    found, line = squares(known), _line([(delta, position) for delta, position in known if plain and math.isfinite(delta)])
+    measured = Calibration(
         noise=math.sqrt(math.fsum(found) / len(found)) if found else None,
         tokens=len(found),
         largest=max((abs(delta) for delta, _ in known), default=0.0),
         lean=line.slope,
         lean_error=line.error,
     )
-    upright = replace(plain, noise=line.noise)
-    return upright if upright.leans else plain
+    upright = replace(measured, noise=line.noise)
+    return upright if upright.leans else measured
 
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:

@@ -221,6 +221,14 @@ def test_a_lean_does_not_excuse_a_fault():
     assert verdict.figures["log10_wealth"] == pytest.approx(upright.peak / np.log(10))
 
 
+def test_a_lean_is_not_read_off_answers_that_were_drawn_otherwise():
+    one = leaning(0.94, told=True)
+    cold = tuple(replace(request, body={**request.body, "top_p": 0.9}) for request in one.workload.requests)
+    known = logit_noise(replace(one, workload=replace(one.workload, requests=cold)))
+    assert not known.leans
+    assert known.noise > 0.05
+
+
 def test_the_whole_run_calibrates_where_it_is_there():
     one = with_control(toy.captured("model"), noise=0.12)
     pairs = tuple((position.logprob, position) for position in one.scores["control"][0].positions)

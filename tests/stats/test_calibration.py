@@ -66,6 +66,20 @@ def test_a_lean_is_no_noise(sd):
     assert found.largest > 0.2
 
 
+def test_a_cold_draw_leans_by_its_noise_alone():
+    """Which is why no lean is measured of one."""
+    random = np.random.default_rng(8)
+    pairs = []
+    for _ in range(3000):
+        logits = random.normal(0.0, 2.0, 20)
+        scored, reported = log_softmax(logits), log_softmax(logits + random.normal(0.0, 0.1, 20))
+        order, token = np.argsort(-scored), int(reported.argmax())
+        position = Position(token_id=token, logprob=scored[token], atom_ids=tuple(order.tolist()), atom_logprobs=tuple(scored[order]))
+        pairs.append((reported[token], position))
+    assert calibrate(pairs).leans
+    assert not calibrate(pairs, plain=False).leans
+
+
 def test_what_is_not_finite_is_noise_and_no_lean():
     pairs = list(noisy_pairs(0.03, 400, seed=6))
     assert calibrate([*pairs, (math.nan, pairs[0][1])]) == calibrate(pairs)
