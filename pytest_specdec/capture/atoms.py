@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftSampling
+from pytest_specdec.stats.asked import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +19,6 @@ _FEW = 5
 """As good as twenty where the draft's law is one-hot, and several times cheaper (facts/betting-on-vllm.md section 6)."""
 _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
-
-_PENALTIES = {"presence_penalty": (None, 0), "frequency_penalty": (None, 0), "repetition_penalty": (None, 1), "logit_bias": (None, {})}
 
 
 def of_arm(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -44,5 +43,4 @@ def _is_plain(request: Request) -> bool:
     body = request.body
     temperature = body.get("temperature", 1.0)
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    moved = any(body.get(name) not in neutral for name, neutral in _PENALTIES.items())
-    return not moved and (temperature == 0 or (temperature in {None, 1} and not truncated))
+    return penalties(body).neutral and (temperature == 0 or (temperature in {None, 1} and not truncated))

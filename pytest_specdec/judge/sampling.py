@@ -138,11 +138,11 @@ def _leaning(captured: Captured, hearing: _Hearing, lean: float) -> Verdict | No
     return _invalid(captured, hearing, f"evidence {hearing.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed")
 
 
-def _invalid(captured: Captured, hearing: _Hearing, why: str) -> Verdict:
+def _invalid(captured: Captured, hearing: _Hearing, headline: str) -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
-        why,
+        headline,
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
         evidence=_evidence(hearing),
         cell=_cell(hearing.book),
