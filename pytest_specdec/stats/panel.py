@@ -12,6 +12,7 @@ from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alterna
 from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.chances import Chances, chances
 from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, merged, overlap
+from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ SURROGATE = " of the baseline's favourite"
 UNASKED = "temperature, top-k and top-p ignored"
 RATIO_UNASKED = "ratio without temperature, top-k and top-p"
 REUSED = {
-    "the number that drew the draft decides on its acceptance": reused.decided_by_the_draft,
-    "the number that rejected the draft draws the recovered token": reused.recovered_by_the_rejection,
+    Reuse.DRAFT.value: reused.decided_by_the_draft,
+    Reuse.RECOVERY.value: reused.recovered_by_the_rejection,
 }
 STATEWISE: tuple[tuple[str, Callable[[Chances], Floats]], ...] = (
     (" right after a rejection", lambda stands: stands.after_rejection),
