@@ -13,6 +13,7 @@ VARIANTS = (1, 4)
 BETS_ON = {
     "catalogue": "a named bug, from p and the draft's law q",
     "surrogate": "the same, as if the draft were the baseline's best token",
+    "fitted": "the same, as if drafts came from between the baseline and a small model fitted to its answers",
     "generic": "wrong temperature, greedy leaks, improbable tokens",
     "order": "low or high token ids too often (reused random numbers)",
     "bonus": "something wrong at bonus slots only",

@@ -19,7 +19,7 @@ from pytest_specdec.stats.adjustments import Adjustment
 from pytest_specdec.stats.drafts import mapped, one_hot
 from pytest_specdec.stats.duplicates import again
 from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.panel import Observed
+from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.places import joined, unplaced
 from pytest_specdec.stats.simulation import RIGHT, Bank, Rules, simulate
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from benchmarks.forms import Form, Laws
     from pytest_specdec.stats.laws import Floats
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
     from pytest_specdec.stats.simulation import Bank
 
 KINDS = ("model", "greedy", "ngram")

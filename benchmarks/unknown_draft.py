@@ -1,11 +1,11 @@
 """What shows faults of acceptance where the draft's law is not known: ``python -m benchmarks.unknown_draft [--quick]``.
 
-Simulated servers speculate with the whole laws of the shipped target, draft model and EAGLE-3 head, drafts drawn; the judge sees 20 atoms,
-a tail and the windows. Told are median tokens to an alarm of the panel without the draft's law, of the panel with 15 % of the stake on
-learned bettors, and of the same where these also know relatives: the target's law in contexts of 1, 2, 4 and 8 tokens. Once every context
-is new, once sixteen are asked again and again. Then the size of the learned bettors on correct servers, and what acceptance alone would
-tell from that of a known-good run, which judges the rule and not the law. Writes ``benchmarks/results/unknown_draft.json`` and ``.md``;
-``--quick`` is small and writes nothing.
+Simulated servers speculate with the whole laws of the shipped target, draft model and EAGLE-3 head; the judge sees 20 atoms, a tail and the
+windows. Told are median tokens to an alarm of the panel without the draft's law: of those who need nothing but the token's own law, of them
+with those who learn from the windows of earlier tokens, and of the whole panel, which also fits a law to earlier answers of all arms. Once
+every context is new, once sixteen are asked again and again. Then the size of the whole panel on correct servers, and what acceptance alone
+would tell from that of a known-good run, which judges the rule and not the law. Writes ``benchmarks/results/unknown_draft.json`` and
+``.md``; ``--quick`` is small and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from benchmarks import results
 from benchmarks.detection.bounds import bound, slots
 from benchmarks.detection.grid import SURROGATE, Grid, grid
 from benchmarks.served import K, emitted
-from benchmarks.whole import DRAFTERS, Whole, whole, written
+from benchmarks.whole import DRAFTERS, TOKENS, Whole, scored, whole, written
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
+from pytest_specdec.stats import fitted
 from pytest_specdec.stats.alternatives import lenient
 from pytest_specdec.stats.bank import Bank
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.learned import log_payoffs
+from pytest_specdec.stats.fitted import Scored
+from pytest_specdec.stats.guesses import learners, of_a_fitted_law
+from pytest_specdec.stats.panel import WITHOUT_DRAFT_LAW
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, Trace, observe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
@@ -54,8 +57,14 @@ RULES: Mapping[str, Rules] = {
 NEW, AGAIN = "every context new", "sixteen contexts again and again"
 ALPHA = alpha_of(Family.SAMPLING, 1)
 LEVEL = -np.log(ALPHA)
-STAKE = 0.15
-WAYS = ("bound with the law", "panel", "with learned", "with relatives")
+ALONE, LEARNED, WHOLE = WAYS = ("token's law alone", "with learned", "whole panel")
+SHARES = {
+    "alone": 1.0 - WITHOUT_DRAFT_LAW["learned"] - WITHOUT_DRAFT_LAW["fitted"],
+    "learned": WITHOUT_DRAFT_LAW["learned"],
+    "fitted": WITHOUT_DRAFT_LAW["fitted"],
+}
+VOCABULARY, ANSWER, ARMS = 4096, 64, 3
+BOUND = "bound with the law"
 MANY = 1e6
 """Tokens beyond which none are told."""
 MOST = 3
@@ -76,7 +85,18 @@ class Scale:
     """Tokens of a correct run, and after which a faulty one is looked at first."""
 
 
-FULL = Scale(texts=64, runs=24, most=16_384, healthy=250)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """What every run is judged with."""
+
+    scale: Scale
+    seats: Grid
+    """Who needs nothing but the token's own law."""
+    others: Scored
+    """Texts that stand for the answers of all arms, one turn a token."""
+
+
+FULL = Scale(texts=64, runs=24, most=16_384, healthy=170)
 QUICK = Scale(texts=24, runs=4, most=4096, healthy=4, brief=2048)
 
 
@@ -85,29 +105,63 @@ def table() -> str:
     rows = json.loads((results.FOLDER / "unknown_draft.json").read_text(encoding="utf-8"))["rows"]
     power = {(row["drafter"], row["fault"], row["contexts"]): row for row in rows if row["table"] == "power"}
     lines = [
-        "| " + " | ".join([fault, drafter, *(new[way] for way in WAYS), power[drafter, fault, AGAIN]["with learned"]]) + " |"
+        "| " + " | ".join([fault, drafter, *(new[way] for way in (BOUND, *WAYS)), power[drafter, fault, AGAIN][WHOLE]]) + " |"
         for (drafter, fault, contexts), new in power.items()
         if contexts == NEW
     ]
-    columns = ("fault", "drafts drawn from", "bound, law known", "panel without it", "and learned bettors", "and relatives")
-    return "\n".join(["| " + " | ".join([*columns, "no relatives, sixteen contexts"]) + " |", "|---" * 7 + "|", *lines])
+    columns = ("fault", "drafts drawn from", "bound, law known", "token's law alone", "and who learns", "and a fitted law: the panel")
+    return "\n".join(["| " + " | ".join([*columns, "the same, sixteen contexts"]) + " |", "|---" * 7 + "|", *lines])
 
 
 def _bank(one: Whole, noise: float = 0.0) -> Bank:
     """Return the positions as scored, ``noise`` nats off at every token of every context; the draft's law is not in it."""
     p = one.p * np.exp(noise * np.random.default_rng(5).normal(size=one.p.shape))
     p /= p.sum(axis=1, keepdims=True)
-    return Bank(ids=one.ids, p=p, q=p, drafted=np.ones(len(p), dtype=np.bool_), vocabulary=4096)
+    return Bank(ids=one.ids, p=p, q=p, drafted=np.ones(len(p), dtype=np.bool_), vocabulary=VOCABULARY)
 
 
-def learned(one: Whole, bank: Bank, trace: Trace, *, again: bool, relatives: bool = False) -> Floats:
-    """Return the log wealth of the learned bettors after every token, [N]."""
-    seen = replace(observe(bank, trace, k=K, windows=True), q=None, kept=None, listed=None)
+def told(one: Whole, trace: Trace, others: Scored, random: np.random.Generator, *, again: bool) -> tuple[Scored, list[Scored]]:
+    """Return the judged tokens of ``trace`` and those of all arms that a law may be fitted to.
+
+    Where contexts are new, other texts stand for the three arms' answers: a position that is drawn twice would be told by itself. Where
+    they come again, the baseline and the control answer the same requests.
+    """
+    judged = _asked(one, trace)
+    if not again:
+        return judged, [replace(others, turn=others.turn // (ARMS * ANSWER))]
+    arms = [emitted(one, HEALTHY, random, tokens=trace.at.size, again=True) for _ in range(ARMS - 1)]
+    return judged, [judged, *(_asked(one, arm) for arm in arms)]
+
+
+def _asked(one: Whole, trace: Trace) -> Scored:
+    rows, length = trace.at.ravel(), trace.at.shape[1]
+    return Scored(ids=one.ids[rows], p=one.p[rows], before=one.before[rows], turn=np.arange(len(rows)) // length)
+
+
+def followed(one: Whole, bank: Bank, trace: Trace, others: Scored, random: np.random.Generator, *, again: bool) -> dict[str, Floats]:
+    """Return the log wealth after every token, [N] each: of the learned without the fitted law, with it, and of those who bet on it."""
     rows = trace.at.ravel()
     # A position that is drawn twice stands for two contexts, unless it is asked again; the token before it is its text's own.
     contexts = rows if again else np.arange(len(rows))
-    known = [law[rows] for law in one.relatives] if relatives else []
-    return mixture(log_payoffs(seen, contexts=contexts, previous=one.previous[rows], relatives=known))[0]
+    seen = replace(observe(bank, trace, k=K, windows=True), q=None, kept=None, listed=None, contexts=contexts, previous=one.before[rows, 0])
+    judged, arms = told(one, trace, others, random, again=again)
+    knowing = replace(seen, fitted=fitted.law(judged, arms, VOCABULARY))
+    return {
+        "learned alone": mixture(tuple(learners(seen)))[0],
+        "learned": mixture(tuple(learners(knowing)))[0],
+        "fitted": mixture(tuple(of_a_fitted_law(knowing, knowing.stands)))[0],
+    }
+
+
+def judged_by(alone: Floats, others: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the log wealth of the three ways to judge after every token, [N] each."""
+    parts = {"alone": alone, **others}
+    ways = {ALONE: {"alone": "alone"}, LEARNED: {"alone": "alone", "learned": "learned alone"}, WHOLE: {name: name for name in SHARES}}
+    found = {}
+    for way, seats in ways.items():
+        total = sum(SHARES[group] for group in seats)
+        found[way] = np.logaddexp.reduce([np.log(SHARES[group] / total) + parts[name] for group, name in seats.items()])
+    return found
 
 
 def _panel(seats: Grid, trace: Trace) -> Floats:
@@ -120,37 +174,36 @@ def _first(path: Floats) -> float:
     return float(reached.argmax()) + 1.0 if reached.any() else np.inf
 
 
-def alarms(one: Whole, name: str, seats: Grid, scale: Scale, random: np.random.Generator, *, again: bool) -> dict[str, float]:
-    """Return tokens to the alarm of the panel, and of it and the learned bettors without relatives and with; inf after ``scale.most``."""
+def alarms(one: Whole, name: str, table: Table, seed: Sequence[int], *, again: bool) -> dict[str, float]:
+    """Return tokens to the alarm in each of the WAYS; inf after the most that are looked at."""
+    scale, random = table.scale, np.random.default_rng(seed)
     trace, bank = emitted(one, name, random, tokens=scale.most, again=again), _bank(one)
-    panel = _panel(seats, trace)
-    found = {"panel": _first(panel)}
-    for words, relatives in (("with learned", False), ("with relatives", True)):
-        for tokens in (scale.brief, scale.most):
-            part = trace.part(slice(0, -(-tokens // trace.at.shape[1])))
-            alone = learned(one, bank, part, again=again, relatives=relatives)
-            found[words] = _first(np.logaddexp(np.log(1.0 - STAKE) + panel[: len(alone)], np.log(STAKE) + alone))
-            if np.isfinite(found[words]):
-                break
+    alone, found = _panel(table.seats, trace), dict.fromkeys(WAYS, np.inf)
+    for tokens in (scale.brief, scale.most):
+        part = trace.part(slice(0, -(-tokens // trace.at.shape[1])))
+        others = followed(one, bank, part, table.others, np.random.default_rng([*seed, 1]), again=again)
+        found = {way: _first(path) for way, path in judged_by(alone[: part.at.size], others).items()}
+        if np.isfinite([*found.values()]).all():
+            break
     return found
 
 
-def power(drawn: Mapping[str, Whole], seats: Grid, scale: Scale) -> Iterator[dict[str, object]]:
+def power(drawn: Mapping[str, Whole], table: Table) -> Iterator[dict[str, object]]:
     """Yield how soon each fault is seen."""
     for again in (False, True):
         for drafter, one in drawn.items():
             for number, name in enumerate(RULES):
                 if name == HEALTHY:
                     continue
-                seeds = ([1, int(again), DRAFTERS.index(drafter), number, run] for run in range(scale.runs))
-                found = [alarms(one, name, seats, scale, np.random.default_rng(seed), again=again) for seed in seeds]
+                seeds = ([1, int(again), DRAFTERS.index(drafter), number, run] for run in range(table.scale.runs))
+                found = [alarms(one, name, table, seed, again=again) for seed in seeds]
                 here = {"drafter": drafter, "contexts": AGAIN if again else NEW, "fault": name}
-                told: dict[str, str] = {}
-                for way in found[0]:
+                figures: dict[str, str] = {}
+                for way in WAYS:
                     tokens = np.array([run[way] for run in found])
-                    told |= {way: _median(tokens), f"{way}, alarmed": f"{np.isfinite(tokens).sum()}/{scale.runs}"}
+                    figures |= {way: _median(tokens), f"{way}, alarmed": f"{np.isfinite(tokens).sum()}/{table.scale.runs}"}
                 form = f"{drafter}, {here['contexts']}"
-                yield {"table": "power", "form": form, **here, "bound with the law": _bound(one, name, again=again), **told}
+                yield {"table": "power", "form": form, **here, BOUND: _bound(one, name, again=again), **figures}
 
 
 def _median(tokens: Floats) -> str:
@@ -176,13 +229,15 @@ def _divergence(m: Floats, p: Floats) -> float:
     return float((safe * np.log(safe / p)).sum(axis=1).mean())
 
 
-def size(drawn: Mapping[str, Whole], scale: Scale) -> Iterator[dict[str, object]]:
-    """Yield how often the learned bettors alarm on correct servers, the scores exact or off."""
+def size(drawn: Mapping[str, Whole], table: Table) -> Iterator[dict[str, object]]:
+    """Yield how often the whole panel alarms on correct servers, the scores exact or off."""
     for noise in (0.0, 0.02, 0.05):
-        runs = scale.healthy if not noise else max(scale.healthy // 5, 2)
+        runs = table.scale.healthy if not noise else max(table.scale.healthy // 5, 2)
+        bank = _bank(drawn[DRAFTERS[0]], noise)
+        here = replace(table, seats=grid(bank, SURROGATE, windows=True, k=K))
         peaks = np.array(
             [
-                _correct(one, _bank(one, noise), scale, np.random.default_rng([2, int(again), i, run]), again=again)
+                _correct(one, bank, here, [2, int(again), i, run], again=again)
                 for i, one in enumerate(drawn.values())
                 for again in (False, True)
                 for run in range(runs)
@@ -190,11 +245,14 @@ def size(drawn: Mapping[str, Whole], scale: Scale) -> Iterator[dict[str, object]
         )
         counts = {f"alarms at {alpha}": int((peaks >= -np.log(alpha)).sum()) for alpha in (0.05, 0.01, 0.001)}
         highest = f"10^{peaks.max() / np.log(10):.1f}"
-        yield {"table": "size", "scores off by": noise, "runs": len(peaks), "tokens": scale.brief, **counts, "highest": highest}
+        yield {"table": "size", "scores off by": noise, "runs": len(peaks), "tokens": table.scale.brief, **counts, "highest": highest}
 
 
-def _correct(one: Whole, bank: Bank, scale: Scale, random: np.random.Generator, *, again: bool) -> float:
-    return float(learned(one, bank, emitted(one, HEALTHY, random, tokens=scale.brief, again=again), again=again).max())
+def _correct(one: Whole, bank: Bank, table: Table, seed: Sequence[int], *, again: bool) -> float:
+    random = np.random.default_rng(seed)
+    trace = emitted(one, HEALTHY, random, tokens=table.scale.brief, again=again)
+    others = followed(one, bank, trace, table.others, random, again=again)
+    return float(judged_by(_panel(table.seats, trace), others)[WHOLE].max())
 
 
 def acceptance(drawn: Mapping[str, Whole]) -> Iterator[dict[str, object]]:
@@ -213,8 +271,8 @@ def acceptance(drawn: Mapping[str, Whole]) -> Iterator[dict[str, object]]:
             if name == HEALTHY:
                 continue
             share = slots(float(one.verified[name][:, 0].sum(axis=1).mean()), k=K, tokens=64)[1]
-            told = {words: _tokens(bound(share * _telling(one, name, kind()), ALPHA)) for words, kind in kinds.items()}
-            yield {"table": "acceptance", "drafter": drafter, "fault": name, **told}
+            figures = {words: _tokens(bound(share * _telling(one, name, kind()), ALPHA)) for words, kind in kinds.items()}
+            yield {"table": "acceptance", "drafter": drafter, "fault": name, **figures}
 
 
 def _telling(one: Whole, name: str, kind: Ints) -> float:
@@ -236,17 +294,21 @@ def main() -> int:
     scale, begun = QUICK if parser.parse_args().quick else FULL, time.perf_counter()
     texts = written(scale.texts, np.random.default_rng(1))
     drawn = {drafter: whole(texts, drafter, RULES) for drafter in DRAFTERS}
-    seats = grid(_bank(drawn[DRAFTERS[0]]), SURROGATE, windows=True, k=K)
+    table = Table(
+        scale=scale,
+        seats=grid(_bank(drawn[DRAFTERS[0]]), SURROGATE, windows=True, k=K),
+        others=scored(written(-(-ARMS * scale.most // TOKENS), np.random.default_rng(2))),
+    )
     kept = True
-    for part in (acceptance(drawn), power(drawn, seats, scale), size(drawn, scale)):
+    for part in (acceptance(drawn), power(drawn, table), size(drawn, table)):
         for place, rows in groupby(part, key=lambda row: (row["table"], row.get("form"))):
-            told = []
+            found = []
             for row in rows:
                 print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
-                told.append(row)
-            kept &= place[0] != "size" or all(row["alarms at 0.001"] <= MOST for row in told)
+                found.append(row)
+            kept &= place[0] != "size" or all(row["alarms at 0.001"] <= MOST for row in found)
             if scale is FULL:
-                results.write("unknown_draft", told, command="python -m benchmarks.unknown_draft", seconds=time.perf_counter() - begun)
+                results.write("unknown_draft", found, command="python -m benchmarks.unknown_draft", seconds=time.perf_counter() - begun)
     return int(not kept)
 
 

@@ -17,6 +17,8 @@ from benchmarks.bank import SCENES
 from pytest_specdec.reference.checkpoint import read
 from pytest_specdec.reference.model import load
 from pytest_specdec.reference.tokenizer import Tokenizer
+from pytest_specdec.stats.drafts import one_hot
+from pytest_specdec.stats.fitted import Scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Floats, Ints
     from pytest_specdec.stats.simulation import Rules
 
-__all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
+__all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "scored", "softmax", "whole", "written"]
 
 ATOMS, TOKENS, LONGEST = 20, 96, 256
 LEAST = 1e-6
-SHORT = (1, 2, 4, 8)
-"""Tokens that the target's relatives see."""
-DRAFTERS = ("draft model", "EAGLE-3 head")
+DRAFTERS = ("draft model", "EAGLE-3 head", "EAGLE-3 head, its best token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,9 +42,9 @@ class Texts:
     """Prompt and TOKENS further tokens of every text."""
 
     @property
-    def previous(self) -> Ints:
-        """The id before every written token, [texts TOKENS]."""
-        return np.concatenate([ids[-TOKENS - 1 : -1] for ids in self.ids])
+    def before(self) -> Ints:
+        """The id before every written token and the one before that, [texts TOKENS, 2]."""
+        return np.concatenate([np.column_stack([ids[-TOKENS - 1 : -1], ids[-TOKENS - 2 : -2]]) for ids in self.ids])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,15 +55,13 @@ class Whole:
     """[B, K]."""
     p: Floats
     """[B, K+1]."""
-    previous: Ints
-    """[B], the id before each position."""
+    before: Ints
+    """[B, 2], the id before each position and the one before that."""
     verified: Mapping[str, Floats]
     """By rules: chance of every outcome being accepted, and of its being recovered, [B, 2, K+1]."""
     bonus: Mapping[str, Floats]
     """By rules: the law at a bonus slot, [B, K+1]."""
     overlap: float
-    relatives: tuple[Floats, ...] = ()
-    """Each [B, K+1]: the target's own law when it sees but the last few tokens; see SHORT."""
 
 
 def softmax(logits: Floats) -> Floats:
@@ -89,17 +87,23 @@ def written(count: int, random: np.random.Generator) -> Texts:
     return Texts(ids=tuple(np.array([*prompt, *words], dtype=np.int64) for prompt, words in zip(prompts, said, strict=True)))
 
 
+def scored(texts: Texts) -> Scored:
+    """Return the written tokens of ``texts`` as the target scores them, one turn each."""
+    target = load(read("target"), LONGEST)
+    ids, laws = (np.concatenate(parts) for parts in zip(*(_atoms(_scored(target, one)) for one in texts.ids), strict=True))
+    return Scored(ids=ids, p=laws, before=texts.before, turn=np.arange(len(ids)))
+
+
 def whole(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Whole:
     """Return the positions of ``texts`` under each of ``rules`` with one of DRAFTERS."""
     parts = list(_parts(texts, drafter, rules))
     return Whole(
         ids=np.concatenate([part.ids for part in parts]),
         p=np.concatenate([part.p for part in parts]),
-        previous=texts.previous,
+        before=texts.before,
         verified={name: np.concatenate([part.verified[name] for part in parts]) for name in rules},
         bonus={name: np.concatenate([part.bonus[name] for part in parts]) for name in rules},
         overlap=float(np.mean([part.overlap for part in parts])),
-        relatives=tuple(np.concatenate(laws) for laws in zip(*(part.relatives for part in parts), strict=True)),
     )
 
 
@@ -109,18 +113,11 @@ def _parts(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Iterator[W
     for ids in texts.ids:
         p = _scored(target, ids)
         q = _scored(draft, ids) if drafter == DRAFTERS[0] else softmax(head.logits(ids)[-TOKENS:])
-        nearby = [_scored_in_short(target, ids, tokens) for tokens in SHORT]
-        best = np.argsort(-p, axis=1, kind="stable")[:, :ATOMS]
-        law = np.maximum(_told(p, best), LEAST)
-        found = Whole(
-            ids=best,
-            p=law / law.sum(axis=1, keepdims=True),
-            previous=ids[:0],
-            verified={},
-            bonus={},
-            overlap=float(np.minimum(p, q).sum(axis=1).mean()),
-            relatives=tuple(_told(law, best) for law in nearby),
-        )
+        if drafter == DRAFTERS[2]:
+            q = one_hot(q.argmax(axis=1), q.shape[1])
+        best, law = _atoms(p)
+        overlap = float(np.minimum(p, q).sum(axis=1).mean())
+        found = Whole(ids=best, p=law, before=texts.before[:0], verified={}, bonus={}, overlap=overlap)
         yield replace(
             found,
             verified={name: _verified(p, q, one, best) for name, one in rules.items()},
@@ -133,10 +130,11 @@ def _scored(model: Model, ids: Ints) -> Floats:
     return softmax(model.logits(hidden[-TOKENS - 1 : -1].copy()))
 
 
-def _scored_in_short(model: Model, ids: Ints, tokens: int) -> Floats:
-    windows = np.lib.stride_tricks.sliding_window_view(ids[:-1], tokens)[-TOKENS:].astype(np.intp)
-    hidden = model.forward(windows, model.cache(TOKENS), np.zeros(TOKENS, np.intp))
-    return softmax(model.logits(hidden.reshape(TOKENS, tokens, -1)[:, -1].copy()))
+def _atoms(p: Floats) -> tuple[Ints, Floats]:
+    """Return the best ids [N, ATOMS] of ``p`` [N, V] and the law on them and the tail."""
+    best = np.argsort(-p, axis=1, kind="stable")[:, :ATOMS]
+    law = np.maximum(_told(p, best), LEAST)
+    return best, law / law.sum(axis=1, keepdims=True)
 
 
 def _verified(p: Floats, q: Floats, rules: Rules, best: Ints) -> Floats:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.detection.alarms import Runs
     from benchmarks.detection.cells import Scale
     from pytest_specdec.stats.bank import Bank
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["CONFIDENCE", "SIZES", "kept", "promised", "told"]
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from pytest_specdec.judge.dependence import copies, ends, fresh, repeats
 from pytest_specdec.judge.drafting import drafting
+from pytest_specdec.judge.fitting import fitted
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.stats import adjustments
 from pytest_specdec.stats.asked import Asked, asked
 from pytest_specdec.stats.calibration import INVALID_ABOVE
 from pytest_specdec.stats.laws import NOISE, Processing, requested
-from pytest_specdec.stats.panel import Observed
+from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.places import Places, joined, placed, unplaced
 from pytest_specdec.stats.positions import raw
 
@@ -143,6 +144,7 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         kept=None if view is None else view.kept,
         listed=None if view is None else view.listed,
         q_unasked=None if view is None else view.q_unasked,
+        fitted=fitted(captured, answers, law_of.ids, law, processing.temperature) if view is None else None,
         previous=_previous(answers),
         contexts=_contexts(answers),
         fresh=np.repeat(fresh(captured, answers), [len(part.positions) for part in parts]),

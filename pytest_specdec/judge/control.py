@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.controlled import Difference
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["Compared", "compared", "leaning"]
 

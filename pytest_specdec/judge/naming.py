@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor, Book
     from pytest_specdec.stats.chances import Chances
     from pytest_specdec.stats.laws import Bools, Floats, Ints
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["AT_A_STEP", "Acceptance", "acceptance", "name"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.betting import Book
     from pytest_specdec.stats.laws import Floats
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["CONFIDENCE", "Promise", "promise"]
 

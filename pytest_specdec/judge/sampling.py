@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.stats.betting import Book
     from pytest_specdec.stats.calibration import Calibration
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["judge"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Fault
     from pytest_specdec.stats.laws import Bools, Floats, Law
 
-__all__ = ["Bettor", "Book", "at_outcome", "mixture", "pointwise", "settled", "table", "unasked", "violations", "weighed"]
+__all__ = ["Bettor", "Book", "at_outcome", "bet", "mixture", "pointwise", "seated", "settled", "table", "unasked", "violations", "weighed"]
 
 RESERVE = 0.05
 """Share of p in every bet: one surprising token cannot bankrupt a bettor."""
@@ -74,6 +74,16 @@ class Book:
         """Return the richest bettor on one of ``faults`` that does not guess; None when there is none."""
         on = [bettor for bettor in self.bettors if bettor.fault in faults and not bettor.guessed]
         return max(on, key=lambda bettor: bettor.log_wealth) if on else None
+
+
+def seated(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
+    """Return a bettor whose weight is not yet settled."""
+    return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
+
+
+def bet(law: Law, m: Floats) -> Floats:
+    """Return the log payoffs [N] at the emitted tokens of a bettor with view ``m`` [N, K+1]."""
+    return at_outcome(table(law, m), law)
 
 
 def table(law: Law, m: Floats, noise: float | None = None) -> Floats:

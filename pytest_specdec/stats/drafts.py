@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from pytest_specdec.stats.alternatives import Alternative
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
-__all__ = ["Split", "favourite", "hidden_bonus", "index_of", "listed", "mapped", "merged", "one_hot", "overlap"]
+__all__ = ["Split", "at_drafts", "favourite", "hidden_bonus", "index_of", "listed", "mapped", "merged", "one_hot", "overlap"]
 
 
 def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
@@ -84,6 +85,12 @@ class Split:
 def merged(law: Floats) -> Floats:
     """Return a law on split outcomes [N, K+2] with one tail again, [N, K+1]."""
     return np.column_stack([law[:, :-2], law[:, -2:].sum(axis=1)])
+
+
+def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
+    """Return the law [N, K+1] of a server at fault at draft slots, drafts drawn from ``q`` [N, K+1]."""
+    split = Split.of(p, q)
+    return merged(one.law(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.adjustments import Adjustment
     from pytest_specdec.stats.cuts import Cut
 
-__all__ = ["NOISE", "Bools", "Floats", "Ints", "Law", "Processing", "Raw", "requested"]
+__all__ = ["NOISE", "Bools", "Floats", "Ints", "Law", "Processing", "Raw", "requested", "unasked"]
 
 SLACK = 1e-6
 """Smallest mass of the tail atom: float32 servers and rounded logprobs know a sum of probabilities no better."""
@@ -253,12 +253,13 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
         outcome=outcome,
         chosen=np.where(moved.guessed, known / 2.0, known),
         chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
-        unasked=_unasked(raw),
+        unasked=unasked(raw),
         chosen_unasked=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
     )
 
 
-def _unasked(raw: Raw) -> Floats:
+def unasked(raw: Raw) -> Floats:
+    """Return the raw law on atoms and tail, [N, K+1]."""
     mass = np.exp(raw.logprobs)
     tail = np.where(_whole(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
     whole = np.concatenate([mass, tail[:, None]], axis=1)

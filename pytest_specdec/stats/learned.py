@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["ALLOWANCE", "PUPILS", "Pupil", "log_payoffs"]
 

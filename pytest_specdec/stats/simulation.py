@@ -26,7 +26,7 @@ from pytest_specdec.stats.bank import Bank, ids_at, raw, zipf
 from pytest_specdec.stats.drafts import Split, index_of
 from pytest_specdec.stats.draws import Reuse, draw, id_order
 from pytest_specdec.stats.laws import requested
-from pytest_specdec.stats.panel import Observed
+from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.places import Places
 
 if TYPE_CHECKING:

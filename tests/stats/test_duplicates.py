@@ -9,7 +9,8 @@ from pytest_specdec.stats import betting
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.duplicates import again, hazard, repeats
 from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.panel import Observed, bettors
+from pytest_specdec.stats.observed import Observed
+from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import joined, unplaced
 
 VOCABULARY, LENGTH, END = 12, 24, 0

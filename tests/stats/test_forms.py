@@ -9,7 +9,8 @@ from pytest_specdec.stats import betting
 from pytest_specdec.stats.adjustments import Penalties, adjustment, joined
 from pytest_specdec.stats.cuts import Weights, by_share
 from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.panel import Observed, bettors
+from pytest_specdec.stats.observed import Observed
+from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import joined as all_places
 from pytest_specdec.stats.places import placed
 

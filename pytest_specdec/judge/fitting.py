@@ -1,0 +1,65 @@
+"""Fitting: what the scored answers of all arms tell of a drafter whose own law cannot be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.fitted import NOBODY, Scored, law
+from pytest_specdec.stats.laws import unasked
+from pytest_specdec.stats.observed import WIDEST_VOCABULARY
+from pytest_specdec.stats.positions import raw
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.stats.laws import Floats, Ints, Law
+
+__all__ = ["fitted"]
+
+
+def fitted(captured: Captured, answers: Sequence[Answer], ids: Ints, law_of: Law, temperature: Floats) -> Floats:
+    """Return the fitted law [N, K+1] at the tokens of the judged ``answers``, at the ``temperature`` [N] of their requests.
+
+    ``ids`` [N, K] are the atoms of ``law_of``. It is told by the baseline's, the control's and the judged arm's own answers to requests
+    that were judged before.
+    """
+    vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0) or WIDEST_VOCABULARY
+    turns = {answer.key: turn for turn, answer in enumerate(answers)}
+    judged = Scored(ids=ids, p=law_of.unasked, before=_before(answers), turn=_turns(answers, turns))
+    arms = {one.arm: one.answers for one in (captured.baseline, captured.control) if one is not None and one.arm != captured.arm}
+    told = [_scored(captured, arm, [one for one in said if one.key in turns], turns) for arm, said in arms.items()]
+    found = law(judged, [judged, *(one for one in told if one is not None)], vocabulary)
+    tempered = found ** (1.0 / temperature)[:, None]
+    return np.asarray(tempered / tempered.sum(axis=1, keepdims=True))
+
+
+def _scored(captured: Captured, arm: str, answers: Sequence[Answer], turns: Mapping[tuple[str, int], int]) -> Scored | None:
+    """Return the tokens of ``arm`` that were scored; None where none were."""
+    scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
+    whole = [
+        answer
+        for answer in answers
+        if answer.ok and answer.choice.token_ids and tuple(one.token_id for one in scores.get(answer.key, ())) == answer.choice.token_ids
+    ]
+    if not whole:
+        return None
+    known = raw([position for answer in whole for position in scores[answer.key]], captured.workload.atoms)
+    return Scored(ids=known.ids, p=unasked(known), before=_before(whole), turn=_turns(whole, turns))
+
+
+def _turns(answers: Sequence[Answer], turns: Mapping[tuple[str, int], int]) -> Ints:
+    return np.repeat([turns[one.key] for one in answers], [len(one.choice.token_ids) for one in answers]).astype(np.int64)
+
+
+def _before(answers: Sequence[Answer]) -> Ints:
+    """Return the id before each token and the one before that, [N, 2]; the prompt's last two come before an answer's first."""
+    found = []
+    for answer in answers:
+        ids = (NOBODY, NOBODY, *answer.prompt_token_ids[-2:], *answer.choice.token_ids)
+        count = len(answer.choice.token_ids)
+        found += list(zip(ids[-count - 1 : -1], ids[-count - 2 : -2], strict=True))
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
