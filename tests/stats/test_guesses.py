@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.stats.alternatives import CATALOGUE
+from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.drafts import one_hot
+from pytest_specdec.stats.fitted import SHARES, between
+from pytest_specdec.stats.guesses import DRAWN, FITTED, SURROGATE, learners, of_a_fitted_law, surrogate
+from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
+
+BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
+LN = np.log
+
+
+def drawn(rules=RIGHT, *, bank=BANK, seed=0, answers=24, windows=True, known=False):
+    seen = simulate(bank, rules, np.random.default_rng(seed), runs=1, answers=answers, tokens=16, k=3, windows=windows)
+    return seen if known else replace(seen, q=None, kept=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
+
+
+def with_every_outcome(seen, at):
+    """The same tokens, the one ``at`` being each outcome in turn."""
+    here = np.arange(seen.tokens) == at
+    return [replace(seen, law=replace(seen.law, outcome=np.where(here, one, seen.law.outcome))) for one in range(seen.law.p.shape[1])]
+
+
+def seats(seen):
+    return (*surrogate(seen, seen.stands), *of_a_fitted_law(seen, seen.stands))
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_whatever_is_guessed_the_mean_payoff_is_one(windows):
+    seen = drawn(windows=windows)
+    seen = replace(seen, law=replace(seen.law, noise=0.0), fitted=np.roll(seen.law.p, 1, axis=1))
+    at = int(np.flatnonzero(seen.places.draft_slot | ~seen.places.known)[20])
+    paid = np.exp([[seat.log_payoffs[at] for seat in seats(one)] for one in with_every_outcome(seen, at)])
+    assert seen.law.p[at] @ paid == pytest.approx(np.ones(paid.shape[1]))
+    assert (paid.std(axis=0) > 1e-3).mean() > 0.8
+
+
+def test_a_draft_that_nobody_knows_is_one_that_the_baseline_would_draw():
+    """Recovering from p: of all tokens d that may have been drafted, d is accepted with p(d), else any is drawn from p."""
+    seen = drawn()
+    seen = replace(seen, law=replace(seen.law, noise=0.0))
+    at = int(np.flatnonzero(seen.places.draft_slot)[20])
+    p = seen.law.p[at]
+    m = p[-1] * p
+    for d in range(len(p) - 1):
+        m += p[d] * (p[d] * one_hot(np.array([d]), len(p))[0] + (1.0 - p[d]) * p)
+    paid = [
+        {seat.name: seat.log_payoffs[at] for seat in surrogate(one, one.stands)}["resample from p" + DRAWN]
+        for one in with_every_outcome(seen, at)
+    ]
+    assert np.exp(paid) == pytest.approx(0.05 + 0.95 * m / p)
+
+
+def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
+    unknown = drawn()
+    fitting = replace(unknown, fitted=unknown.law.p)
+    names = {seat.name for seat in bettors(fitting)}
+    for one in CATALOGUE:
+        assert {one.name + SURROGATE, one.name + DRAWN, *(f"{one.name}{FITTED}, {share:g}" for share in SHARES)} <= names
+    assert not [seat.name for seat in bettors(unknown) if FITTED in seat.name]
+    known = replace(drawn(known=True), fitted=unknown.law.p)
+    assert not [seat.name for seat in bettors(known) if FITTED in seat.name or DRAWN in seat.name]
+    assert all(seat.guessed for seat in seats(fitting))
+
+
+def test_nobody_bets_on_a_fitted_law_that_is_the_baselines_own():
+    seen = drawn()
+    mute = {seat.name: seat for seat in of_a_fitted_law(replace(seen, fitted=seen.law.p), seen.stands)}
+    for share in SHARES:
+        assert mute[f"resample from p{FITTED}, {share:g}"].log_payoffs == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_answer_that_may_be_another_again_is_not_bet_on_by_what_other_answers_told():
+    seen = drawn()
+    own = np.arange(seen.tokens) < 100
+    seen = replace(seen, fitted=np.roll(seen.law.p, 1, axis=1), fresh=own)
+    paid = np.array([one.log_payoffs for one in of_a_fitted_law(seen, seen.stands)])
+    assert paid[:, :100].any()
+    assert not paid[:, 100:].any()
+
+
+def of_heads_favourites():
+    """A bank whose drafter is certain of one token, drawn from p: often not the baseline's best."""
+    random = np.random.default_rng(5)
+    bank = zipf(random, positions=200, vocabulary=64, atoms=8)
+    best = (bank.p.cumsum(axis=1) > random.random((200, 1))).argmax(axis=1)
+    return replace(bank, q=one_hot(np.minimum(best, bank.p.shape[1] - 2), bank.p.shape[1]))
+
+
+def test_a_head_that_errs_is_seen_sooner_than_by_the_baselines_favourite():
+    seen = drawn(FAULTS["resample from p"], bank=of_heads_favourites(), answers=128)
+    held = {
+        words: max(seat.log_wealth for seat in surrogate(seen, seen.stands) if seat.name.endswith(words)) for words in (SURROGATE, DRAWN)
+    }
+    assert held[DRAWN] > LN(1000)
+    assert held[DRAWN] > 1.5 * held[SURROGATE]
+
+
+def test_a_drafter_on_the_way_to_the_fitted_law_is_caught():
+    bank = zipf(np.random.default_rng(6), positions=200, vocabulary=64, atoms=8)
+    other = np.random.default_rng(7).dirichlet(np.ones(bank.p.shape[1]), size=200)
+    seen = drawn(FAULTS["resample from p"], bank=replace(bank, q=between(bank.p, other, 0.5)), answers=400)
+    rows = np.array([np.flatnonzero((bank.ids == ids).all(axis=1))[0] for ids in seen.ids])
+    fitting = replace(seen, fitted=other[rows])
+    book = settled(tuple(of_a_fitted_law(fitting, fitting.stands)))
+    assert book.peak > LN(1000)
+    assert book.winner.name.startswith("resample from p" + FITTED)
+    assert book.peak > 5 * settled(tuple(surrogate(fitting, fitting.stands))).peak
+
+
+def test_learners_take_the_fitted_law_for_a_relative_of_the_drafter():
+    seen = replace(drawn(FAULTS["resample from p"]), previous=np.zeros(24 * 16, dtype=np.int64))
+    plain = [one.log_payoffs for one in learners(seen)]
+    told = [one.log_payoffs for one in learners(replace(seen, fitted=np.roll(seen.law.p, 1, axis=1)))]
+    assert not np.allclose(plain, told)
+
+
+def test_correct_servers_do_not_alarm():
+    high = []
+    for seed in range(60):
+        seen = drawn(seed=seed, answers=32)
+        high.append(settled(seats(replace(seen, fitted=np.roll(seen.law.p, 1, axis=1)))).peak)
+    assert max(high) < LN(1000)
+    assert np.mean(np.array(high) > LN(20)) <= 0.1
