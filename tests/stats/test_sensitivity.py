@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.sensitivity import Growth, first_passage, growth
+from pytest_specdec.stats.sensitivity import Growth, first_passage, growth, overshoot
 
 
 @pytest.mark.parametrize(
@@ -26,19 +26,42 @@ def test_first_passage_of_a_brownian_motion(drift, variance, barrier, chance):
 def test_growth_is_three_moments_token_by_token_capped():
     paid = np.array([[1.0, -1.0], [0.0, 0.0], [9.0, 0.0]])
     truth = np.array([[0.75, 0.25], [0.5, 0.5], [0.5, 0.5]])
-    assert growth(paid, truth, cap=3.0) == Growth(drift=0.5 + 1.5, variance=0.75 + 2.25, steps=2, third=0.75 * 0.5**3 - 0.25 * 1.5**3)
+    one = growth(paid, truth, cap=3.0)
+    assert (one.drift, one.variance, one.steps, one.third) == (0.5 + 1.5, 0.75 + 2.25, 2, 0.75 * 0.5**3 - 0.25 * 1.5**3)
+    assert one.overshoot == overshoot(np.minimum(paid, 3.0)[[0, 2]], truth[[0, 2]])
 
 
-def test_a_skewed_sum_passes_a_level_at_its_mean_less_often_than_a_straight_one():
-    """A Pearson III sum of skewness 2 is an exponential one: its mean is passed with chance 1/e."""
-    straight, skewed = (first_passage(10.0, 4.0, 10.0, third) for third in (0.0, 2.0 * 8.0))
-    mirrored = straight - 0.5
-    assert skewed == pytest.approx(np.exp(-1.0) + mirrored)
-    assert first_passage(10.0, 4.0, 10.0, -2.0 * 8.0) == pytest.approx(1.0 - np.exp(-1.0) + mirrored)
+@pytest.mark.parametrize(
+    "steps, density, expected",
+    [
+        (np.linspace(-8.0, 8.0, 4001), lambda x: np.exp(-(x**2) / 2), 0.5826),
+        (np.linspace(-20.0, 20.0, 8001), lambda x: np.exp(-abs(x)), 1.0),
+        (np.linspace(0.0, 25.0, 8001), lambda x: np.exp(-x), 1.0),
+        (np.array([-1.0, 1.0]), np.ones_like, 0.5),
+    ],
+    ids=["normal", "exponential both ways", "exponential", "one up or one down"],
+)
+def test_the_overshoot_of_walks_whose_ladder_is_known(steps, density, expected):
+    """Half the mean square of a ladder step over its mean: what is left of an exponential step is exponential again."""
+    chance = density(steps)
+    assert overshoot(steps[None], (chance / chance.sum())[None]) == pytest.approx(expected, abs=0.015)
+
+
+@pytest.mark.parametrize("paid", [np.zeros((0, 2)), np.full((3, 2), 0.3)], ids=["no bets", "a certain payoff"])
+def test_what_does_not_move_overshoots_nothing(paid):
+    assert overshoot(paid, np.full(paid.shape, 0.5)) == 0.0
+
+
+def test_a_sum_skewed_to_the_right_passes_its_mean_less_often_and_levels_off_it_more_often():
+    for level, order in ((13.0, 1), (10.0, -1), (7.0, 1)):
+        left, straight, right = (first_passage(10.0, 4.0, level, third) for third in (-8.0, 0.0, 8.0))
+        assert order * (right - straight) > 0 > order * (left - straight)
 
 
 def test_so_many_times_the_tokens_are_so_many_times_the_moments():
-    assert Growth(drift=2.0, variance=4.0, steps=100, third=1.0).times(0.5) == Growth(drift=1.0, variance=2.0, steps=50, third=0.5)
+    assert Growth(drift=2.0, variance=4.0, steps=100, third=1.0, overshoot=0.3).times(0.5) == Growth(
+        drift=1.0, variance=2.0, steps=50, third=0.5, overshoot=0.3
+    )
 
 
 def test_the_length_asked_for_is_the_length_that_suffices():
@@ -53,13 +76,31 @@ def test_a_bettor_that_does_not_grow_never_settles_anything():
     assert Growth(drift=0.0, variance=0.0, steps=0).shown(1.0) == 0.0
 
 
-def test_the_formula_is_the_walk_it_stands_for():
-    """A sum of skewed payoffs, checked after every step, against the promised chance of reaching the level."""
+def test_a_motion_is_never_taken_for_steadier_than_the_formula_can_say():
+    """Beyond the cap more skewness changes nothing; a motion away from the level keeps a chance in 0..1."""
+    assert first_passage(10.0, 4.0, 8.0, 100.0) == first_passage(10.0, 4.0, 8.0, 1e6)
+    assert 0.0 <= first_passage(-5.0, 4.0, 10.0, -1e4) <= first_passage(-5.0, 4.0, 10.0, 0.0) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "p, m, tokens, margin",
+    [
+        (0.2, 0.3, 200, 0.01),
+        (0.2, 0.3, 400, 0.01),
+        (0.004, 0.016, 700, 0.02),
+        (0.004, 0.016, 2200, 0.005),
+        (0.01, 0.03, 900, 0.02),
+        (0.002, 0.03, 400, 0.01),
+        (0.002, 0.03, 700, 0.002),
+        (0.05, 0.01, 900, 0.005),
+    ],
+)
+def test_the_formula_is_the_walk_it_stands_for(p, m, tokens, margin):
+    """A sum of payoffs, looked at after every step: even ones, and ones of which a few in a thousand pay everything or cost everything."""
     random = np.random.default_rng(3)
-    p, m = 0.2, 0.3
     paid = np.log([[m / p, (1 - m) / (1 - p)]])
-    promised = growth(np.repeat(paid, 200, axis=0), np.tile([[m, 1 - m]], (200, 1)), cap=6.0).shown(6.0)
-    walks = np.where(random.random((4000, 200)) < m, paid[0, 0], paid[0, 1]).cumsum(axis=1)
-    observed = (walks.max(axis=1) >= 6.0).mean()
-    assert 0.2 < promised < 0.8
-    assert observed == pytest.approx(promised, abs=0.03)
+    promised = growth(np.repeat(paid, tokens, axis=0), np.tile([[m, 1 - m]], (tokens, 1)), cap=8.0).shown(8.0)
+    passed = [
+        (np.where(random.random((1000, tokens)) < m, paid[0, 0], paid[0, 1]).cumsum(axis=1).max(axis=1) >= 8.0).mean() for _ in range(20)
+    ]
+    assert promised == pytest.approx(np.mean(passed), abs=margin)
