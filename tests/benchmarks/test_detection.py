@@ -213,6 +213,16 @@ def test_a_target_is_met_or_missed(one, row, missed):
     assert all(word.startswith(start) for word, start in zip(words, missed, strict=True))
 
 
+def test_right_names_are_counted_over_all_runs_too():
+    """One cell of three with 18 of 20 misses its own target while 58 of 60 meet theirs; three such cells miss both."""
+    for wrong, met in ((1, True), (3, False)):
+        cells = [*(cell(150.0, right=18) for _ in range(wrong)), *(cell(150.0) for _ in range(3 - wrong))]
+        found = {target.words: target for target in targets.judged(cells, [ROW])}
+        assert not found["right family at the end of the budget, windows hidden"].met
+        overall = found["right family over all runs, windows hidden"]
+        assert (overall.met, overall.figure) == (met, f"{60 - 2 * wrong} of 60, {1 - wrong / 30:.3f} (at least 0.95)")
+
+
 def test_a_quick_run_answers_for_the_overall_ratio_and_the_promises():
     firm = [target.words for target in targets.judged([cell(150.0)], [ROW]) if not target.scarce]
     assert [words.split(",")[0] for words in firm] == ["median tokens over bound", "promised power"]
