@@ -38,7 +38,7 @@ ALPHA = alpha_of(Family.SAMPLING, 1)
 """The judge's own level for one workload under one variant."""
 FULL = Scale(positions=1024, runs=200, named=60, tokens=4096, most=16_384, farthest=65_536, alpha=ALPHA)
 QUICK = Scale(positions=192, runs=20, named=10, tokens=2048, most=2048, farthest=2048, alpha=ALPHA)
-REPEATS = {True: 2, False: 10}
+REPEATS = {True: 2, False: 30}
 MOST_TOKENS = {True: 10_000, False: 100_000}
 """Of a two-sample test."""
 QUICK_SIZES = (1024,)
@@ -138,12 +138,9 @@ def _compare(store: Store, drawn_from: dict[str, Bank], cells: Sequence[targets.
 
 
 def _compared(bank: Bank, rules: Rules, cell: targets.Cell, scale: Scale, *, quick: bool) -> dict[str, float]:
-    tokens = min(int(targets.TIMES * cell["ways"][targets.KNOWN]["median"]), MOST_TOKENS[quick])
     random = scale.random("two samples", cell["fault"], cell["kind"])
-    repeats = REPEATS[quick]
-    found = two_sample.power(bank, rules, random, tokens=tokens, repeats=repeats, k=scale.k)
-    healthy = two_sample.matches(bank, random, k=scale.k)
-    return {"tokens": tokens, "repeats": repeats, **found, "match, healthy": float(healthy < two_sample.MATCH)}
+    median = cell["ways"][targets.KNOWN]["median"]
+    return two_sample.compared(bank, rules, random, scale, median=median, most=MOST_TOKENS[quick], repeats=REPEATS[quick])
 
 
 def _sound(table: Table, kind: str, scale: Scale) -> dict[str, object]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.laws import Floats, Ints
 
-__all__ = ["Blocks", "Found", "Pairing", "agreements", "classifier", "compared", "discrepancy", "found", "level_of", "permuted"]
+__all__ = ["Blocks", "Found", "Pairing", "agreements", "classifier", "compared", "discrepancy", "found", "level_of"]
 
 SMOOTHING = 50.0
 """Added to every unit's count: rare units are noise. Of 1, 10, 50 and 300 what saw most over the faults of stats/simulation.py."""
@@ -189,11 +189,6 @@ def agreements(texts: Ints) -> Floats:
     for place in range(texts.shape[1]):
         kernel += texts[:, place, None] == texts[None, :, place]
     return kernel
-
-
-def permuted(statistics: Floats) -> float:
-    """Return the p-value of the first of ``statistics`` among all; equal ones count against it, rounding included."""
-    return float((statistics >= statistics[0] - 1e-9).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from pytest_specdec.stats.bank import zipf
 from pytest_specdec.stats.planted import Draft
 from pytest_specdec.stats.rates import limits
 from pytest_specdec.stats.simulation import FAULTS, RIGHT, emit
-from pytest_specdec.stats.two_sample import Blocks, agreements, classifier, compared, discrepancy, found, permuted
+from pytest_specdec.stats.two_sample import Blocks, agreements, classifier, compared, discrepancy, found
 
 LAW = np.array([0.4, 0.3, 0.2, 0.1])
 OTHER = LAW[::-1]
@@ -211,7 +211,3 @@ def test_a_fault_is_planted_in_the_first_server_only():
         assert all(tuple(each) in given for each in whole.units[:, 1].tolist())
         none = planted.planted(blocks, draft, 0.0, random)
         assert all(tuple(each) in given for each in none.units.reshape(4, 4).tolist())
-
-
-def test_a_p_value_counts_equals():
-    assert permuted(np.array([2.0, 1.0, 2.0, 3.0])) == 0.75
