@@ -82,6 +82,11 @@ def test_a_motion_is_never_taken_for_steadier_than_the_formula_can_say():
     assert 0.0 <= first_passage(-5.0, 4.0, 10.0, -1e4) <= first_passage(-5.0, 4.0, 10.0, 0.0) < 1e-6
 
 
+def test_what_gains_in_small_steps_only_does_not_reach_a_far_level_at_all():
+    """Its losses are rare and large: 30 deviations are beyond the most that it can gain."""
+    assert first_passage(1.0, 1.0, 30.0, -3.0) == 0.0
+
+
 @pytest.mark.parametrize(
     "p, m, tokens, margin",
     [
