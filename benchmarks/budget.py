@@ -12,8 +12,8 @@ JUDGED = (Family.SAMPLING, Family.GREEDY, Family.LOGPROBS, Family.PARAMETERS, Fa
 VARIANTS = (1, 4)
 BETS_ON = {
     "catalogue": "a named bug, from p and the draft's law q",
-    "surrogate": "the same, as if the draft were the baseline's best token",
-    "fitted": "the same, as if drafts came from between the baseline and a small model fitted to its answers",
+    "surrogate": "the same, as if the draft were the baseline's best token; q unknown, or one that it would draw",
+    "fitted": "the same, as if drafts were drawn from between the baseline and a small model of its answers",
     "generic": "wrong temperature, greedy leaks, improbable tokens",
     "order": "low or high token ids too often (reused random numbers)",
     "bonus": "something wrong at bonus slots only",
