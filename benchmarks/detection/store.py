@@ -21,6 +21,7 @@ __all__ = ["Store", "digest", "environment"]
 
 JUDGED = (
     "pytest_specdec/stats",
+    "pytest_specdec/judge/extent.py",
     "pytest_specdec/judge/naming.py",
     "pytest_specdec/judge/promise.py",
     *(f"benchmarks/detection/{name}.py" for name in ("alarms", "bounds", "cells", "faults", "grid", "promises", "two_sample")),

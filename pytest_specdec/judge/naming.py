@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.judge.extent import extent
 from pytest_specdec.stats.alternatives import CATALOGUE, GENERIC, Fault, ratio
 from pytest_specdec.stats.chances import PLAIN
 from pytest_specdec.stats.drafts import Split, overlap
@@ -186,23 +187,36 @@ def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observ
 
     A fault that is everywhere pays before any rejection as behind it. Where it loses there, beyond chance, the state is wrong. Without the
     draft's law who holds most elsewhere has guessed, and early tokens differ from late ones by more than chance: then, and where the fault
-    is one of some slots, the state has to be decisively ahead. Where windows are chances either will do: who stakes a part on the state
-    loses less than its share.
+    is one of some slots, the state has to be decisively ahead.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
     if state is None or not elsewhere:
         return max(bettors, key=held)
-    first, stands = max(elsewhere, key=held), observed.stands
-    everywhere = first.fault in EVERYWHERE and observed.q is not None
-    ahead, sure = held(state) - held(first) > DECISIVE, bool(np.isin(stands.at, (0.0, 1.0)).all())
-    if not everywhere or (ahead and not sure):
+    first = max(elsewhere, key=held)
+    ahead = held(state) - held(first) > DECISIVE
+    if observed.q is None or first.fault not in EVERYWHERE:
         return state if ahead else first
+    return state if _behind_only(state, first, observed, ahead=ahead) else first
+
+
+def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
+    """Return whether the fault that ``first`` bets on everywhere is behind rejections only, as ``state`` has it.
+
+    What is wrong with every token has an extent, if a law of its kind explains the tokens at least as well as ``first``. Otherwise the
+    state has to explain more of them, and ``first`` to be paid less where no draft was rejected; where places are chances a decisive lead
+    will do.
+    """
+    if first.fault in PREFILL_TOO:
+        found = extent(observed)
+        if found.explained > first.log_wealth:
+            return found.ends
+    stands = observed.stands
+    if ahead and not np.isin(stands.at, (0.0, 1.0)).all():
+        return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
     drafted, behind = 1.0 - _prefilled(stands), chance_of(state, observed)
-    if state.log_wealth <= first.log_wealth * (1.0 if sure else float(behind.mean())):
-        return first
-    return state if _apart(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT else first
+    return state.log_wealth > first.log_wealth and _apart(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT
 
 
 def _prefilled(stands: Chances) -> Floats:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge.naming import Acceptance, acceptance, name
-from pytest_specdec.stats.alternatives import Fault
+from pytest_specdec.stats.alternatives import Fault, blurred
 from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import Bettor, settled
-from pytest_specdec.stats.panel import chance_of, dues
-from pytest_specdec.stats.simulation import RIGHT, simulate
+from pytest_specdec.stats.panel import bettors, chance_of, dues
+from pytest_specdec.stats.simulation import RIGHT, Rules, simulate
 
 STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
 
@@ -67,15 +67,15 @@ def test_a_state_that_explains_less_of_the_tokens_is_not_named(behind, named):
     assert name(book, observed(), SEEN) == named
 
 
-@pytest.mark.parametrize("share, named", [(0.6, STATE), (0.3, TILTED)])
-def test_where_windows_are_chances_the_state_explains_its_share(share, named):
+@pytest.mark.parametrize("lead, named", [(1.0, STATE), (-1.0, TILTED)])
+def test_where_windows_are_chances_the_state_has_to_explain_more_all_the_same(lead, named):
     seen = observed()
     seen = replace(seen, places=replace(seen.places, slot=np.full(100, -1)))
     chance = chance_of(bettor(Fault.STATE, 0.0, BEHIND), seen)
     assert 0.3 < chance.mean() < 0.6
     assert not np.isin(chance, (0.0, 1.0)).all()
     first = paid(Fault.TEMPERATURE, 0.9, 0.0, chance < 0.3)
-    book = settled([first, bettor(Fault.STATE, share * first.log_wealth, BEHIND)])
+    book = settled([first, bettor(Fault.STATE, first.log_wealth + lead, BEHIND)])
     assert name(book, seen, SEEN) == named
 
 
@@ -122,6 +122,21 @@ def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefi
     seen = replace(seen, places=replace(seen.places, implied=True))
     book = settled([paid(Fault.TEMPERATURE, 0.5, prefill, FIRST), bettor(Fault.RESIDUAL, rival, "recover by argmax")])
     assert name(book, seen, None) == named
+
+
+@pytest.mark.parametrize("rules, named", [
+    (Rules(stale=blurred(1.5)), STATE),
+    (Rules(passing=blurred(1.5)), STATE),
+    (Rules(target=blurred(1.5)), TAIL),
+])  # fmt: skip
+@pytest.mark.parametrize("seed", range(5))
+def test_the_few_tokens_before_any_rejection_tell_a_wrong_state_from_a_wrong_law(rules, named, seed):
+    """Of certain drafts most are rejected, and nearly every token stands behind a rejection."""
+    bank = zipf(np.random.default_rng(1), positions=300, vocabulary=5000, atoms=20, certain=True)
+    seen = simulate(bank, rules, np.random.default_rng(seed), runs=1, answers=40, tokens=60, k=3)
+    assert seen.places.rejected_before.mean() > 0.9
+    book = settled([one for one in bettors(seen) if one.fault in {Fault.TAIL, Fault.TEMPERATURE, Fault.STATE}])
+    assert name(book, seen, SEEN) == named
 
 
 def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_decisively_ahead():
