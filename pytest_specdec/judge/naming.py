@@ -15,8 +15,9 @@ import numpy as np
 
 from pytest_specdec.judge.extent import extent
 from pytest_specdec.stats.alternatives import CATALOGUE, GENERIC, Fault, ratio
+from pytest_specdec.stats.betting import at_outcome, table, weighed
 from pytest_specdec.stats.chances import PLAIN
-from pytest_specdec.stats.drafts import Split, overlap
+from pytest_specdec.stats.drafts import Split, index_of, one_hot, overlap
 from pytest_specdec.stats.panel import RATIO_UNASKED, accepts_unasked, chance_of, dues
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ REPEATING = {one.name for one in CATALOGUE if one.repeats}
 PREFILL_TOO = {Fault.TEMPERATURE, Fault.TAIL}
 """What is wrong with every token, one for which nothing was drafted included."""
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
+OUT_OF_PLACE = "bonus out of place"
 DECISIVE = log(8.0)
 """By how much one bettor must be ahead of another that is the likelier a priori."""
 SHORT = 2.0
@@ -167,7 +169,7 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
         if not allowed and seen.repeats:
             return Fault.RESIDUAL.value
         first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
-    found = _tempered(first, book, observed)
+    found = _repeated(_tempered(first, book, observed), book, observed)
     told = bool(observed.places.known.any()) and not observed.places.implied
     return _called(found) if told or found.fault not in AT_A_STEP else _untold(found)
 
@@ -265,6 +267,28 @@ def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
         return bettor
     other = max((one for one in book.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
     return other if other.log_wealth > DECISIVE else bettor
+
+
+def _repeated(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
+    """Return the bettor on a token out of place for another on the bonus, where the token before once more is a likelier bonus.
+
+    Of a token before that is not told nothing is expected; where it lies in the tail, the tail stands for it.
+    """
+    if bettor.fault is not Fault.BONUS:
+        return bettor
+    law, before = observed.law, _before(observed)
+    again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), law.p.shape[1]), law.p)
+    paid = weighed(at_outcome(table(law, again), law), observed.stands.bonus)
+    found = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
+    return found if float(paid.sum()) > bettor.log_wealth else bettor
+
+
+def _before(observed: Observed) -> Ints:
+    """Return the token id before each, [N], -1 where it is not told."""
+    if observed.previous is not None:
+        return observed.previous
+    ids = np.column_stack([observed.ids, np.full(observed.tokens, -1)])
+    return np.concatenate([[-1], np.take_along_axis(ids, observed.law.outcome[:, None], axis=1)[:-1, 0]])
 
 
 def _called(bettor: Bettor) -> str:

@@ -139,6 +139,19 @@ def test_the_few_tokens_before_any_rejection_tell_a_wrong_state_from_a_wrong_law
     assert name(book, seen, SEEN) == named
 
 
+def test_a_bonus_that_is_the_token_before_once_more_is_out_of_place():
+    """The token before is often a common one, so the bonus is not always improbable: another law at the bonus may be paid more."""
+    bank = zipf(np.random.default_rng(1), positions=300, vocabulary=64, atoms=20, certain=True)
+    seen = simulate(bank, Rules(stutters=True), np.random.default_rng(2), runs=1, answers=60, tokens=40, k=3)
+    out, other = bettor(Fault.BONUS, 5.0, "bonus out of place"), bettor(Fault.BONUS, 40.0, "greedy bonus")
+    book = settled([replace(one, log_payoffs=np.full(seen.tokens, wealth / seen.tokens)) for one, wealth in ((out, 5.0), (other, 40.0))])
+    assert name(book, seen, None) == "bonus out of place"
+    told = replace(seen, previous=np.full(seen.tokens, -1))
+    assert name(book, told, None) == "greedy bonus", "of a token before that is not told nothing is expected"
+    right = simulate(bank, RIGHT, np.random.default_rng(2), runs=1, answers=60, tokens=40, k=3)
+    assert name(book, right, None) == "greedy bonus"
+
+
 def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_decisively_ahead():
     for lead, named in ((1.0, "greedy bonus"), (3.0, STATE)):
         book = settled([bettor(Fault.BONUS, 50.0, "greedy bonus"), bettor(Fault.STATE, 50.0 + lead)])
