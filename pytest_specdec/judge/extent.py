@@ -18,7 +18,7 @@ from pytest_specdec.stats.chances import PLAIN
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Floats, Law
-    from pytest_specdec.stats.panel import Observed
+    from pytest_specdec.stats.observed import Observed
 
 __all__ = ["Extent", "extent"]
 
