@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.stats.alternatives import verified
 from pytest_specdec.stats.drafts import Split, merged
-from pytest_specdec.stats.simulation import moved, observe, trace_of
+from pytest_specdec.stats.simulation import accepts, moved, observe, trace_of
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.bank import Bank
@@ -53,7 +53,7 @@ def laws(bank: Bank, rules: Rules, *, k: int, tokens: int) -> Laws:
     """Return the laws under ``rules``, which must not depend on what was emitted before, in answers of so many tokens."""
     p = bank.unasked if rules.forgets == "everywhere" else rules.target(bank.p, bank.q)
     split = Split.of(p, bank.q)
-    accept = rules.accept(split.p, split.q)
+    accept = accepts(bank, np.arange(len(bank)), rules, split)
     after = Split.of(bank.unasked, bank.q).p if rules.forgets == "bonus" else rules.bonus(split.p, split.q)
     accepted = float((split.q * accept).sum(axis=1).mean())
     return Laws(

@@ -157,7 +157,7 @@ ALL = (
     Planted(name="temperature 0.7 ignored at the bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=COOLED),
     Planted(
         name="ratio on logits without the temperature 0.7",
-        rules=Rules(accept=lambda p, q: ratio(tilted(0.7)(p, p), tilted(0.7)(q, q))),
+        rules=Rules(forgets="ratio"),
         family=Fault.RULE,
         rule=(RATIO_UNASKED,),
         asked=COOLED,

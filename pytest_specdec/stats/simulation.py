@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Shape
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
-__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "Trace", "emit", "moved", "observe", "simulate", "trace_of", "zipf"]
+__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "Trace", "accepts", "emit", "moved", "observe", "simulate", "trace_of", "zipf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class Rules:
     """What the target's law has become once a draft was rejected in the answer."""
     passing: Shape = the_target
     """What it has become in the verify step behind a rejection."""
-    forgets: Literal["", "bonus", "everywhere"] = ""
-    """Where the server does nothing of what is asked of the law."""
+    forgets: Literal["", "ratio", "bonus", "everywhere"] = ""
+    """Where the server does nothing of what is asked of the laws: ``ratio`` is the acceptance of drafts that are drawn as asked."""
     bonus_ids_off_by: int = 0
     """What is added to the id of a bonus token; an id that no atom has lies in the tail."""
     stutters: bool = False
@@ -243,13 +243,21 @@ def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.G
         random,
         rules.reuses,
         q=q,
-        accept=rules.accept(p, q),
+        accept=accepts(bank, at, rules, Split(p=p, q=q)),
         otherwise=law,
         verify=verify,
         order=id_order(bank.ids[at]),
         shared=now.uniform,
     )
     return _Emitted(token=found.token, accepted=found.accepted, verify=verify, bonus=bonus)
+
+
+def accepts(bank: Bank, at: Ints, rules: Rules, split: Split) -> Floats:
+    """Return the acceptance probabilities [M, K+2] under ``rules`` of drafts from ``split.q`` at positions ``at`` [M]."""
+    if rules.forgets != "ratio":
+        return rules.accept(split.p, split.q)
+    raw = Split.of(bank.unasked[at], bank.unasked_q[at])
+    return rules.accept(raw.p, raw.q)
 
 
 def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.alternatives import CATALOGUE
+from pytest_specdec.stats.alternatives import CATALOGUE, ratio, residual, verified
+from pytest_specdec.stats.bank import Asked, asking
 from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.drafts import Split, merged
 from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
+from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, simulate, zipf
 
 ONE = zipf(np.random.default_rng(2), positions=1, vocabulary=64, atoms=5)
 
@@ -35,6 +37,16 @@ def test_a_planted_fault_emits_the_law_of_its_catalogue_entry(name):
     observed = simulate(ONE, FAULTS[name], np.random.default_rng(1), runs=1, answers=800, tokens=32, k=3)
     seen, error = frequencies(observed, observed.places.draft_slot)
     assert seen == pytest.approx(one.law(ONE.p, ONE.q)[0], abs=error)
+
+
+def test_a_ratio_taken_before_the_temperature_accepts_by_raw_laws_what_is_drawn_and_recovered_as_asked():
+    bank = asking(ONE, Asked(temperature=0.5))
+    observed = simulate(bank, Rules(forgets="ratio"), np.random.default_rng(1), runs=1, answers=800, tokens=32, k=3)
+    split, raw = Split.of(bank.p, bank.q), Split.of(bank.unasked, bank.unasked_q)
+    law = merged(verified(split.q, ratio(raw.p, raw.q), residual(split.p, split.q)))[0]
+    seen, error = frequencies(observed, observed.places.draft_slot)
+    assert seen == pytest.approx(law, abs=error)
+    assert np.abs(bank.p[0] - law).max() > 2 * error
 
 
 def test_windows_follow_the_shape_of_speculation():
