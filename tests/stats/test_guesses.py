@@ -7,7 +7,7 @@ import pytest
 
 from pytest_specdec.stats.alternatives import CATALOGUE
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.drafts import one_hot
+from pytest_specdec.stats.drafts import hidden_bonus, one_hot
 from pytest_specdec.stats.fitted import SHARES, between
 from pytest_specdec.stats.guesses import DRAWN, FITTED, SURROGATE, learners, of_a_fitted_law, surrogate
 from pytest_specdec.stats.panel import bettors
@@ -56,6 +56,17 @@ def test_a_draft_that_nobody_knows_is_one_that_the_baseline_would_draw():
         for one in with_every_outcome(seen, at)
     ]
     assert np.exp(paid) == pytest.approx(0.05 + 0.95 * m / p)
+
+
+def test_where_windows_are_hidden_the_guess_says_how_often_a_draft_stands_there():
+    told, hidden = drawn(), drawn(windows=False)
+    here, p = told.places.draft_slot, told.law.p
+    paid = [{one.name: np.exp(one.log_payoffs[here]) for one in surrogate(seen, seen.stands)} for seen in (told, hidden)]
+    everywhere = np.ones(told.tokens, dtype=bool)
+    for words, beta in ((DRAWN, (p**2).sum(axis=1)), (SURROGATE, p[:, :-1].max(axis=1))):
+        known, guessed = (each["resample from p" + words] for each in paid)
+        share = 1.0 - hidden_bonus(beta, told.k, everywhere)[here]
+        assert guessed == pytest.approx(1.0 + share * (known - 1.0))
 
 
 def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
