@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.dependence import copies, ends, fresh, repeats
+from pytest_specdec.judge.dependence import SEED_AGAIN, copies, ends, fresh, repeats
 from pytest_specdec.judge.drafting import drafting
-from pytest_specdec.judge.fitting import fitted
+from pytest_specdec.judge.fitting import fitted, told
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.stats import adjustments
 from pytest_specdec.stats.asked import Asked, asked
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Floats, Ints, Raw
 
 __all__ = ["Gathered", "gather"]
+
+
+COLDEST = 0.01
+"""Temperature below which laws overflow; vLLM takes lower ones for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,9 +75,9 @@ def gather(captured: Captured, *, lean: float = 0.0) -> Gathered:
     draft = drafting(captured)
     skipped: dict[str, int] = {}
     parts: list[_Part] = []
-    for answer in captured.speculative.answers:
+    for answer, own in zip(captured.speculative.answers, fresh(captured, captured.speculative.answers), strict=True):
         wish = bodies.get(answer.request_id, Asked())
-        reason = "not answered 200" if not answer.ok else wish.unmodelled or ("" if _emitted(answer) else "no token emitted")
+        reason = _reason(answer, wish) or ("" if own else SEED_AGAIN)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
@@ -98,6 +102,15 @@ def gather(captured: Captured, *, lean: float = 0.0) -> Gathered:
     )
 
 
+def _reason(answer: Answer, wish: Asked) -> str:
+    """Say why an answer is left out; empty where it is judged."""
+    if not answer.ok:
+        return "not answered 200"
+    if not wish.unmodelled and wish.temperature < COLDEST:
+        return f"temperature below {COLDEST:g}, which servers round"
+    return wish.unmodelled or ("" if _emitted(answer) else "no token emitted")
+
+
 def _emitted(answer: Answer) -> bool:
     said = answer.usage is not None and answer.usage.completion_tokens > 0
     return bool(answer.choice.token_ids or answer.choice.text or said)
@@ -114,6 +127,8 @@ def _broken(answer: Answer, score: Score | None, wish: Asked) -> str:
         return f"the baseline's scores of {answer.request_id} are missing"
     if tuple(position.token_id for position in score.positions) != ids:
         return f"the baseline scored {len(score.positions)} tokens of {answer.request_id} that are not the {len(ids)} emitted"
+    if not all(told(position) for position in score.positions):
+        return f"the baseline's scores of {answer.request_id} list no probabilities for one of its tokens"
     return ""
 
 
@@ -147,7 +162,6 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         fitted=fitted(captured, answers, law_of.ids, law, processing.temperature) if view is None else None,
         previous=_previous(answers),
         contexts=_contexts(answers),
-        fresh=np.repeat(fresh(captured, answers), [len(part.positions) for part in parts]),
         vocabulary=vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),

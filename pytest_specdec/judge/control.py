@@ -59,6 +59,8 @@ def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], lean
         return []
     others = bettors(control)
     needed = least_score(settled(others).peak)
+    # Who never bet on the control, as on slots that it does not tell, has nothing to say of it.
+    others = tuple(one for one in others if one.log_payoffs.any())
     pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
     return [
         Compared(

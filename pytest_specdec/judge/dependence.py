@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.duplicates import Repeats
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
 
-__all__ = ["copies", "ends", "fresh", "law_of", "repeats"]
+__all__ = ["SEED_AGAIN", "copies", "ends", "fresh", "law_of", "repeats"]
 
+SEED_AGAIN = "its seed was asked for before"
+"""Why an answer is no draw of its own."""
 _UNSAID = {"seed", "logprobs", "top_logprobs"}
 """Fields in which two requests may differ and still ask for draws from one law."""
 
@@ -56,8 +58,18 @@ def repeats(captured: Captured, answers: Sequence[Answer], law: Law) -> Repeats:
 
 
 def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
-    """Return which answers are draws of their own, [answers]: not those to a request that comes again with its seed."""
-    return np.array([prompt != answer.key for prompt, answer in zip(_prompts(captured, answers), answers, strict=True)], dtype=np.bool_)
+    """Return which answers are draws of their own, [answers]: not those to a seed that an earlier answer was drawn with.
+
+    A generator of the request's own gives the same noise to all that is asked with one seed, whatever the prompt, the limit or the pass.
+    """
+    asked = {request.id: request.body.get("seed") for request in captured.workload.requests}
+    seen: set[object] = set()
+    own = []
+    for answer in answers:
+        seed = asked.get(answer.request_id) if answer.ok else None
+        own.append(seed is None or seed not in seen)
+        seen.add(seed)
+    return np.array(own, dtype=np.bool_)
 
 
 def _tokens(answers: Sequence[Answer]) -> list[tuple[int, ...]]:

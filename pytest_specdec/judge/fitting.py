@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.score import Position
     from pytest_specdec.stats.laws import Floats, Ints, Law
 
-__all__ = ["fitted"]
+__all__ = ["fitted", "told"]
+
+TINY = 1e-300
 
 
 def fitted(captured: Captured, answers: Sequence[Answer], ids: Ints, law_of: Law, temperature: Floats) -> Floats:
@@ -29,30 +33,37 @@ def fitted(captured: Captured, answers: Sequence[Answer], ids: Ints, law_of: Law
     """
     vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0) or WIDEST_VOCABULARY
     turns = {answer.key: turn for turn, answer in enumerate(answers)}
-    judged = Scored(ids=ids, p=law_of.unasked, before=_before(answers), turn=_turns(answers, turns))
+    judged = Scored(ids=ids, p=law_of.unasked, before=_before(answers), turn=_repeated(range(len(answers)), answers))
     arms = {one.arm: one.answers for one in (captured.baseline, captured.control) if one is not None and one.arm != captured.arm}
-    told = [_scored(captured, arm, [one for one in said if one.key in turns], turns) for arm, said in arms.items()]
-    found = law(judged, [judged, *(one for one in told if one is not None)], vocabulary)
-    tempered = found ** (1.0 / temperature)[:, None]
+    others = [_scored(captured, arm, [one for one in said if one.key in turns], turns) for arm, said in arms.items()]
+    found = law(judged, [judged, *(one for one in others if one is not None)], vocabulary)
+    logits = np.log(np.maximum(found, TINY)) / temperature[:, None]
+    tempered = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(tempered / tempered.sum(axis=1, keepdims=True))
+
+
+def told(position: Position) -> bool:
+    """Whether a score tells anything of the law at its token, in numbers."""
+    return bool(position.atom_logprobs) and max(position.atom_logprobs) > -inf and not any(map(isnan, position.atom_logprobs))
 
 
 def _scored(captured: Captured, arm: str, answers: Sequence[Answer], turns: Mapping[tuple[str, int], int]) -> Scored | None:
     """Return the tokens of ``arm`` that were scored; None where none were."""
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
-    whole = [
-        answer
-        for answer in answers
-        if answer.ok and answer.choice.token_ids and tuple(one.token_id for one in scores.get(answer.key, ())) == answer.choice.token_ids
-    ]
+    whole = [answer for answer in answers if answer.choice.token_ids and _scores(scores.get(answer.key, ()), answer)]
     if not whole:
         return None
     known = raw([position for answer in whole for position in scores[answer.key]], captured.workload.atoms)
-    return Scored(ids=known.ids, p=unasked(known), before=_before(whole), turn=_turns(whole, turns))
+    return Scored(ids=known.ids, p=unasked(known), before=_before(whole), turn=_repeated([turns[one.key] for one in whole], whole))
 
 
-def _turns(answers: Sequence[Answer], turns: Mapping[tuple[str, int], int]) -> Ints:
-    return np.repeat([turns[one.key] for one in answers], [len(one.choice.token_ids) for one in answers]).astype(np.int64)
+def _scores(positions: Sequence[Position], answer: Answer) -> bool:
+    """Whether ``positions`` are the tokens of ``answer``, each with numbers."""
+    return answer.ok and tuple(one.token_id for one in positions) == answer.choice.token_ids and all(map(told, positions))
+
+
+def _repeated(turns: Sequence[int], answers: Sequence[Answer]) -> Ints:
+    return np.repeat(turns, [len(one.choice.token_ids) for one in answers]).astype(np.int64)
 
 
 def _before(answers: Sequence[Answer]) -> Ints:

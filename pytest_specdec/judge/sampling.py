@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_specdec.judge import blackbox
 from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.conditionals import gather
@@ -87,6 +89,8 @@ def _tried(captured: Captured, gathered: Gathered) -> Verdict:
         headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
     hearing = _hearing(captured, gathered, gathered.observed)
+    if not np.isfinite(hearing.book.log_wealth).all():
+        return say(captured, Outcome.INVALID, "the evidence is no number: a score or a request has led the judge's arithmetic astray")
     if gathered.calibration is not None and not gathered.calibration.valid:
         return _noisy(captured, gathered, gathered.observed, hearing.book)
     known = gathered.calibration

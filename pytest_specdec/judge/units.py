@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.dependence import fresh, law_of
+from pytest_specdec.judge.dependence import SEED_AGAIN, fresh, law_of
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.stats.two_sample import Blocks
@@ -54,7 +54,7 @@ def cut(captured: Captured) -> Cut:
     """Return the requests that every arm answered, as blocks: the judged arm, the baseline, and the control where its draws are its own.
 
     With a seed that is honoured the control says what the baseline said, so that it is no second draw; without a survey's word on seeds
-    it is taken to be none. A seed asked for again with one prompt is no second draw either, and at temperature 0 nothing is drawn.
+    it is taken to be none. A seed asked for again is no second draw either, and at temperature 0 nothing is drawn.
     """
     skipped: dict[str, int] = defaultdict(int)
     bodies = {request.id: request for request in captured.workload.requests}
@@ -65,7 +65,7 @@ def cut(captured: Captured) -> Cut:
     for answer, own in zip(mine, fresh(captured, mine), strict=True):
         request = bodies[answer.request_id]
         block = tuple(arm[answer.key] for arm in arms if answer.key in arm)
-        reason = _reason(request.body, block, len(arms)) or ("" if own else "its prompt was asked with this seed before")
+        reason = _reason(request.body, block, len(arms)) or ("" if own else SEED_AGAIN)
         if reason:
             skipped[reason] += 1
             continue

@@ -227,7 +227,7 @@ def test_what_is_left_out_is_counted():
     assert len(taken.blocks) == 37
     assert taken.skipped == ("3 requests not judged: not answered 200 by every arm",)
     assert units.cut(unscored(answers=20, prompts=4, body={"seed": 7})).skipped == (
-        "16 requests not judged: its prompt was asked with this seed before",
+        "19 requests not judged: its seed was asked for before",
     )
     nothing = sampling.judge(unscored(answers=5, body={"temperature": 0}))
     assert nothing.outcome is Outcome.INCONCLUSIVE

@@ -89,3 +89,20 @@ def test_a_cold_request_has_a_cold_draft():
     cold = law(replace(one, workload=replace(one.workload, requests=requests)))
     squared = law(one) ** 2
     assert cold == pytest.approx(squared / squared.sum(axis=1, keepdims=True))
+
+
+def test_scores_without_numbers_tell_nothing():
+    one = head()
+    spoilt = []
+    for score in one.scores["baseline"]:
+        first = replace(score.positions[0], atom_logprobs=(float("nan"), *score.positions[0].atom_logprobs[1:]))
+        spoilt.append(replace(score, positions=(first, *score.positions[1:])))
+    found = law(replace(one, scores={**one.scores, "baseline": tuple(spoilt)}))
+    assert found == pytest.approx(law(replace(one, scores={one.arm: one.scores[one.arm]})))
+
+
+def test_the_coldest_request_that_is_judged_has_a_law():
+    requests = tuple(replace(request, body={**request.body, "temperature": 0.01}) for request in head().workload.requests)
+    one = replace(head(), workload=replace(head().workload, requests=requests))
+    assert np.isfinite(law(one)).all()
+    assert law(one).sum(axis=1) == pytest.approx(1.0)

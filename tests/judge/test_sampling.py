@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import sampling
+from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.model.answer import Answer, Choice, Usage
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import panel
 from tests.judge import toy_speculation as toy
 
 STALE = "state after a rejected draft (KV cache not rolled back)"
@@ -295,3 +297,54 @@ def test_heads_are_said_to_be_unknown():
 def test_judging_twice_says_the_same():
     one = toy.captured("model", "leak")
     assert sampling.judge(one) == sampling.judge(one)
+
+
+def with_bodies(one, change):
+    """The same, the body of the i-th request changed by ``change(i)``."""
+    requests = tuple(replace(request, body={**request.body, **change(i)}) for i, request in enumerate(one.workload.requests))
+    return replace(one, workload=replace(one.workload, requests=requests))
+
+
+def test_an_answer_to_a_seed_that_was_asked_for_before_is_no_draw_of_its_own():
+    """A correct server that honours seeds repeats itself, and every bettor would be paid twice for one stroke of luck."""
+    one = with_bodies(toy.captured("head", answers=6), lambda i: {"seed": (0, 1, 0, 2, 1, None)[i], "max_tokens": 64 - i})
+    found = gather(one)
+    assert found.skipped == ("2 requests not judged: its seed was asked for before",)
+    assert found.answers == 4
+    twice = replace(one, speculative=replace(one.speculative, answers=one.speculative.answers[:2] * 2))
+    assert gather(twice).answers == 2
+    assert gather(with_bodies(one, lambda _: {"seed": None})).answers == 6
+    first = replace(one.speculative.answers[0], status=500, choices=())
+    unanswered = replace(one, speculative=replace(one.speculative, answers=(first, *one.speculative.answers[1:])))
+    assert gather(unanswered).answers == 4
+
+
+def test_a_position_without_probabilities_invalidates_the_set_up_and_does_not_deafen_the_judge():
+    one = toy.captured("head", "accept-all")
+    mine = one.scores["v"]
+    for bad in ({"atom_ids": (), "atom_logprobs": ()}, {"atom_logprobs": (float("nan"), *mine[3].positions[5].atom_logprobs[1:])}):
+        positions = (*mine[3].positions[:5], replace(mine[3].positions[5], **bad), *mine[3].positions[6:])
+        spoilt = (*mine[:3], replace(mine[3], positions=positions), *mine[4:])
+        verdict = sampling.judge(replace(one, scores={**one.scores, "v": spoilt}))
+        assert verdict.outcome is Outcome.INVALID
+        assert verdict.headline == "the baseline's scores of r003 list no probabilities for one of its tokens"
+
+
+def test_a_temperature_at_which_laws_overflow_is_left_out_and_the_rest_judged():
+    one = toy.captured("head", "accept-all")
+    assert sampling.judge(one).outcome is Outcome.FAIL
+    cold = with_bodies(one, lambda i: {"temperature": 0.002} if i == 0 else {})
+    verdict = sampling.judge(cold)
+    assert verdict.outcome is Outcome.FAIL
+    assert "1 requests not judged: temperature below 0.01, which servers round" in verdict.evidence
+
+
+def test_evidence_that_is_no_number_is_invalid(monkeypatch):
+    def astray(observed):
+        first, *others = panel.bettors(observed)
+        return (replace(first, log_payoffs=first.log_payoffs * float("nan")), *others)
+
+    monkeypatch.setattr(sampling, "bettors", astray)
+    verdict = sampling.judge(toy.captured("model", "accept-all"))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline.startswith("the evidence is no number")

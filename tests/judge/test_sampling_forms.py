@@ -329,3 +329,17 @@ def test_answers_that_end_too_soon_are_named():
         scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in theirs)},
     )
     assert sampling.judge(right).outcome is Outcome.PASS
+
+
+def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
+    one = with_control(toy.captured("head"), noise=0.0)
+    observed = gather(one).observed
+    found = {
+        seat.name: control.leaning(one, observed, seat, lean=0.0)
+        for seat in bettors(observed)
+        if seat.name in ("greedy bonus", "learned boldly", "learned boldly at the bonus")
+    }
+    assert found["greedy bonus"] is None
+    at_the_bonus = found["learned boldly at the bonus"]
+    assert at_the_bonus.found.theirs != 0.0
+    assert at_the_bonus.found.theirs == found["learned boldly"].found.theirs
