@@ -95,7 +95,7 @@ def test_scores_without_numbers_tell_nothing():
     one = head()
     spoilt = []
     for score in one.scores["baseline"]:
-        first = replace(score.positions[0], atom_logprobs=(float("nan"), *score.positions[0].atom_logprobs[1:]))
+        first = replace(score.positions[0], atom_logprobs=(*score.positions[0].atom_logprobs[:-1], float("nan")))
         spoilt.append(replace(score, positions=(first, *score.positions[1:])))
     found = law(replace(one, scores={**one.scores, "baseline": tuple(spoilt)}))
     assert found == pytest.approx(law(replace(one, scores={one.arm: one.scores[one.arm]})))

@@ -322,7 +322,7 @@ def test_an_answer_to_a_seed_that_was_asked_for_before_is_no_draw_of_its_own():
 def test_a_position_without_probabilities_invalidates_the_set_up_and_does_not_deafen_the_judge():
     one = toy.captured("head", "accept-all")
     mine = one.scores["v"]
-    for bad in ({"atom_ids": (), "atom_logprobs": ()}, {"atom_logprobs": (float("nan"), *mine[3].positions[5].atom_logprobs[1:])}):
+    for bad in ({"atom_ids": (), "atom_logprobs": ()}, {"atom_logprobs": (*mine[3].positions[5].atom_logprobs[:-1], float("nan"))}):
         positions = (*mine[3].positions[:5], replace(mine[3].positions[5], **bad), *mine[3].positions[6:])
         spoilt = (*mine[:3], replace(mine[3], positions=positions), *mine[4:])
         verdict = sampling.judge(replace(one, scores={**one.scores, "v": spoilt}))
