@@ -96,7 +96,7 @@ class Table:
     """Texts that stand for the answers of all arms, one turn a token."""
 
 
-FULL = Scale(texts=64, runs=24, most=16_384, healthy=170)
+FULL = Scale(texts=64, runs=24, most=16_384, healthy=100)
 QUICK = Scale(texts=24, runs=4, most=4096, healthy=4, brief=2048)
 
 
