@@ -247,7 +247,7 @@ def twice(one, *, copied, seeds=True):
         other = half + index
         answers[other] = replace(answers[other if not copied else index], request_id=answers[other].request_id)
         body = {**requests[index].body, "prompt": f"prompt {index}"}
-        for place, seed in ((index, 1), (other, 2 if seeds else 1)):
+        for place, seed in ((index, 2 * index), (other, 2 * index + seeds)):
             requests[place] = Request(id=requests[place].id, route=Route.COMPLETIONS, body={**body, "seed": seed})
     return replace(
         one,
