@@ -141,8 +141,7 @@ def _places(answer: Answer, draft: Drafting) -> Places:
 
 
 def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float, lean: float) -> Observed:
-    vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0)
-    law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms, vocabulary)
+    law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms, captured.vocabulary)
     processing = _processing(parts, law_of.ids)
     upright = processing.leaning(lean) if lean else processing
     law = requested(law_of, upright, noise)
@@ -162,7 +161,7 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         fitted=fitted(captured, answers, law_of.ids, law, processing.temperature) if view is None else None,
         previous=_previous(answers),
         contexts=_contexts(answers),
-        vocabulary=vocabulary,
+        vocabulary=captured.vocabulary,
         ends=ends(captured, law_of.ids),
         copies=copies(captured, answers, law, law_of.ids),
         mishandled=_mishandled(law_of, upright),

@@ -31,12 +31,11 @@ def fitted(captured: Captured, answers: Sequence[Answer], ids: Ints, law_of: Law
     ``ids`` [N, K] are the atoms of ``law_of``. It is told by the baseline's, the control's and the judged arm's own answers to requests
     that were judged before.
     """
-    vocabulary = max((known.vocabulary for known in captured.capabilities.values()), default=0) or WIDEST_VOCABULARY
     turns = {answer.key: turn for turn, answer in enumerate(answers)}
     judged = Scored(ids=ids, p=law_of.unasked, before=_before(answers), turn=_repeated(range(len(answers)), answers))
     arms = {one.arm: one.answers for one in (captured.baseline, captured.control) if one is not None and one.arm != captured.arm}
     others = [_scored(captured, arm, [one for one in said if one.key in turns], turns) for arm, said in arms.items()]
-    found = law(judged, [judged, *(one for one in others if one is not None)], vocabulary)
+    found = law(judged, [judged, *(one for one in others if one is not None)], captured.vocabulary or WIDEST_VOCABULARY)
     logits = np.log(np.maximum(found, TINY)) / temperature[:, None]
     tempered = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(tempered / tempered.sum(axis=1, keepdims=True))

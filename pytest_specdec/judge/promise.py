@@ -67,6 +67,22 @@ class Promise:
         """Sampled tokens like these that would settle it; None when no number would."""
         return ceil(self.tokens * self.length) if isfinite(self.length) else None
 
+    @property
+    def would_have_shown(self) -> tuple[str, ...]:
+        """A line for each fault of the catalogue and each wrong temperature."""
+        faults = {**self.faults, **{f"temperature {1 / power:.3g} times the asked": chance for power, chance in self.tilts.items()}}
+        return tuple(f"would have shown with probability {chance:.3f}: {words}" for words, chance in faults.items())
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """What a report keeps of it, by name."""
+        smallest = self.smallest_leak
+        return {
+            "promised_probability": CONFIDENCE,
+            **({} if smallest is None else {"smallest_leak_ruled_out": smallest}),
+            **({"leak_20_percent_shown": self.leaks[0.2]} if self.leaks else {}),
+        }
+
     def __str__(self) -> str:
         over = f"over {self.tokens:,} sampled tokens"
         if not self.leaks:

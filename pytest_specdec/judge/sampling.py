@@ -18,9 +18,10 @@ from pytest_specdec.judge import blackbox
 from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.judge.control import compared, leaning
+from pytest_specdec.judge.dependence import SEED_AGAIN
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.naming import acceptance, name
-from pytest_specdec.judge.promise import CONFIDENCE, promise
+from pytest_specdec.judge.promise import promise
 from pytest_specdec.judge.refusal import refusal
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.conditionals import Gathered
     from pytest_specdec.judge.naming import Acceptance
-    from pytest_specdec.judge.promise import Promise
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.stats.betting import Book
@@ -90,7 +90,7 @@ def _tried(captured: Captured, gathered: Gathered) -> Verdict:
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
     hearing = _hearing(captured, gathered, gathered.observed)
     if not np.isfinite(hearing.book.log_wealth).all():
-        return say(captured, Outcome.INVALID, "the evidence is no number: a score or a request has led the judge's arithmetic astray")
+        return _astray(captured, hearing.book)
     if gathered.calibration is not None and not gathered.calibration.valid:
         return _noisy(captured, gathered, gathered.observed, hearing.book)
     known = gathered.calibration
@@ -120,6 +120,21 @@ def _concluded(captured: Captured, hearing: _Hearing, lean: float) -> Verdict:
     if hearing.alarm is None:
         return speculating(captured) or _cleared(captured, hearing)
     return _leaning(captured, hearing, lean) or _failed(captured, hearing)
+
+
+def _astray(captured: Captured, book: Book) -> Verdict:
+    """Return INVALID where a payoff is no number: that would never alarm again."""
+    at = int(np.flatnonzero(~np.isfinite(book.log_wealth))[0])
+    names = [bettor.name for bettor in book.bettors if not np.isfinite(bettor.log_payoffs[at])]
+    return say(
+        captured,
+        Outcome.INVALID,
+        f"the evidence is no number from token {at + 1:,} of the judged ones on",
+        short=(
+            f"found        a payoff that is no number, of {names[0] if names else 'the whole panel'!r}; expected finite ones",
+            "remedy       look at the log-probabilities and the request of that token, in scores/ and transcripts/; report it with the run",
+        ),
+    )
 
 
 def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Book) -> Verdict:
@@ -193,8 +208,8 @@ def _failed(captured: Captured, hearing: _Hearing) -> Verdict:
 
 def _cleared(captured: Captured, hearing: _Hearing) -> Verdict:
     made = promise(hearing.observed, hearing.book, -log(captured.alpha), hearing.gathered.draft_law)
-    figures = {**_figures(hearing), **_promised(made)}
-    evidence = (*_evidence(hearing), *_would_have_shown(made))
+    figures = {**_figures(hearing), **made.figures}
+    evidence = (*_evidence(hearing), *made.would_have_shown)
     if made.enough:
         return say(
             captured,
@@ -213,12 +228,18 @@ def _cleared(captured: Captured, hearing: _Hearing) -> Verdict:
         f"too little to tell: {informative}, in which not even a gross fault would have shown",
         short=(f"sensitivity  {made}",),
         evidence=evidence,
-        settle="these answers have no choice in them: ask for open text"
-        if needed is None
-        else f"about {needed:,} sampled tokens like these",
+        settle=_settling(needed, hearing.gathered),
         cell=_cell(hearing.book),
         figures=figures,
     )
+
+
+def _settling(needed: int | None, gathered: Gathered) -> str:
+    """Say what would settle it; more requests with seeds that come again would not."""
+    if needed is None:
+        return "these answers have no choice in them: ask for open text"
+    again = any(line.endswith(SEED_AGAIN) for line in gathered.skipped)
+    return f"about {needed:,} sampled tokens like these" + (", each request with a seed of its own" if again else "")
 
 
 def _evidence(hearing: _Hearing) -> tuple[str, ...]:
@@ -244,11 +265,6 @@ def _windows(observed: Observed) -> str:
     return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both laws"
 
 
-def _would_have_shown(made: Promise) -> tuple[str, ...]:
-    faults = {**made.faults, **{f"temperature {1 / power:.3g} times the asked": chance for power, chance in made.tilts.items()}}
-    return tuple(f"would have shown with probability {chance:.3f}: {words}" for words, chance in faults.items())
-
-
 def _figures(hearing: _Hearing) -> Mapping[str, float]:
     figures = {
         "tokens": hearing.observed.tokens,
@@ -265,15 +281,6 @@ def _figures(hearing: _Hearing) -> Mapping[str, float]:
             "acceptance_expected": hearing.seen.expected,
         }
     return figures
-
-
-def _promised(made: Promise) -> Mapping[str, float]:
-    smallest = made.smallest_leak
-    return {
-        "promised_probability": CONFIDENCE,
-        **({} if smallest is None else {"smallest_leak_ruled_out": smallest}),
-        **({"leak_20_percent_shown": made.leaks[0.2]} if made.leaks else {}),
-    }
 
 
 def _odds(log_wealth: float) -> str:

@@ -93,6 +93,11 @@ class Captured:
         return replace(self, speculative=self.control, is_control=True)
 
     @property
+    def vocabulary(self) -> int:
+        """Tokens in the vocabulary, by any arm's word; 0 where unknown."""
+        return max((known.vocabulary for known in self.capabilities.values()), default=0)
+
+    @property
     def arm(self) -> str:
         """The arm under judgement: the key of its scores."""
         return self.speculative.arm

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,7 @@ def of_a_fitted_law(observed: Observed, stands: Chances) -> Iterator[Bettor]:
         return
     for share in fitted.SHARES:
         q = fitted.between(observed.law.p, observed.fitted, share)
-        staked = observed.own * _guessed(observed, stands, overlap(observed.law.p, q))
+        staked = _guessed(observed, stands, overlap(observed.law.p, q))
         yield from _catalogue(observed, f"{FITTED}, {share:g}", partial(at_drafts, p=observed.law.p, q=q), staked)
 
 
@@ -80,5 +79,4 @@ def learners(observed: Observed) -> Iterator[Bettor]:
     """Bet on what earlier tokens tell of a drafter whose law is not known; with the law there is nothing to learn."""
     if observed.q is None and observed.previous is not None:
         relatives = [] if observed.fitted is None else [observed.fitted]
-        for one in learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous, relatives=relatives):
-            yield replace(one, log_payoffs=np.where(observed.own, one.log_payoffs, 0.0))
+        yield from learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous, relatives=relatives)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pytest_specdec.stats.chances import Chances, chances
 
 if TYPE_CHECKING:
@@ -49,8 +47,6 @@ class Observed:
     """[N], the token id before each, -1 for an answer's first; None where the order of tokens tells nothing."""
     contexts: Ints | None = None
     """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
-    fresh: Bools | None = None
-    """[N], where the answer is a draw of its own: one to a seed that comes again may repeat another; None with ``previous``."""
     ends: Bools | None = None
     """[N, K+1], outcomes that end an answer; None where they are not known."""
     copies: Floats | None = None
@@ -67,11 +63,6 @@ class Observed:
     def stands(self) -> Chances:
         """Where in their windows the tokens stand, as far as windows or the draft's law tell."""
         return chances(self.places, self.kept, self.drafted, self.k)
-
-    @property
-    def own(self) -> Bools:
-        """[N], where the answer is a draw of its own, so that one may bet on what earlier answers told."""
-        return np.ones(self.tokens, dtype=np.bool_) if self.fresh is None else self.fresh
 
     @property
     def slots_told(self) -> bool:

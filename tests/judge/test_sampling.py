@@ -347,4 +347,16 @@ def test_evidence_that_is_no_number_is_invalid(monkeypatch):
     monkeypatch.setattr(sampling, "bettors", astray)
     verdict = sampling.judge(toy.captured("model", "accept-all"))
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline.startswith("the evidence is no number")
+    assert verdict.headline == "the evidence is no number from token 1 of the judged ones on"
+    assert verdict.short[0] == "found        a payoff that is no number, of 'accept-all'; expected finite ones"
+    assert verdict.short[1].startswith("remedy")
+
+
+def test_who_asks_with_one_seed_is_told_to_ask_with_many():
+    one = with_bodies(toy.captured("head", answers=6), lambda _: {"seed": 7})
+    verdict = sampling.judge(one)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "5 requests not judged: its seed was asked for before" in verdict.evidence
+    assert verdict.settle.endswith("sampled tokens like these, each request with a seed of its own")
+    few = with_bodies(toy.captured("head", answers=1), lambda _: {"seed": 7})
+    assert sampling.judge(few).settle.endswith("sampled tokens like these")

@@ -88,15 +88,6 @@ def test_nobody_bets_on_a_fitted_law_that_is_the_baselines_own():
         assert mute[f"resample from p{FITTED}, {share:g}"].log_payoffs == pytest.approx(0.0, abs=1e-9)
 
 
-def test_an_answer_that_may_be_another_again_is_not_bet_on_by_what_other_answers_told():
-    seen = drawn()
-    own = np.arange(seen.tokens) < 100
-    seen = replace(seen, fitted=np.roll(seen.law.p, 1, axis=1), fresh=own)
-    paid = np.array([one.log_payoffs for one in of_a_fitted_law(seen, seen.stands)])
-    assert paid[:, :100].any()
-    assert not paid[:, 100:].any()
-
-
 def of_heads_favourites():
     """A bank whose drafter is certain of one token, drawn from p: often not the baseline's best."""
     random = np.random.default_rng(5)
