@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.fitted import NOBODY, Scored, law
+from pytest_specdec.stats.fitted import Scored, law
 from pytest_specdec.stats.laws import unasked
-from pytest_specdec.stats.observed import WIDEST_VOCABULARY
+from pytest_specdec.stats.observed import NOBODY, WIDEST_VOCABULARY
 from pytest_specdec.stats.positions import raw
 
 if TYPE_CHECKING:

@@ -276,19 +276,11 @@ def _repeated(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
     """
     if bettor.fault is not Fault.BONUS:
         return bettor
-    law, before = observed.law, _before(observed)
+    law, before = observed.law, observed.before
     again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), law.p.shape[1]), law.p)
     paid = weighed(at_outcome(table(law, again), law), observed.stands.bonus)
     found = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
     return found if float(paid.sum()) > bettor.log_wealth else bettor
-
-
-def _before(observed: Observed) -> Ints:
-    """Return the token id before each, [N], -1 where it is not told."""
-    if observed.previous is not None:
-        return observed.previous
-    ids = np.column_stack([observed.ids, np.full(observed.tokens, -1)])
-    return np.concatenate([[-1], np.take_along_axis(ids, observed.law.outcome[:, None], axis=1)[:-1, 0]])
 
 
 def _called(bettor: Bettor) -> str:

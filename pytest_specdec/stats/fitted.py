@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.laws import Floats, Ints
 
-__all__ = ["NOBODY", "SHARES", "Scored", "between", "law"]
+__all__ = ["SHARES", "Scored", "between", "law"]
 
 SHARES = (0.15, 0.4)
 """How far from the baseline towards the fitted law the drafter is taken to be: exponents of the fitted law."""
-NOBODY = -1
-"""The id before a text's first token."""
 FEWEST = 500
 """Scored tokens below which the fitted law is the baseline's own: no view at all."""
 BACKED = 4.0
@@ -44,7 +42,7 @@ class Scored:
     p: Floats
     """[N, K+1], the baseline's raw law on atoms and tail."""
     before: Ints
-    """[N, 2], the id of the token before and of the one before that; NOBODY at a text's beginning."""
+    """[N, 2], the id of the token before and of the one before that; NOBODY (stats/observed.py) at a text's beginning."""
     turn: Ints
     """[N], the place of the answered request in the order of judgement."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_specdec.stats.chances import Chances, chances
 
 if TYPE_CHECKING:
@@ -13,7 +15,12 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.places import Places
 
-__all__ = ["WIDEST_VOCABULARY", "Observed"]
+__all__ = ["NOBODY", "TAIL", "WIDEST_VOCABULARY", "Observed"]
+
+NOBODY = -1
+"""The id before a text's first token."""
+TAIL = -2
+"""The tail's id."""
 
 WIDEST_VOCABULARY = 2**18
 """Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
@@ -58,6 +65,15 @@ class Observed:
     def tokens(self) -> int:
         """How many."""
         return len(self.law.outcome)
+
+    @property
+    def before(self) -> Ints:
+        """[N], ``previous``, or else the atom emitted before in the same answer: TAIL where it was none, NOBODY for an answer's first."""
+        if self.previous is not None:
+            return self.previous
+        ids = np.column_stack([self.ids, np.full(self.tokens, TAIL)])
+        emitted = np.take_along_axis(ids, self.law.outcome[:, None], axis=1)[:-1, 0]
+        return np.concatenate([[NOBODY], np.where(self.places.last[:-1], NOBODY, emitted)]).astype(np.int64)
 
     @property
     def stands(self) -> Chances:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.stats.observed import TAIL
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,10 +29,6 @@ COMMON = 0.25
 RIDGE = 3.0
 BACKED = 4.0
 """Tokens behind the same previous token that count for as much as the mean law of all."""
-TAIL = -2
-"""The tail's id."""
-NOBODY = -1
-"""The id before an answer's first token."""
 FEATURES = 6
 LEAST, FARTHEST = 1e-7, 4.0
 """Least probability that is told from nothing, and the largest log-ratio to a relative's law, in nats."""
@@ -67,7 +65,7 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     counted = (places.draft_slot | ~places.known) & np.take_along_axis(law.core, law.outcome[:, None], axis=1)[:, 0]
     flagged = counted & places.known & ~places.last
     words = _words(observed)
-    told = _Features.of(law, words, _before(observed) if previous is None else previous, relatives)
+    told = _Features.of(law, words, observed.before if previous is None else previous, relatives)
     size = FEATURES + len(relatives)
     memory = _Memory.of(observed, words, _alike(observed.ids) if contexts is None else contexts)
     gram = RIDGE * np.eye(2 * size + 1)
@@ -91,13 +89,6 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
 
 def _alike(ids: Ints) -> Ints:
     return np.asarray(np.unique(ids, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)
-
-
-def _before(observed: Observed) -> Ints:
-    """Return the token id emitted before each token of the same answer, [N]; TAIL where it was no atom."""
-    ids = np.column_stack([observed.ids, np.full(observed.tokens, TAIL)])
-    emitted = np.take_along_axis(ids, observed.law.outcome[:, None], axis=1)[:-1, 0]
-    return np.concatenate([[NOBODY], np.where(observed.places.last[:-1], NOBODY, emitted)]).astype(np.int64)
 
 
 def _words(observed: Observed) -> Ints:

@@ -9,7 +9,7 @@ from pytest_specdec.judge import fitting
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.stats import fitted
-from pytest_specdec.stats.fitted import NOBODY
+from pytest_specdec.stats.observed import NOBODY
 from tests.judge import toy_speculation as toy
 
 

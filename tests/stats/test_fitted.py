@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.stats import fitted
-from pytest_specdec.stats.fitted import BACKED, EVENLY, FEWEST, NOBODY, Scored, between, law
+from pytest_specdec.stats.fitted import BACKED, EVENLY, FEWEST, Scored, between, law
+from pytest_specdec.stats.observed import NOBODY
 
 VOCABULARY = 100
 
