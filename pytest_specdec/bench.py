@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec import baselines, place
-from pytest_specdec.config import lint, load
+from pytest_specdec.config import expand, lint, load
 from pytest_specdec.errors import ConfigError, SpecdecError
 from pytest_specdec.files import calibration, records
 from pytest_specdec.files.directory import RunDirectory
@@ -130,7 +131,8 @@ def _made(config: pytest.Config) -> Bench:
         plan = records.read_plan(RunDirectory.open(settings.replay))
         return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=())
     loaded = load.load(_found(config))
-    made = Bench(settings, loaded, root=place.root(config), plan=None, warnings=_linted(loaded))
+    warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
+    made = Bench(settings, expand.filled(loaded, os.environ), root=place.root(config), plan=None, warnings=warnings)
     made.began_ns = getattr(config, "workerinput", {}).get(place.BEGAN, made.began_ns)
     return made
 

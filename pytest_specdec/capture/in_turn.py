@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import lease
 from pytest_specdec.capture.duties import Duties
-from pytest_specdec.errors import EngineError
+from pytest_specdec.errors import BootError, EngineError
+from pytest_specdec.model.pair import CONTROL
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.ledger import Ledger
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.recipes import Recipes
-    from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.workload import Workload
 
 __all__ = ["run"]
@@ -24,14 +25,34 @@ __all__ = ["run"]
 
 def run(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> None:
     """Run all boots; one that fails does not stop the others, unless it is the baseline, without which nothing is judged."""
+    dead: set[str] = set()
     for boot in boots:
+        if why := _needless(boot, recipes.plan, dead):
+            ledger.failed(boot, why)
+            continue
         try:
             reporter.check()
             _run(Duties(boot=boot, recipes=recipes, reporter=reporter, ledger=ledger))
         except EngineError as error:
             ledger.failed(boot, str(error))
+            if isinstance(error, BootError) and boot.role is Role.VARIANT:
+                dead.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL}:
                 raise
+
+
+def _needless(boot: Boot, plan: Plan, dead: set[str]) -> str:
+    """Return why nothing needs ``boot``: a draft model, or a control, of variants that did not come up; empty where something does."""
+    if boot.role is Role.DRAFT:
+        served = {tokens.arm for tokens in boot.scores} - {CONTROL}
+    elif boot.role is Role.CONTROL:
+        served = {pair.name for pair in plan.pairs}
+    else:
+        return ""
+    if not served or not served <= dead:
+        return ""
+    names = ", ".join(sorted(served))
+    return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 
 def _run(duties: Duties) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import atoms, estimate, room
-from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture.engines import arguments, engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model import selection
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
@@ -86,7 +87,7 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 
 
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
-    draft = engine.draft({**config.engine.args, **config.variants[index].args})
+    draft = engine.draft(arguments.filled(config, config.variants[index], os.environ))
     if draft is None:
         what = f"variant {name} does not speculate"
         raise PlanError(what, where=f"variants.{name}.args", found="no speculative setting", expected=f"one that {engine.kind} knows")

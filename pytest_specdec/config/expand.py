@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.problems import dotted, nearest
 from pytest_specdec.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config
     from pytest_specdec.files.yaml import Path
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["expand"]
+__all__ = ["expand", "filled"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -30,6 +32,26 @@ def expand(value: JSON, environ: Mapping[str, str], path: Path = ()) -> JSON:
     if isinstance(value, (list, tuple)):
         return [expand(item, environ, (*path, index)) for index, item in enumerate(value)]
     return value
+
+
+def filled(config: Config, environ: Mapping[str, str]) -> Config:
+    """Return ``config`` with the ``${VAR}`` of its model and of where the engine stands replaced; arguments follow at launch.
+
+    Raises ConfigError naming a variable that is not set.
+    """
+    engine = config.engine
+
+    def text(name: str, value: str | None) -> str | None:
+        return None if value is None else str(expand(value, environ, ("engine", name)))
+
+    places = replace(
+        engine,
+        model=str(text("model", engine.model)),
+        executable=text("executable", engine.executable),
+        venv=text("venv", engine.venv),
+        image=text("image", engine.image),
+    )
+    return replace(config, engine=places)
 
 
 def _lookup(name: str, environ: Mapping[str, str], path: Path) -> str:

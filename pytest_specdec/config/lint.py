@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.arms import Arm, Setting
     from pytest_specdec.config.config import Config
-    from pytest_specdec.config.rules import Rules, Silent
+    from pytest_specdec.config.rules import Drafting, Rules, Silent
     from pytest_specdec.files.yaml import Path
+    from pytest_specdec.model.workload import JSON
 
 __all__ = ["check", "lint"]
 
@@ -32,13 +33,14 @@ def check(config: Config) -> tuple[Problem, ...]:
 def lint(config: Config) -> tuple[Problem, ...]:
     """Return what makes the arms of ``config`` no fair pair, in the order of the file; () for an engine of which nothing is known.
 
-    A baseline that speculates is refused, and so are lossy modes unless the config says ``lossy: true``; the rest are warnings.
+    A baseline that speculates is refused, and so are a drafting method or a number of draft tokens with which no server boots, and lossy
+    modes unless the config says ``lossy: true``; the rest are warnings. Values with a ``${VAR}`` are looked at when it is filled in.
     """
     rules = RULES.get(config.engine.kind)
     if rules is None:
         return ()
     found = _Lint(config, rules)
-    told = dict.fromkeys((*found.baseline(), *found.lossy(), *found.differences(), *found.silent()))
+    told = dict.fromkeys((*found.baseline(), *found.drafting(), *found.lossy(), *found.differences(), *found.silent()))
     return tuple(sorted(told, key=lambda problem: problem.line))
 
 
@@ -57,6 +59,32 @@ class _Lint:
         for name, setting in self._baseline.args.items():
             if self._rules.speculates(name):
                 yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
+
+    def drafting(self) -> Iterator[Problem]:
+        """Look for a method that the engine does not take, and for a number of draft tokens that is none."""
+        known = self._rules.drafting
+        for variant in self._variants.values() if known else ():
+            if known and any(self._rules.speculates(name) for name in variant.args):
+                yield from self._method(variant, known)
+                yield from self._tokens(variant, known)
+
+    def _method(self, variant: Arm, known: Drafting) -> Iterator[Problem]:
+        setting = variant.at(self._rules.method)
+        if setting is None or _is_open(setting.value) or setting.value in known.methods:
+            return
+        near = problems.nearest(str(setting.value), known.methods)
+        found = f"{_shown(setting)}, which is no drafting method known here"
+        yield self._problem(setting.path, found, _listed(known.methods), near, refused=known.complete or bool(near))
+
+    def _tokens(self, variant: Arm, known: Drafting) -> Iterator[Problem]:
+        settings = [found for path in known.tokens if (found := variant.at(path)) is not None]
+        method = variant.at(self._rules.method)
+        expected = "the number of draft tokens, a whole number above 0"
+        for setting in settings:
+            if not _is_open(setting.value) and not _is_count(setting.value):
+                yield self._problem(setting.path, _shown(setting), expected, refused=True)
+        if not settings and not (method is not None and method.value in known.uncounted):
+            yield self._problem((*variant.where, "args"), f"no {known.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
     def lossy(self) -> Iterator[Problem]:
         """Look for modes that change the distribution."""
@@ -117,6 +145,22 @@ class _Lint:
 def _overlaid(*settings: Setting | None) -> Path | None:
     """Return where a difference was written; None where one of the arms takes out what the engine has."""
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
+
+
+def _is_open(value: JSON) -> bool:
+    """Whether a variable is still to be filled in."""
+    return isinstance(value, str) and "${" in value
+
+
+def _is_count(value: JSON) -> bool:
+    if isinstance(value, str):
+        return value.isdecimal() and int(value) > 0
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _listed(names: frozenset[str], most: int = 12) -> str:
+    ordered = sorted(names, key=lambda name: (name.endswith("_mtp"), name))
+    return "one of " + ", ".join(ordered[:most]) + (" …" if len(ordered) > most else "")
 
 
 def _value(setting: Setting | None) -> object:

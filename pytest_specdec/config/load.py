@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import problems, validate
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
+from pytest_specdec.config.features import FEATURES
+from pytest_specdec.config.rules import plain
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.gate import Gate
@@ -25,6 +27,7 @@ __all__ = ["find", "load"]
 
 _SUFFIXES = (".yaml", ".yml")
 _NO_SLOWER = 1.0
+_SPECULATIVE = frozenset({"speculative-config", "sc"})
 
 
 def load(path: Path) -> Config:
@@ -34,7 +37,7 @@ def load(path: Path) -> Config:
     """
     text = _text(path)
     document = yaml.load(text, str(path))
-    found = (*validate.problems(document), *_texts_in_args(document))
+    found = (*validate.problems(document), *_texts_in_args(document), *_unknown_features(document))
     if found:
         raise problems.error(found)
     data: Any = document.data
@@ -90,6 +93,27 @@ def _texts_in_args(document: Document) -> Iterator[Problem]:
             yield validate.problem(
                 document, path, f"a string that holds no JSON mapping: {args[:40]!r}", "a mapping, or JSON that holds one"
             )
+        elif isinstance(args, Mapping):
+            yield from _texts_in_settings(document, path, args)
+
+
+def _texts_in_settings(document: Document, path: yaml.Path, args: Mapping[str, JSON]) -> Iterator[Problem]:
+    """Check the JSON of a speculative setting that is a string: who drafts is read from it before anything boots."""
+    for name, value in args.items():
+        is_open = isinstance(value, str) and "${" in value
+        if plain(name) in _SPECULATIVE and value is not None and not is_open and not isinstance(_parsed(value), Mapping):
+            found = f"a string that holds no JSON mapping: {value[:40]!r}" if isinstance(value, str) else repr(value)
+            yield validate.problem(document, (*path, name), found, "a mapping, or JSON that holds one")
+
+
+def _unknown_features(document: Document) -> Iterator[Problem]:
+    """Check the names under ``require``: one that nothing asks for would never fail."""
+    stated = document.data.get("require") if isinstance(document.data, Mapping) else None
+    for index, name in enumerate(stated if isinstance(stated, list) else ()):
+        if isinstance(name, str) and name.islower() and name not in FEATURES:  # other spellings the schema has told
+            near = problems.nearest(name, FEATURES)
+            expected = "a feature that a request can ask for, such as json_schema, top_k or logprobs"
+            yield validate.problem(document, ("require", index), f"{name!r}, which no request asks for", expected, near)
 
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.Path, JSON]]:

@@ -43,6 +43,20 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What a speculative setting has to say before an engine boots with it."""
+
+    methods: frozenset[str]
+    """Every method that the engine is known to take."""
+    tokens: tuple[tuple[str, ...], ...]
+    """Where the number of draft tokens may stand, in the merged arguments."""
+    uncounted: frozenset[str] = frozenset()
+    """Methods that need no such number."""
+    complete: bool = False
+    """Whether there can be no other method; otherwise a newer release may have one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What is known of one engine."""
 
@@ -54,6 +68,8 @@ class Rules:
     """Settings that only count, and that a baseline refuses."""
     method: tuple[str, ...] = ()
     """Where the drafting method stands."""
+    drafting: Drafting | None = None
+    """None where the engine's own words for it are not known here."""
     lossy: tuple[Lossy, ...] = ()
     silent: tuple[Silent, ...] = ()
 
@@ -86,11 +102,22 @@ def _given(value: JSON) -> bool:
 
 _V1_ONLY = frozenset({"suffix", "custom_class", "medusa", "mlp_speculator"})
 
+_VLLM_TOKENS = (("speculative-config", "num-speculative-tokens"), ("sc", "num-speculative-tokens"), ("spec-tokens",))
+_VLLM_METHODS = frozenset(
+    {
+        *("ngram", "ngram_gpu", "suffix", "draft_model", "custom_class", "medusa", "mlp_speculator", "eagle", "eagle3"),
+        *("extract_hidden_states", "dflash", "dspark", "mtp", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp", "ernie_mtp", "qwen3_next_mtp"),
+        *("longcat_flash_mtp", "nemotron_h_mtp", "exaone_moe_mtp", "pangu_ultra_moe_mtp", "step3p5_mtp", "gemma4_mtp", "qwen3_5_mtp"),
+    }
+)
+"""``SpeculativeMethod`` of vLLM 0.32's config/speculative.py, of its many ``*_mtp`` the longest known."""
+
 _VLLM = Rules(
     prefixes=("speculative-", "spec-", "ngram-prompt-lookup", "typical-acceptance"),
     names=frozenset({"sc", "disable-logprobs-during-spec-decoding"}),
     statistics=frozenset({"per-request-spec-decode-metrics"}),
     method=("speculative-config", "method"),
+    drafting=Drafting(methods=_VLLM_METHODS, tokens=_VLLM_TOKENS, uncounted=frozenset({"suffix"})),
     lossy=(
         Lossy(
             path=("speculative-config", "rejection-sample-method"),
@@ -175,6 +202,7 @@ RULES: Mapping[str, Rules] = {
         names=_VLLM.names,
         statistics=_VLLM.statistics,
         method=_VLLM.method,
+        drafting=Drafting(methods=frozenset({"draft_model", "ngram"}), tokens=_VLLM_TOKENS, complete=True),
     ),
     "vllm": _VLLM,
     "trtllm": _TRTLLM,

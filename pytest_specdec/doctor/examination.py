@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import lease, observe
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.config import load
+from pytest_specdec.config.expand import filled
 from pytest_specdec.doctor import engine as engines
 from pytest_specdec.doctor import floors, machine, models, planned, probe, settings, started
 from pytest_specdec.doctor.check import Check, Level, failed, ok, warn
@@ -60,7 +61,11 @@ def examine(patient: Patient) -> Iterator[Check]:
     config = patient.config
     yield settings.schema(config)
     yield from settings.pair(config)
-    yield from settings.variables(config, os.environ)
+    variables = settings.variables(config, os.environ)
+    yield from variables
+    if not any(check.level is Level.FAIL for check in variables):
+        config = filled(config, os.environ)
+        patient = replace(patient, config=config)
     try:
         engine = engine_of(config.engine.kind)
     except EngineError as error:

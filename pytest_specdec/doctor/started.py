@@ -115,7 +115,8 @@ def _filled(value: JSON, environ: Mapping[str, str], path: Path) -> JSON | Confi
 
 
 def _values(config: Config) -> Iterator[tuple[Path, JSON]]:
-    yield ("engine", "api_key"), config.engine.api_key
+    for name in ("model", "executable", "venv", "image", "api_key"):
+        yield ("engine", name), getattr(config.engine, name)
     yield from _overlaid(("engine",), config.engine)
     yield from _overlaid(("baseline",), config.baseline)
     yield from _overlaid(("draft",), config.draft)

@@ -33,6 +33,7 @@ _CORE = (
 )
 """The core schema of YAML 1.2.2, section 10.3.2."""
 _BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
+_BARE_VARIABLE = re.compile(r"\{[^\"'#\n]*\$\{\w+\}")
 _PREFIX = "tag:yaml.org,2002:"
 
 
@@ -95,7 +96,8 @@ def load(text: str, source: str) -> Document:
         data = None if node is None else reader.value(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise reader.error(error.problem or "not YAML", 1 if mark is None else mark.line + 1) from None
+        line = 1 if mark is None else mark.line + 1
+        raise reader.error(error.problem or "not YAML", line, remedy=_quoting(text, line)) from None
     except yaml.reader.ReaderError as error:
         found, line = f"a character that YAML does not allow: U+{int(error.character):04X}", text.count("\n", 0, error.position) + 1
         raise reader.error(found, line) from None
@@ -115,8 +117,8 @@ class _Reader:
         self.lines: dict[Path, int] = {}
         self._open: list[yaml.Node] = []
 
-    def error(self, what: str, line: int, expected: str = "YAML 1.2") -> ConfigError:
-        return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected)
+    def error(self, what: str, line: int, expected: str = "YAML 1.2", remedy: str = "") -> ConfigError:
+        return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
 
     def value(self, node: yaml.Node, path: Path) -> JSON:
         if node in self._open:
@@ -157,6 +159,12 @@ class _Reader:
         except (KeyError, ValueError):
             msg = f"{text!r} with the tag {node.tag}"
             raise self.error(msg, _line(node), "a plain value") from None
+
+
+def _quoting(text: str, line: int) -> str:
+    """Return the remedy for a ``${VAR}`` that stands unquoted inside of braces, where YAML takes its own braces for a mapping."""
+    near = "\n".join(text.split("\n")[max(0, line - 2) : line])
+    return 'inside of { } put ${VAR} in quotes: "${VAR}"' if _BARE_VARIABLE.search(near) else ""
 
 
 def _line(node: yaml.Node) -> int:

@@ -11,7 +11,7 @@ from pytest_specdec.capture.engines.arguments import flags, merged
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.engines.vllm import vocabulary_of
 from pytest_specdec.capture.secrets import Secrets
-from pytest_specdec.config.config import EngineSettings
+from pytest_specdec.config.config import EngineSettings, VariantSettings
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 
@@ -206,3 +206,27 @@ def test_variants_without_a_draft_model_need_no_checkpoint(engine_config, config
     setting = {"method": "ngram", "num_speculative_tokens": 3}
     argv = engine_of("reference").command(engine_config("reference"), setup(model="target", args={"speculative-config": setting})).argv
     assert json.loads(argv[argv.index("--speculative-config") + 1]) == setting
+
+
+def checkpoint(folder, vocabulary):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"vocab_size": vocabulary}))
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "reference"])
+def test_a_draft_model_of_another_vocabulary_is_found_out_before_anything_boots(engine_config, program, tmp_path, kind):
+    target, other = checkpoint(tmp_path / "target", 32_000), checkpoint(tmp_path / "other", 32_064)
+    fields = {"executable": str(program())} if kind == "vllm" else {}
+    setting = {"method": "draft_model", "model": other, "num_speculative_tokens": 3}
+    variants = (VariantSettings(name="d", args={"speculative-config": setting}),)
+    config = replace(engine_config(kind, model=target, **fields), variants=variants)
+    with pytest.raises(EngineError, match="another vocabulary") as caught:
+        engine_of(kind).check(config)
+    assert caught.value.where == "variants.d.args.speculative-config.model"
+    assert (caught.value.found.split()[1], caught.value.expected.split()[1].rstrip(",")) == ("32,064", "32,000")
+
+
+def test_a_speculative_setting_that_is_no_json_is_an_error_and_no_traceback():
+    with pytest.raises(EngineError, match="the speculative setting cannot be read"):
+        speculation.draft({"speculative-config": "{method: x"})

@@ -144,6 +144,21 @@ def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, config, work
     assert scores.read(directory, "baseline", "ngram-k3", "greedy")
 
 
+def test_a_variant_that_does_not_boot_costs_no_boot_that_only_it_needs(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", boot="die"), workload(draft_scored=True), only=None)
+    assert logs(directory) == ["0-draft-k3.log", "1-ngram-k3.log", "2-control.log"]
+    reasons = {missing.arm: missing.reason for missing in status.missing}
+    assert "died at boot" in reasons["draft-k3"]
+    assert reasons["control"].endswith("not booted: draft-k3 did not come up, and nothing else needs the draft")
+
+
+def test_without_a_variant_that_boots_no_control_is_booted(run, config, workload, directory, with_args):
+    status = run(with_args(config, "draft-k3", boot="die"), workload(draft_scored=True), depth=Depth.STANDARD)
+    assert logs(directory) == ["0-baseline.log", "1-draft-k3.log"]
+    (control,) = (missing.reason for missing in status.missing if missing.arm == "control")
+    assert control == "not booted: draft-k3 did not come up, and nothing else needs the control"
+
+
 def test_without_a_baseline_everything_is_missing(run, config, workload, with_args):
     status = run(with_args(config, "baseline", boot="die"), workload(), depth=Depth.STANDARD)
     assert {missing.arm for missing in status.missing} == {"baseline", "draft-k3", "control"}

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.config.expand import expand
+from pytest_specdec.config import load
+from pytest_specdec.config.expand import expand, filled
 from pytest_specdec.errors import ConfigError
 
 ENVIRON = {"KEY": "secret", "OTHER": "${KEY}", "EMPTY": ""}
@@ -46,3 +47,17 @@ def test_an_unset_variable_like_no_other_has_no_nearest_name():
     with pytest.raises(ConfigError) as caught:
         expand("${ZZZ}", {})
     assert (caught.value.where, caught.value.remedy) == ("the file", "export ZZZ=…")
+
+
+def test_the_model_and_where_the_engine_stands_are_filled_in(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("engine: {kind: vllm, model: '${M}/m', image: 'vllm/vllm-openai:${TAG}', api_key: '${KEY}'}\nvariants: {v: {}}\n")
+    engine = filled(load.load(path), {"M": "Qwen", "TAG": "v0.32.0", "KEY": "secret"}).engine
+    assert (engine.model, engine.image, engine.api_key, engine.venv) == ("Qwen/m", "vllm/vllm-openai:v0.32.0", "${KEY}", None)
+
+
+def test_a_model_of_an_unset_variable_is_told_by_its_key(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("engine: {kind: vllm, model: '${M}'}\nvariants: {v: {}}\n")
+    with pytest.raises(ConfigError, match=r"M is not set\n  where:    engine\.model"):
+        filled(load.load(path), {})

@@ -116,7 +116,7 @@ PROBLEMS = [
         ["3  placement: found \"side-by-sid\", expected in-turn, side-by-side or auto; did you mean 'side-by-side'?"],
     ),
     (LEAST + "require:\n  - json_schema\n  - JSON\n", ['5  require[1]: found "JSON", expected the name of a feature, such as json_schema']),
-    (LEAST + "require: [a, b, a]\n", ["3  require: found a twice, expected each once"]),
+    (LEAST + "require: [seed, n, seed]\n", ["3  require: found seed twice, expected each once"]),
     (LEAST + "gates: {speedup: {at_least: 0}}\n", ["3  gates.speedup.at_least: found 0, expected more than 0"]),
     (LEAST + "gates: {speedup: {}}\n", ["3  gates.speedup.at_least: found nothing, expected a value: it must be given"]),
     (
@@ -171,6 +171,17 @@ FAMILIES = f"{', '.join(list(Family)[:-1])} or speed"
 @pytest.mark.parametrize("text, expected", PROBLEMS)
 def test_all_problems_are_told_at_once_in_the_order_of_the_file(write, text, expected):
     assert told(write(text)) == [line.format(top=TOP, families=FAMILIES) for line in expected]
+
+
+def test_a_required_feature_that_no_request_asks_for_is_told_with_the_nearest(write):
+    (problem,) = told(write(LEAST + "require: [json_shema]\n"))
+    assert problem.startswith("3  require[0]: found 'json_shema', which no request asks for")
+    assert problem.endswith("did you mean 'json_schema'?")
+
+
+def test_a_speculative_setting_whose_json_is_broken_is_told_with_its_line(write):
+    (problem,) = told(write("engine: {kind: vllm, model: m}\nvariants:\n  v: {args: {speculative-config: '{method: x'}}\n"))
+    assert problem.startswith("3  variants.v.args.speculative-config: found a string that holds no JSON mapping: '{method: x'")
 
 
 def test_a_duplicate_key_is_told_with_both_lines(write):

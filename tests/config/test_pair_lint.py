@@ -39,14 +39,34 @@ LOSSY = [
     (
         "vllm",
         "args",
-        "speculative-config: {method: eagle3, rejection_sample_method: synthetic}",
+        "speculative-config: {num_speculative_tokens: 3, method: eagle3, rejection_sample_method: synthetic}",
         "speculative-config.rejection_sample_method",
     ),
-    ("vllm", "args", "speculative-config: {method: eagle3, rejection-sample-method: fly}", "speculative-config.rejection-sample-method"),
-    ("vllm", "args", 'speculative_config: \'{"rejection_sample_method": "fly"}\'', "speculative_config.rejection_sample_method"),
-    ("vllm", "args", "speculative-config.rejection_sample_method: fly", "speculative-config.rejection_sample_method"),
-    ("vllm", "args", "speculative-config: {acceptance_method: typical_acceptance_sampler}", "speculative-config.acceptance_method"),
-    ("vllm", "args", "spec-decoding-acceptance-method: typical_acceptance_sampler", "spec-decoding-acceptance-method"),
+    (
+        "vllm",
+        "args",
+        "speculative-config: {num_speculative_tokens: 3, method: eagle3, rejection-sample-method: fly}",
+        "speculative-config.rejection-sample-method",
+    ),
+    (
+        "vllm",
+        "args",
+        'speculative_config: \'{"num_speculative_tokens": 3, "rejection_sample_method": "fly"}\'',
+        "speculative_config.rejection_sample_method",
+    ),
+    ("vllm", "args", "speculative-config.rejection_sample_method: fly\n      spec-tokens: 3", "speculative-config.rejection_sample_method"),
+    (
+        "vllm",
+        "args",
+        "speculative-config: {num_speculative_tokens: 3, acceptance_method: typical_acceptance_sampler}",
+        "speculative-config.acceptance_method",
+    ),
+    (
+        "vllm",
+        "args",
+        "spec-decoding-acceptance-method: typical_acceptance_sampler\n      spec-tokens: 3",
+        "spec-decoding-acceptance-method",
+    ),
     (
         "trtllm",
         "args",
@@ -75,9 +95,8 @@ def test_a_lossy_mode_is_refused_unless_the_config_says_lossy(config, kind, plac
 
 
 LOSSLESS = [
-    ("vllm", "args", "speculative-config: {method: eagle3, rejection_sample_method: block}"),
-    ("vllm", "args", "speculative-config: 'no mapping'"),
-    ("vllm", "args", "speculative-config: {acceptance_method: rejection_sampler}"),
+    ("vllm", "args", "speculative-config: {num_speculative_tokens: 3, method: eagle3, rejection_sample_method: block}"),
+    ("vllm", "args", "speculative-config: {num_speculative_tokens: 3, acceptance_method: rejection_sampler}"),
     ("trtllm", "args", "speculative_config: {use_relaxed_acceptance_for_thinking: false, greedy_sampling: true}"),
     ("sglang", "args", "speculative-accept-threshold-single: 1.0"),
     ("sglang", "args", "speculative-accept-threshold-acc: high"),
@@ -98,8 +117,62 @@ def test_a_lossy_mode_is_told_once_where_two_variants_share_it(config):
     assert told(found) == [(1, "engine.env.SGLANG_SIMULATE_ACC_LEN", '"2", which changes what is answered')]
 
 
+UNBOOTABLE = [
+    (
+        "vllm",
+        "{method: eagle4, num_speculative_tokens: 3}",
+        ".speculative-config.method",
+        '"eagle4", which is no drafting method known here',
+    ),
+    (
+        "reference",
+        "{method: medusa, num_speculative_tokens: 3}",
+        ".speculative-config.method",
+        '"medusa", which is no drafting method known',
+    ),
+    ("vllm", "{method: ngram, num_speculative_tokens: 0}", ".speculative-config.num_speculative_tokens", "0, expected the number of draft"),
+    (
+        "vllm",
+        "{method: ngram, num_speculative_tokens: three}",
+        ".speculative-config.num_speculative_tokens",
+        '"three", expected the number',
+    ),
+    ("vllm", "{method: ngram, num_speculative_tokens: true}", ".speculative-config.num_speculative_tokens", "true, expected the number"),
+    ("vllm", "{method: eagle3, model: d}", "", "no num_speculative_tokens, expected the number of draft tokens, a whole number above 0"),
+]
+
+
+@pytest.mark.parametrize("kind, setting, path, found", UNBOOTABLE)
+def test_a_setting_with_which_no_server_boots_is_refused_with_its_line(config, kind, setting, path, found):
+    text = f"engine: {{kind: {kind}, model: m}}\nvariants:\n  v:\n    args:\n      speculative-config: {setting}\n"
+    with pytest.raises(ConfigError) as caught:
+        lint.check(config(text))
+    assert f"variants.v.args{path}: found {found}" in caught.value.what
+
+
+BOOTABLE = [
+    ("vllm", "{method: suffix}"),
+    ("vllm", "{method: ngram, num_speculative_tokens: '4'}"),
+    ("vllm", "{method: '${METHOD}', num_speculative_tokens: '${K}'}"),
+    ("vllm", "{model: d, num_speculative_tokens: 1}"),
+    ("sglang", "{method: anything}"),
+]
+
+
+@pytest.mark.parametrize("kind, setting", BOOTABLE)
+def test_a_setting_that_may_boot_is_not_refused(config, kind, setting):
+    text = f"engine: {{kind: {kind}, model: m}}\nvariants:\n  v:\n    args:\n      speculative-config: {setting}\n"
+    assert not [problem for problem in lint.lint(config(text)) if problem.refused]
+
+
+def test_a_method_of_a_newer_release_is_a_warning(config):
+    text = "engine: {kind: vllm, model: m}\nvariants: {v: {args: {speculative-config: {method: zebra, num_speculative_tokens: 3}}}}\n"
+    (warning,) = (problem for problem in lint.check(config(text)) if "zebra" in problem.found)
+    assert not warning.refused
+
+
 BASELINES = [
-    ("vllm", "engine", "speculative-config: {method: ngram}"),
+    ("vllm", "engine", "speculative-config: {num_speculative_tokens: 3, method: ngram}"),
     ("vllm", "baseline", "speculative_config: {method: ngram}"),
     ("vllm", "engine", "spec-tokens: 3"),
     ("reference", "engine", "sc: '{}'"),
@@ -133,7 +206,7 @@ DIFFERENCES = [
     ("{v: {env: {E: 2}}}", "{}", [(2, "variants.v.env.E", '"2" in variants.v and "1" in the baseline')]),
     ("{v: {}}", "{env: {F: 2}}", [(3, "baseline.env.F", 'nothing in variants.v and "2" in the baseline')]),
     ("{v: {args: {b: x}}}", "{args: {b: x}}", []),
-    ("{v: {args: {speculative-config: {method: ngram}}}}", "{}", []),
+    ("{v: {args: {speculative-config: {num_speculative_tokens: 3, method: ngram}}}}", "{}", []),
     ("{v: {args: {per-request-spec-decode-metrics: detailed}}}", "{}", []),
     ("{v: {args: {spec-tokens: 3, speculative-config.model: d}}}", "{}", []),
     (
@@ -157,12 +230,17 @@ def test_an_argument_taken_out_of_one_arm_is_a_difference(config):
 
 
 SILENT = [
-    ("vllm", "{speculative-config: {method: ngram}}", "", ["async-scheduling"]),
-    ("vllm", "{speculative-config: {method: suffix}}", "", ["async-scheduling", "VLLM_USE_V2_MODEL_RUNNER"]),
-    ("vllm", "{speculative-config: {method: eagle3}}", "", []),
-    ("vllm", "{speculative-config: {model: d}}", "", []),
-    ("vllm", "{speculative-config: {method: suffix}}", "args: {no-async-scheduling: true}, env: {VLLM_USE_V2_MODEL_RUNNER: 0}", []),
-    ("vllm", "{speculative-config: {method: ngram}}", "args: {async_scheduling: false}", []),
+    ("vllm", "{speculative-config: {num_speculative_tokens: 3, method: ngram}}", "", ["async-scheduling"]),
+    ("vllm", "{speculative-config: {num_speculative_tokens: 3, method: suffix}}", "", ["async-scheduling", "VLLM_USE_V2_MODEL_RUNNER"]),
+    ("vllm", "{speculative-config: {num_speculative_tokens: 3, method: eagle3}}", "", []),
+    ("vllm", "{speculative-config: {num_speculative_tokens: 3, model: d}}", "", []),
+    (
+        "vllm",
+        "{speculative-config: {num_speculative_tokens: 3, method: suffix}}",
+        "args: {no-async-scheduling: true}, env: {VLLM_USE_V2_MODEL_RUNNER: 0}",
+        [],
+    ),
+    ("vllm", "{speculative-config: {num_speculative_tokens: 3, method: ngram}}", "args: {async_scheduling: false}", []),
     ("trtllm", "{speculative_config: {decoding_type: NGram}}", "", ["disable-overlap-scheduler"]),
     ("sglang", "{speculative-algorithm: EAGLE3}", "", ["max-running-requests"]),
     ("sglang", "{speculative-algorithm: NGRAM}", "args: {max-running-requests: 16}", ["disable-overlap-schedule"]),

@@ -127,3 +127,11 @@ def test_tuples_and_enums_are_dumped_plainly():
     from pytest_specdec.model.workload import Depth
 
     assert yaml.load(yaml.dump({"a": (1, 2), "b": Depth.SMOKE}), "x.yaml").data == {"a": [1, 2], "b": "smoke"}
+
+
+def test_a_variable_that_is_not_quoted_inside_of_braces_brings_its_remedy():
+    with pytest.raises(ConfigError, match=r'put \$\{VAR\} in quotes: "\$\{VAR\}"'):
+        yaml.load("engine: {kind: vllm, model: ${X}}\n", "c.yaml")
+    with pytest.raises(ConfigError) as caught:
+        yaml.load("engine: {kind: vllm\n", "c.yaml")
+    assert not caught.value.remedy

@@ -6,10 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config.expand import expand
+from pytest_specdec.errors import ConfigError
+
 if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config, Overlay, VariantSettings
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["flags", "merged"]
+__all__ = ["filled", "flags", "merged"]
 
 
 def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -18,6 +22,18 @@ def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
     for layer in layers:
         result.update(layer)
     return {name: value for name, value in result.items() if value is not None}
+
+
+def filled(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
+    """Return what a server with ``overlay`` is started with, ``${VAR}`` replaced where it is set: the rest is asked for at launch."""
+    return {name: _filled(value, environ) for name, value in merged(config.engine.args, overlay.args).items()}
+
+
+def _filled(value: JSON, environ: Mapping[str, str]) -> JSON:
+    try:
+        return expand(value, environ)
+    except ConfigError:
+        return value
 
 
 def flags(args: Mapping[str, JSON]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from importlib import resources
 from importlib.util import find_spec
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines import place, speculation
-from pytest_specdec.capture.engines.arguments import flags, merged
+from pytest_specdec.capture.engines.arguments import filled, flags, merged
 from pytest_specdec.capture.engines.protocol import Dialect, Footprint, Pace
-from pytest_specdec.capture.engines.vllm import METRICS, vocabulary_of
+from pytest_specdec.capture.engines.vllm import METRICS, same_vocabulary, vocabulary_of
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.launch.process import Command
@@ -55,9 +56,10 @@ class Reference:
             raise EngineError(what, found=f"no {', '.join(missing)}", remedy="pip install 'pytest-specdec[reference]'")
         _checkpoint(config, config.engine.model, "engine.model")
         for variant in config.variants:
-            draft = self.draft(variant.args)
+            draft = self.draft(filled(config, variant, os.environ))
             if draft and draft.model:
-                _checkpoint(config, draft.model, f"variants.{variant.name}.args.speculative-config.model")
+                where = f"variants.{variant.name}.args.speculative-config.model"
+                same_vocabulary(_checkpoint(config, draft.model, where), _checkpoint(config, config.engine.model, "engine.model"), where)
 
     def command(self, config: Config, setup: Setup) -> Command:
         """Return the module's command line; a draft checkpoint beside the config is handed over by its path."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 
 if TYPE_CHECKING:
@@ -24,10 +25,20 @@ def setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     named = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
     whole = named.get("speculative-config", named.get("sc"))
     if isinstance(whole, str):
-        whole = json.loads(whole)
+        whole = _opened(whole)
     found = dict(whole) if isinstance(whole, Mapping) else {}
     found.update({key: named[flag] for flag, key in _SHORT.items() if flag in named})
     return {name.replace("-", "_"): value for name, value in found.items()}
+
+
+def _opened(text: str) -> JSON:
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except ValueError as error:
+        what = "the speculative setting cannot be read"
+        raise EngineError(
+            what, where="speculative-config", found=f"{text[:60]!r}: {error}", expected="a mapping, or JSON that holds one"
+        ) from None
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
@@ -59,4 +70,4 @@ def _kind(method: str, model: str) -> DraftKind:
 
 
 def _integer(value: JSON) -> int:
-    return value if isinstance(value, int) else 0
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0

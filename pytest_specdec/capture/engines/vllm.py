@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines import place, speculation
-from pytest_specdec.capture.engines.arguments import flags
+from pytest_specdec.capture.engines.arguments import filled, flags
 from pytest_specdec.capture.engines.protocol import Dialect, Footprint, Pace
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import docker
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.launch.process import Command
+from pytest_specdec.errors import EngineError
 from pytest_specdec.model.score import ScoringRoute
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Vllm", "vocabulary_of"]
+__all__ = ["Vllm", "same_vocabulary", "vocabulary_of"]
 
 METRICS = "per-request-spec-decode-metrics"
 _METRICS_SINCE = (0, 30)
@@ -57,6 +59,7 @@ class Vllm:
         else:
             self._program(config)
             place.model_there(config)
+            self._same_vocabularies(config)
 
     def command(self, config: Config, setup: Setup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
@@ -89,6 +92,15 @@ class Vllm:
         """Return prompt log-probabilities."""
         return ScoringRoute.PROMPT_LOGPROBS
 
+    def _same_vocabularies(self, config: Config) -> None:
+        """Hold draft models against the target where both lie on this machine and the setting does not map one vocabulary to the other."""
+        for variant in config.variants:
+            args = filled(config, variant, os.environ)
+            draft = self.draft(args)
+            if draft and draft.model and not any("vocab" in name for name in speculation.setting(args)):
+                where = f"variants.{variant.name}.args.speculative-config.model"
+                same_vocabulary(Path(config.resolve(draft.model)), Path(config.resolve(config.engine.model)), where)
+
     def _args(self, config: Config, setup: Setup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **_with_paths(config, setup.args), "port": setup.port}
         if setup.speculative and self._version(config) >= _METRICS_SINCE:
@@ -120,6 +132,19 @@ def _share(args: Mapping[str, JSON]) -> float:
     named = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
     share = named.get("gpu-memory-utilization")
     return float(share) if isinstance(share, (int, float)) and 0 < share <= 1 else _SHARE
+
+
+def same_vocabulary(draft: Path, target: Path, where: str) -> None:
+    """Raise EngineError when both checkpoints are folders here and the draft model's tokens are not the target's."""
+    theirs, ours = vocabulary_of(draft), vocabulary_of(target)
+    if theirs and ours and theirs != ours:
+        raise EngineError(
+            what="the draft model has another vocabulary than the target",
+            where=where,
+            found=f"vocab_size {theirs:,} in {draft}",
+            expected=f"vocab_size {ours:,}, as in {target}",
+            remedy="name a draft model of the target's family, trained with its tokenizer",
+        )
 
 
 def vocabulary_of(checkpoint: Path) -> int:
