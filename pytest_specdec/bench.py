@@ -129,12 +129,19 @@ def _made(config: pytest.Config) -> Bench:
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = records.read_plan(RunDirectory.open(settings.replay))
-        return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=())
+        return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
     loaded = load.load(_found(config))
     warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
     made = Bench(settings, expand.filled(loaded, os.environ), root=place.root(config), plan=None, warnings=warnings)
     made.began_ns = getattr(config, "workerinput", {}).get(place.BEGAN, made.began_ns)
     return made
+
+
+def _held(settings: Settings, plan: Plan) -> tuple[str, ...]:
+    """Say so where a depth was asked for that a stored run cannot have."""
+    if not settings.depth_given or settings.depth == plan.depth:
+        return ()
+    return (f"--specdec-depth={settings.depth} changes nothing: the run was captured at {plan.depth} depth",)
 
 
 def _replayed(config: pytest.Config, plan: Plan) -> Config:

@@ -10,15 +10,15 @@ from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import Judgement, Result
-from pytest_specdec.summary import CELL, ERROR, VERDICT
+from pytest_specdec.summary import CELL, ERROR, LEFT_OUT, VERDICT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     import pytest
 
-__all__ = ["judgements"]
+__all__ = ["judgements", "left_out", "notes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,22 @@ def judgements(report: pytest.TestReport, properties: Sequence[tuple[str, object
     return _with_verdicts(bare, said) or (bare,)
 
 
+def left_out(properties: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
+    """Return why and what, where a test of ours had nothing planned to judge."""
+    found = [json.loads(str(value)) for name, value in properties if name == LEFT_OUT]
+    return {(str(one["why"]), str(one["what"])) for one in found}
+
+
+def notes(left: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return a sentence for each reason that something was left out for."""
+    by_reason: dict[str, list[str]] = {}
+    for why, what in sorted(left):
+        by_reason.setdefault(why, []).append(what)
+    return tuple(f"{why}: {', '.join(names)}" for why, names in by_reason.items())
+
+
 def _said(properties: Sequence[tuple[str, object]]) -> _Said:
-    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], VERDICT: []}
+    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], VERDICT: []}
     for name, value in properties:
         by_name[name].append(json.loads(str(value)))
     return _Said(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))

@@ -15,7 +15,7 @@ from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.run import Result
-from pytest_specdec.summary import CELL, ERROR, VERDICT
+from pytest_specdec.summary import CELL, ERROR, LEFT_OUT, VERDICT
 
 if TYPE_CHECKING:
     from pytest_specdec.bench import Bench
@@ -31,20 +31,25 @@ __all__ = ["captured", "check"]
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     found, wanted = bench.get(item.config), mark.read(item)
-    _note(item, CELL, {"pair": pair.name, "workload": wanted.workload.name, "family": wanted.family.value})
     cell = found.cell(pair.name, wanted.workload.name, wanted.family)
     if cell is None:
-        return _unplanned(item, found, wanted)
+        return _leave_out(item, found, wanted)
+    _note(item, CELL, {"pair": pair.name, "workload": wanted.workload.name, "family": wanted.family.value})
     kept = _read(item, found, cell)
     _ask_control(item, found, kept)
     return kept
 
 
-def _unplanned(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
-    if found.settings.replay is None:
-        pytest.skip(f"{wanted.workload.name} asks for more than this depth allows, so it is left out at {found.plan.depth} depth")
-    run = place.shown(found.root, item.config)
-    return _refuse(item, found, "not captured", f"the run {run} holds no {wanted.family} judgement of {wanted.workload.name}")
+def _leave_out(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
+    """Skip what the plan holds no judgement of: its depth asks nothing of the workload, or the stored run was begun with other tests."""
+    depth, name = found.plan.depth, wanted.workload.name
+    if found.settings.replay is None or wanted.workload.take.get(depth) == 0:
+        why, reason = f"left out at {depth} depth", f"{name} asks for more than this depth allows, so it is left out at {depth} depth"
+    else:
+        run = place.shown(found.root, item.config)
+        why, reason = "not in this run, so left out", f"the run {run} holds no {wanted.family} judgement of {name}: it was begun without"
+    _note(item, LEFT_OUT, {"why": why, "what": f"{wanted.family} of {name}"})
+    pytest.skip(reason)
 
 
 def _read(item: pytest.Item, found: Bench, cell: Cell) -> Captured:

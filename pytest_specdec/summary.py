@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import Judgement, Run
 
-__all__ = ["CELL", "ERROR", "VERDICT", "Summary"]
+__all__ = ["CELL", "ERROR", "LEFT_OUT", "VERDICT", "Summary"]
 
 CELL = "specdec.cell"
 ERROR = "specdec.error"
+LEFT_OUT = "specdec.left_out"
 VERDICT = "specdec.verdict"
-CARRIERS = frozenset({CELL, ERROR, VERDICT})
+CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, VERDICT})
 """Names of the properties that carry JSON from the test, maybe in a worker, to the summary; they reach no JUnit file."""
 
 
@@ -29,6 +30,8 @@ class Summary:
         self._root = root
         self._warnings = tuple(warnings)
         self._judgements: list[Judgement] = []
+        self._left_out: set[tuple[str, str]] = set()
+        """Why, and what."""
         self._run: Run | None = None
         self._artifacts: tuple[str, ...] = ()
 
@@ -41,15 +44,17 @@ class Summary:
 
             report.user_properties = [pair for pair in report.user_properties if pair[0] not in CARRIERS]
             self._judgements += gathering.judgements(report, ours)
+            self._left_out |= gathering.left_out(ours)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the documents; a run in which nothing could be judged is no success."""
         if not (self._root / "plan.json").is_file():
             return
-        from pytest_specdec import documents  # noqa: PLC0415 - only tests of ours pay for it
+        from pytest_specdec import documents, gathering  # noqa: PLC0415 - only tests of ours pay for it
 
-        self._run = documents.gathered(self._config, self._root, self._judgements, self._warnings)
+        warnings = (*self._warnings, *gathering.notes(self._left_out))
+        self._run = documents.gathered(self._config, self._root, self._judgements, warnings)
         self._artifacts = documents.write(self._config, self._root, self._run)
         if exitstatus == pytest.ExitCode.OK and not self._run.judged:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -34,6 +34,7 @@ class Shown:
 
 
 _BADNESS = (Result.PASSED, Result.SKIPPED, Result.FAILED, Result.ERROR)
+"""A finding about the engine outweighs all of them."""
 _TONES = {Result.PASSED: Tone.GOOD, Result.SKIPPED: Tone.UNSURE, Result.FAILED: Tone.BAD, Result.ERROR: Tone.BAD}
 
 
@@ -44,17 +45,18 @@ def table(run: Run) -> tuple[tuple[Shown, ...], ...]:
 
 
 def cell(judgements: tuple[Judgement, ...]) -> Shown:
-    """Return the worst of a family's judgements in few words, and how many of them passed where there are several.
-
-    What a depth leaves out is not counted beside what it judges.
-    """
-    judgements = tuple(j for j in judgements if j.verdict or j.result is not Result.SKIPPED) or judgements
+    """Return the worst of a family's judgements in few words, and how many of them passed where there are several."""
     if not judgements:
         return Shown(text="-")
-    worst = max(judgements, key=lambda j: _BADNESS.index(j.result))
+    worst = max(judgements, key=_badness)
     passed = sum(j.result is Result.PASSED for j in judgements)
     of = f" ({passed} of {len(judgements)})" if len(judgements) > 1 else ""
     return Shown(text=printable(_words(worst) + of), tone=_TONES[worst.result])
+
+
+def _badness(judgement: Judgement) -> int:
+    is_finding = judgement.result is Result.FAILED and judgement.verdict is not None and judgement.verdict.red
+    return len(_BADNESS) if is_finding else _BADNESS.index(judgement.result)
 
 
 def _words(judgement: Judgement) -> str:

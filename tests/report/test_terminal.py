@@ -90,6 +90,12 @@ def test_a_cell_of_several_judgements_shows_the_worst(verdicts, judged):
     assert matrix.cell(()).text == "-"
 
 
+def test_a_finding_is_shown_rather_than_what_was_not_captured(verdicts, judged):
+    missing = judged(None, Result.ERROR, pair="p", workload="w", family=Family.GREEDY, error="not captured: boom")
+    assert matrix.cell((judged(verdicts["failed"], Result.FAILED), missing)).text == "3 of 3,072 FAIL (0 of 2)"
+    assert matrix.cell((judged(verdicts["greedy"]), missing)).text == "NOT CAPTURED (1 of 2)"
+
+
 def test_long_lists_of_what_was_ruled_out_wait_for_verbose(make_run, verdicts, judged):
     run = make_run(*[judged(verdicts["greedy"])] * 20)
     assert text_of(run).count("one wrong token") == terminal.RULED_OUT_LINES
