@@ -64,14 +64,15 @@ def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:
 
 
 def _unasked(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
-    """Give the rest of the list, then all of it again and again under seeds that follow from request and round."""
+    """Give the rest of the list, then all of it again and again, what has a seed under one that follows from request and round."""
     yield from (request for request in whole.requests if request.id not in known)
     lap = 0
     while True:
         lap += 1
         for request in whole.requests:
             again = f"{request.id}@{round_}.{lap}"
-            yield replace(request, id=again, body={**request.body, "seed": _seed(again)})
+            seed = {"seed": _seed(again)} if request.seed is not None else {}
+            yield replace(request, id=again, body={**request.body, **seed})
 
 
 def _seed(text: str) -> int:

@@ -54,7 +54,8 @@ def cut(captured: Captured) -> Cut:
     """Return the requests that every arm answered, as blocks: the judged arm, the baseline, and the control where its draws are its own.
 
     With a seed that is honoured the control says what the baseline said, so that it is no second draw; without a survey's word on seeds
-    it is taken to be none. A seed asked for again is no second draw either, and at temperature 0 nothing is drawn.
+    it is taken to be none. So may an engine that seeds itself at boot, when requests bring no seeds: then the answers themselves tell.
+    A seed asked for again is no second draw either, and at temperature 0 nothing is drawn.
     """
     skipped: dict[str, int] = defaultdict(int)
     bodies = {request.id: request for request in captured.workload.requests}
@@ -77,16 +78,23 @@ def cut(captured: Captured) -> Cut:
 
 def _arms(captured: Captured) -> tuple[Transcript, ...]:
     both = (captured.speculative, captured.baseline)
-    if captured.is_control or captured.control is None or not _drawn_anew(captured):
+    if captured.is_control or captured.control is None or not _drawn_anew(captured, captured.control):
         return both
     return (*both, captured.control)
 
 
-def _drawn_anew(captured: Captured) -> bool:
-    """Whether the baseline, asked again, draws again."""
+def _drawn_anew(captured: Captured, control: Transcript) -> bool:
+    """Whether the baseline, asked again, draws again; where answers mostly come again it does not, whatever was asked."""
     known = captured.capabilities.get(BASELINE)
     ignored = known is not None and known.support.get("seed") in {Support.IGNORED, Support.REFUSED}
-    return ignored or all(request.body.get("seed") is None for request in captured.workload.requests)
+    unseeded = all(request.seed is None for request in captured.workload.requests)
+    before = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    alike = [_words(before[one.key]) == _words(one) for one in control.answers if one.ok and one.key in before]
+    return (ignored or unseeded) and 2 * sum(alike) <= len(alike)
+
+
+def _words(answer: Answer) -> tuple[str, tuple[int, ...]]:
+    return answer.choice.text, answer.choice.token_ids
 
 
 def _reason(body: Mapping[str, JSON], block: Sequence[Answer], arms: int) -> str:

@@ -71,6 +71,11 @@ class Request:
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
+    def seed(self) -> JSON:
+        """The seed that it brings, None without one."""
+        return self.body.get("seed")
+
+    @property
     def asks(self) -> str:
         """What it asks, whatever its seed: requests that agree in it draw from one law."""
         body = {name: value for name, value in self.body.items() if name != "seed"}

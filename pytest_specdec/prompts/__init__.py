@@ -18,6 +18,7 @@ __all__ = [
     "JSON_TASKS",
     "LIST",
     "MATH",
+    "OPEN_ENDED",
     "QA",
     "REPEAT",
     "SPEED",
@@ -55,6 +56,8 @@ REPEAT = _of("repeat")
 """Sequences that go on as they began, on the completions route: acceptance is near 1."""
 ALL = Prompts.interleaved("all", (CODE, CHAT, EDIT, JSON_TASKS, STORY, QA, REPEAT, MATH, LIST, COPY, SUMMARY, TRANSLATE))
 """Every category in turn, so that the first dozen is one of each."""
+OPEN_ENDED = Prompts.interleaved("open-ended", (CODE, CHAT, SUMMARY))
+"""Prompts whose answers go on at temperature 1."""
 
 _VACATION = (
     "Imagine you are planning a week-long vacation to a place you've never visited before. "

@@ -82,19 +82,22 @@ class Prompts:
         requests: int | None = None,
         prompts: int | None = None,
         logprobs: int | None = None,
+        seeded: bool = True,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[Traffic],
     ) -> Workload:
         """Return ``requests`` draws, one per prompt by default: the first ``prompts`` once, then again; request i has seed i + 1.
 
+        Without ``seeded`` none has one, as in production: engines leave their fast sampler while any request of the batch has a seed.
         Fields that are None are left out of the bodies, ``top_p`` is 1 then. With ``logprobs`` the answers report their tokens' own
         log-probabilities, and those of so many most probable tokens beside each. The draft model's law is asked for.
         """
         rare: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0 if top_p is None else top_p, **rare}
         items = self.items[:prompts]
-        drawn = [_drawn(items, index, body, logprobs) for index in range(len(items) if requests is None else requests)]
+        count = len(items) if requests is None else requests
+        drawn = [_drawn(items, index, body, logprobs, seeded=seeded) for index in range(count)]
         settings: Traffic = {"draft_scored": True, **traffic}
         return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), drawn, take, settings)
 
@@ -153,10 +156,11 @@ class Prompts:
         return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in given if value is not None)])
 
 
-def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None) -> Request:
-    seed, prompt = index + 1, items[index % len(items)]
+def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
+    number, prompt = index + 1, items[index % len(items)]
+    seed = {"seed": number} if seeded else {}
     reported = {} if logprobs is None else _reported(prompt.route, logprobs)
-    return _request(prompt, {**body, "seed": seed, **reported}, suffix=f"#{seed}" if seed > len(items) else "")
+    return _request(prompt, {**body, **seed, **reported}, suffix=f"#{number}" if number > len(items) else "")
 
 
 def _reported(route: Route, logprobs: int) -> Mapping[str, JSON]:

@@ -143,7 +143,7 @@ class Batch:
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
         p = laws(self._shaped(rows, logits, draft), sampling.repeat(live))
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
-        windows = verify(p, draft, chances, self._rules)
+        windows = verify(p, draft, self._rules.deal(rows, chances), self._rules)
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 

@@ -14,15 +14,21 @@ from pytest_specdec.reference.verify import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.request import Request
+    from pytest_specdec.reference.sequence import Sequence
     from pytest_specdec.reference.verify import Draft
 
 __all__ = ["FAULTS", "rules"]
 
 _LENIENCE: Final = 1.5
+_LATE: Final = 64
+"""Tokens into an answer, from which on a late fault is there."""
+_KEEPS: Final = -1.0
+"""Less than any uniform: what is verified by it is kept, whatever p and q."""
 _NEVER: Final = 1e-30
 """Stands for a probability of 0, of which JSON has no logarithm."""
 
@@ -62,6 +68,35 @@ def _accept_all(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made th
         return np.ones(p.shape, np.bool_)
 
     return Rules(accept=accept)
+
+
+def _accept_all_unseeded(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Keep every drawn draft token while no request of the batch brings a seed.
+
+    So it would be in an engine that leaves its fast sampler as soon as one of them does.
+    """
+
+    def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+        seeded = any(row.request.seed is not None for row in rows)
+        return uniforms if seeded else _kept(uniforms, [row.request.temperature > 0 for row in rows])
+
+    return Rules(deal=deal)
+
+
+def _accept_all_late(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Keep every drawn draft token from the 65th of an answer on."""
+
+    def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _kept(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
+
+    return Rules(deal=deal)
+
+
+def _kept(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64]:
+    """Return ``uniforms`` by which every draft token of the marked rows is kept; the last column, which draws, as it is."""
+    dealt = uniforms.copy()
+    dealt[np.flatnonzero(rows), :-1] = _KEEPS
+    return dealt
 
 
 def _resample_from_p(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
@@ -148,6 +183,8 @@ def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made t
 
 FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "accept-all": _accept_all,
+    "accept-all-unseeded": _accept_all_unseeded,
+    "accept-all-late": _accept_all_late,
     "lenient": _lenient,
     "resample-from-p": _resample_from_p,
     "recover-argmax": _recover_argmax,

@@ -16,12 +16,14 @@ from pytest_specdec.reference.sampler import pick
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.request import Request
+    from pytest_specdec.reference.sequence import Sequence
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "bonus", "keep", "penalise", "report", "residual", "verify"]
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "bonus", "deal", "keep", "penalise", "report", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,11 @@ class Windows:
     """(n,): the recovered token after a refusal, the bonus token after none."""
 
 
+def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Return the numbers that the drafts of ``rows`` are verified by, (n, k + 1), given those that each row's own generator drew."""
+    return uniforms
+
+
 def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Say which draft tokens are kept, each with probability min(1, p/q)."""
     kept: NDArray[np.bool_] = uniforms * q < p
@@ -114,6 +121,7 @@ def admit(request: Request) -> None:
 class Rules:
     """The decisions of a speculating engine."""
 
+    deal: Callable[[Rows[Sequence], NDArray[np.float64]], NDArray[np.float64]] = deal
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus

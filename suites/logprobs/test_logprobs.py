@@ -12,11 +12,14 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
+# Without seeds, as in production.
 TOLD = ALL.sampled(
+    version=2,
     temperature=0.8,
     max_tokens=48,
     requests=96,
     logprobs=1,
+    seeded=False,
     draft_scored=False,
     name="all-told",
     take={Depth.SMOKE: 8, Depth.STANDARD: 12},

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.prompts import ALL, COPY
+from pytest_specdec.prompts import ALL, COPY, OPEN_ENDED
 
 # Of 96 prompts the 48 are sent that leave the baseline most choice; at smoke depth the first ones. Eight and more are asked again, with
 # another seed: an answer that comes again was not drawn on its own.
@@ -24,14 +24,29 @@ OPEN = ALL.sampled(
     concurrency=32,
     take={Depth.SMOKE: 20, Depth.STANDARD: 56, Depth.DEEP: 320},
 )
-# Here the answers report log-probabilities, elsewhere not: being asked for them has switched drafting off before.
+# Traffic as it is in production: no request brings a seed, and answers are long. vLLM leaves its fast sampler as soon as one request of
+# the batch has a seed, so that no seeded request may be in flight meanwhile: a server is asked one workload at a time, and all requests
+# of a workload have a seed or none has. Two prompts are asked again: without a seed, too, each answer is to be drawn on its own.
+LONG = OPEN_ENDED.sampled(
+    temperature=1.0,
+    max_tokens=256,
+    requests=96,
+    prompts=10,
+    seeded=False,
+    concurrency=16,
+    name="long-sampled",
+    take={Depth.SMOKE: 4, Depth.STANDARD: 12},
+)
+# Here the answers report log-probabilities, elsewhere not: being asked for them has switched drafting off before. No seeds either: the
+# fast sampler is the one that truncates.
 NUCLEUS = ALL.sampled(
-    version=2,
+    version=3,
     temperature=1.0,
     top_p=0.9,
     max_tokens=64,
     requests=320,
     logprobs=1,
+    seeded=False,
     concurrency=32,
     take={Depth.SMOKE: 0, Depth.STANDARD: 24},
 )
@@ -41,6 +56,11 @@ COOL = COPY.sampled(temperature=0.6, max_tokens=64, requests=160, concurrency=32
 
 @pytest.mark.specdec(OPEN, family="sampling")
 def test_tokens_are_drawn_from_the_baselines_law(captured, check):
+    check(judge.sampling.judge(captured))
+
+
+@pytest.mark.specdec(LONG, family="sampling")
+def test_long_answers_without_seeds_are_drawn_from_the_baselines_law(captured, check):
     check(judge.sampling.judge(captured))
 
 

@@ -17,7 +17,8 @@ from pytest_specdec.model.workload import Depth, Family
 
 @pytest.fixture
 def whole(workload):
-    return workload("drawn", requests=7, draft_scored=True, take={Depth.SMOKE: 3})
+    drawn = workload("drawn", requests=7, draft_scored=True, take={Depth.SMOKE: 3})
+    return replace(drawn, requests=tuple(replace(r, body={**r.body, "seed": i}) for i, r in enumerate(drawn.requests)))
 
 
 @pytest.fixture(params=[Placement.IN_TURN, Placement.SIDE_BY_SIDE])
@@ -45,6 +46,16 @@ def test_the_rest_of_the_list_comes_first_and_then_all_of_it_under_fresh_seeds(p
     assert requests[1].body["prompt"] == whole.requests[0].body["prompt"]
     assert twice == further(further(plan, whole, 1), whole, 2)
     assert twice.extensions == {"drawn": ("drawn.more1", "drawn.more2")}
+
+
+def test_what_was_asked_without_seeds_is_asked_so_again(plan, whole):
+    unseeded = replace(whole, requests=tuple(replace(r, body={k: v for k, v in r.body.items() if k != "seed"}) for r in whole.requests))
+    plan = replace(plan, workloads=tuple(unseeded.at(Depth.SMOKE) if w.name == "drawn" else w for w in plan.workloads))
+    twice = further(further(plan, unseeded, 1), unseeded, 2)
+    requests = twice.workload("drawn.more2").requests
+    assert [request.id for request in requests[:2]] == ["p6", "p0@2.1"]
+    assert {request.seed for request in requests} == {None}
+    assert requests[1].body == unseeded.requests[0].body
 
 
 def test_a_round_is_added_once_and_can_be_taken_off(plan, whole):

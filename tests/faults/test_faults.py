@@ -29,6 +29,8 @@ CAUGHT = {
         "parameters": "draft tokens accepted without verification",
         "sampling": "accept-all",
     },
+    "accept-all-unseeded": {"sampling": "accept-all"},
+    "accept-all-late": {"sampling": "accept-all"},
     "lenient": {"sampling": "lenient acceptance"},
     "resample-from-p": {"sampling": "resample from p"},
     "recover-argmax": {"sampling": "recover by argmax"},

@@ -164,6 +164,13 @@ def test_an_answer_given_again_for_its_seed_is_not_counted_twice():
     assert units.cut(unscored(anew=True).as_control()).blocks.arms == 2
 
 
+def test_without_seeds_the_control_is_a_second_draw_unless_it_says_what_the_baseline_said():
+    """An engine that seeds itself at boot draws the same for the same requests in the same order."""
+    drawn, again = unscored(anew=True, seed=Support.HONOURED, body={"seed": None}), unscored(body={"seed": None})
+    assert units.cut(drawn).blocks.arms == 3
+    assert units.cut(again).blocks.arms == 2
+
+
 def test_the_first_token_is_not_judged():
     def saying(*places):
         def change(_, answer):

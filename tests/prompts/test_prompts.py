@@ -69,6 +69,13 @@ def test_sampled_takes_every_prompt_before_it_takes_one_again():
     assert (workload.draft_scored, workload.scored) == (True, True)
 
 
+def test_draws_without_seeds_are_the_same_requests_otherwise():
+    seeded, unseeded = (prompts.CODE.sampled(requests=14, seeded=seeded, logprobs=1) for seeded in (True, False))
+    assert {request.seed for request in unseeded.requests} == {None}
+    assert all("seed" not in request.body for request in unseeded.requests)
+    assert [(r.id, r.asks) for r in unseeded.requests] == [(r.id, r.asks) for r in seeded.requests]
+
+
 @settings(deadline=None, derandomize=True)
 @given(st.integers(0, 400))
 def test_ids_and_seeds_of_draws_are_distinct_and_stable(count):

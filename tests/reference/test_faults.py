@@ -39,6 +39,36 @@ def test_a_cache_that_is_off_by_one_survives_a_full_context():
         assert len(client.complete(ASKED | {"max_tokens": 40})["choices"][0]["token_ids"]) == 40
 
 
+DRAWN = {"prompt": "import os\nimport sys\n", "temperature": 1.0, "max_tokens": 96, "return_token_ids": True, "ignore_eos": True}
+
+
+def kept(answer):
+    """Part of the draft tokens that each verify step accepted, with the tokens emitted before it."""
+    emitted, steps = 1, answer["metrics"]["speculative_decoding"]["per_step_accepted"]
+    found = []
+    for accepted in steps:
+        found.append((emitted, accepted))
+        emitted += accepted + 1
+    return found
+
+
+def test_unseeded_requests_keep_every_draft_unless_a_seeded_one_is_beside_them():
+    with served(PROBABILISTIC, fault="accept-all-unseeded", spec_decode_metrics="detailed") as client:
+        alone, greedy, seeded = (client.complete(DRAWN | more) for more in ({}, {"temperature": 0}, {"seed": 1}))
+        beside, _ = client.complete(DRAWN | {"max_tokens": 24}, DRAWN | {"seed": 2, "max_tokens": 200})
+    assert {accepted for _, accepted in kept(alone)} == {3}
+    for right in (greedy, seeded, beside):
+        assert min(accepted for _, accepted in kept(right)) < 3
+
+
+def test_late_tokens_keep_every_draft():
+    with served(PROBABILISTIC, fault="accept-all-late", spec_decode_metrics="detailed") as client:
+        drawn, greedy = client.complete(DRAWN | {"seed": 1}), client.complete(DRAWN | {"temperature": 0, "max_tokens": 200})
+    assert {accepted for before, accepted in kept(drawn) if before >= 64} == {3}
+    assert min(accepted for before, accepted in kept(drawn) if before < 64) < 3
+    assert min(accepted for before, accepted in kept(greedy) if before >= 64) < 3
+
+
 def test_resampling_from_p_is_invisible_to_greedy_requests(baseline):
     with served(PROBABILISTIC, fault="resample-from-p") as client:
         assert tokens(client) == tokens(baseline)
