@@ -30,7 +30,7 @@ CAUGHT = {
         "sampling": "accept-all",
     },
     "accept-all-unseeded": {"sampling": "accept-all"},
-    "accept-all-late": {"sampling": "accept-all"},
+    "accept-all-late": {"sampling": "accept-all|lenient acceptance"},
     "lenient": {"sampling": "lenient acceptance"},
     "resample-from-p": {"sampling": "resample from p"},
     "recover-argmax": {"sampling": "recover by argmax"},
