@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_specdec import baselines, chosen, place
+from pytest_specdec import baselines, chosen, command, place
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory, atomic_write
@@ -105,17 +104,18 @@ def _append_step_summary(text: str) -> None:
             summary.write(text)
 
 
-def show(config: pytest.Config, reporter: pytest.TerminalReporter, run: Run, artifacts: Sequence[str]) -> None:
-    """Print the summary."""
+def show(config: pytest.Config, reporter: pytest.TerminalReporter, root: Path, run: Run, artifacts: Sequence[str]) -> None:
+    """Print the summary of the run in ``root``."""
     reporter.write_sep("-", "specdec", bold=True)
-    for line in terminal.lines(run, artifacts=artifacts, remedy=_remedy(config, run), verbose=config.get_verbosity() > 0):
+    further, verbose = command.again(config, "--specdec-continue", root), config.get_verbosity() > 0
+    for line in terminal.lines(run, artifacts=artifacts, remedy=_remedy(config, root, run), further=further, verbose=verbose):
         for shown in line:
             reporter.write(shown.text, **MARKUP[shown.tone])
         reporter.write_line("")
 
 
-def _remedy(config: pytest.Config, run: Run) -> str:
+def _remedy(config: pytest.Config, root: Path, run: Run) -> str:
     if run.status is None or run.status.state is not State.COMPLETE:
-        return f"the capture is not complete: its servers' logs are in {run.directory}/servers"
-    tests = shlex.join(place.shown(config.invocation_params.dir / arg, config) for arg in config.args)
-    return f"judge it again, without a server: pytest {tests} --specdec-replay {shlex.quote(run.directory)}"
+        logs = f"the capture is not complete: its servers' logs are in {run.directory}/servers"
+        return f"{logs}; take it up again: {command.again(config, '--specdec-resume', root)}"
+    return f"judge it again, without a server: {command.replay(config, root)}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec import bench, judge, mark, outcomes, place
+from pytest_specdec import bench, command, judge, mark, outcomes, place
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files import codec
@@ -103,13 +102,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     if result is Result.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
     if result is Result.FAILED:
-        pytest.fail(failure.short(verdict, _replay(item, found)), pytrace=False)
-
-
-def _replay(item: pytest.Item, found: Bench) -> str:
-    path, colons, rest = item.nodeid.partition("::")
-    node = place.shown(item.config.rootpath / path, item.config) + colons + rest
-    return f"pytest {shlex.quote(node)} --specdec-replay {shlex.quote(place.shown(found.root, item.config))}"
+        pytest.fail(failure.short(verdict, command.replay_of(item, found.root)), pytrace=False)
 
 
 def _note(item: pytest.Item, name: str, value: JSON) -> None:

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["result"]
+__all__ = ["UNSETTLED", "result"]
 
 EQUIVALENCE = frozenset({Family.GREEDY, Family.SAMPLING, Family.SEEDS, Family.LOGPROBS})
 """Families that ask for the baseline's distribution: under ``lossy: true`` they report and do not gate."""
+
+UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
+"""Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
 
 _FIXED = {
     Outcome.PASS: Result.PASSED,
@@ -30,7 +33,7 @@ _FIXED = {
 
 def result(verdict: Verdict, workload: Workload, depth: Depth, config: Config) -> Result:
     """Return what pytest makes of a verdict on ``workload`` at ``depth`` under ``config``."""
-    if verdict.outcome is Outcome.INCONCLUSIVE:
+    if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
         return Result.SKIPPED if excused else Result.FAILED
     if verdict.outcome is Outcome.FAIL and config.lossy and verdict.family in EQUIVALENCE:

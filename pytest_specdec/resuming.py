@@ -11,8 +11,8 @@ from pytest_specdec import place
 from pytest_specdec.capture import extension, observe
 from pytest_specdec.files import codec, records, yaml
 from pytest_specdec.files.directory import RunDirectory
-from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
+from pytest_specdec.outcomes import UNSETTLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,11 +42,12 @@ def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> 
     _check(option, directory, found.config, extension.base(stored), records.sent(directory, found.plan))
     if not settings.continued:
         return stored
-    cells, chosen = _inconclusive(directory), records.read_selections(directory)
+    cells, chosen = _unsettled(directory), records.read_selections(directory)
     deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in cells}}
     deepest |= {name: chosen[name].applied(one) for name, one in deepest.items() if name in chosen}
     if not deepest:
-        msg = f"--specdec-continue: found no inconclusive sampling verdict in {root}/run.json; expected a run that more tokens would settle"
+        found_none = f"found no inconclusive or suspicious sampling verdict in {root}/run.json"
+        msg = f"--specdec-continue: {found_none}; expected a run that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(place.ROUND) or next_round(root)
     return extension.extended(stored, deepest, [pair for pair, workload in cells if workload in deepest], round_)
@@ -57,14 +58,14 @@ def next_round(root: Path) -> int:
     return extension.rounds(records.read_plan(RunDirectory.open(root))) + 1
 
 
-def _inconclusive(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of the sampling verdicts that the run's report calls inconclusive."""
+def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
+    """Return pair and workload of the sampling verdicts that the run's report calls inconclusive or suspicious."""
     try:
         judgements = json.loads(directory.run.read_text(encoding="utf-8"))["judgements"]
     except (OSError, ValueError, KeyError):
         return []
     verdicts = [(one, one.get("verdict") or {}) for one in judgements if one.get("family") == Family.SAMPLING]
-    return [(one["pair"], one["workload"]) for one, verdict in verdicts if verdict.get("outcome") == Outcome.INCONCLUSIVE]
+    return [(one["pair"], one["workload"]) for one, verdict in verdicts if verdict.get("outcome") in UNSETTLED]
 
 
 def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now: Plan) -> None:

@@ -64,4 +64,4 @@ class Summary:
         if self._run is not None:
             from pytest_specdec import documents  # noqa: PLC0415 - only tests of ours pay for it
 
-            documents.show(self._config, terminalreporter, self._run, self._artifacts)
+            documents.show(self._config, terminalreporter, self._root, self._run, self._artifacts)

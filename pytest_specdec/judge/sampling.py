@@ -25,6 +25,7 @@ from pytest_specdec.judge.promise import promise
 from pytest_specdec.judge.refusal import refusal
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.suspicion import suspicious
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.calibration import NORMAL_UP_TO
@@ -69,11 +70,11 @@ def judge(captured: Captured) -> Verdict:
 
     FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the winning bet pays as well on the control: then the verdict is INVALID.
     Where the scores lean, the tokens are judged against the scored law and against the one that the baseline's boots report: what both
-    agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on
-    the variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. PASS says what would
-    have shown; INCONCLUSIVE where nothing would have, with the number of tokens that would settle it. INVALID also where token ids or the
-    baseline's scores of answered tokens are missing, although the survey found that the engine gives them; where it does not,
-    judge/blackbox.py judges.
+    agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on the
+    variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. SUSPICIOUS at a tenth of
+    those odds, until later answers take it back. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the number of
+    tokens that would settle it. INVALID also where token ids or the baseline's scores of answered tokens are missing, although the survey
+    found that the engine gives them; where it does not, judge/blackbox.py judges.
     """
     return casualty(captured) or refusal(captured) or _heard(captured)
 
@@ -118,7 +119,7 @@ def _upright(captured: Captured, leaning: _Hearing, lean: float) -> Verdict:
 
 def _concluded(captured: Captured, hearing: _Hearing, lean: float) -> Verdict:
     if hearing.alarm is None:
-        return speculating(captured) or _cleared(captured, hearing)
+        return speculating(captured) or _suspected(captured, hearing) or _cleared(captured, hearing)
     return _leaning(captured, hearing, lean) or _failed(captured, hearing)
 
 
@@ -181,6 +182,23 @@ def _lean(known: Calibration) -> str:
     if not known.leans:
         return ""
     return f"; the scores lean: what is reported is the scored law to the power {1.0 + known.lean:.3f}, +- {known.lean_error:.1g}"
+
+
+def _suspected(captured: Captured, hearing: _Hearing) -> Verdict | None:
+    book, barrier = hearing.book, -log(captured.alpha)
+    if not suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
+        return None
+    named = name(book, hearing.observed, hearing.seen)
+    return say(
+        captured,
+        Outcome.SUSPICIOUS,
+        f"not cleared: evidence {hearing.evidence} for {named!r}, the alarm is at {_odds(barrier)}",
+        short=() if hearing.seen is None else (f"drafts       {hearing.seen}",),
+        evidence=_evidence(hearing),
+        settle="as many answers again, under the same share of false alarms (--specdec-continue)",
+        cell=_cell(book),
+        figures={**_figures(hearing), "log10_alarm": barrier / LN_10},
+    )
 
 
 def _failed(captured: Captured, hearing: _Hearing) -> Verdict:

@@ -34,7 +34,7 @@ class Shown:
 
 
 _BADNESS = (Result.PASSED, Result.SKIPPED, Result.FAILED, Result.ERROR)
-"""A finding about the engine outweighs all of them."""
+"""A finding about the engine outweighs all of them, and suspicion what else came to the same."""
 _TONES = {Result.PASSED: Tone.GOOD, Result.SKIPPED: Tone.UNSURE, Result.FAILED: Tone.BAD, Result.ERROR: Tone.BAD}
 
 
@@ -54,16 +54,26 @@ def cell(judgements: tuple[Judgement, ...]) -> Shown:
     return Shown(text=printable(_words(worst) + of), tone=_TONES[worst.result])
 
 
-def _badness(judgement: Judgement) -> int:
-    is_finding = judgement.result is Result.FAILED and judgement.verdict is not None and judgement.verdict.red
-    return len(_BADNESS) if is_finding else _BADNESS.index(judgement.result)
+_LOUD = {
+    Outcome.FAIL: "FAIL",
+    Outcome.NOT_SPECULATING: "NOT SPECULATING",
+    Outcome.INVALID: "INVALID",
+    Outcome.SUSPICIOUS: "SUSPICIOUS",
+}
+
+
+def _badness(judgement: Judgement) -> float:
+    verdict, result = judgement.verdict, judgement.result
+    if result is Result.FAILED and verdict is not None and verdict.red:
+        return float(len(_BADNESS))
+    return _BADNESS.index(result) + (0.5 if verdict is not None and verdict.outcome is Outcome.SUSPICIOUS else 0.0)
 
 
 def _words(judgement: Judgement) -> str:
     verdict = judgement.verdict
     if verdict is None:
         return _bare(judgement)
-    told = {Outcome.FAIL: "FAIL", Outcome.NOT_SPECULATING: "NOT SPECULATING", Outcome.INVALID: "INVALID"}.get(verdict.outcome, "")
+    told = _LOUD.get(verdict.outcome, "")
     quiet = {Outcome.INCONCLUSIVE: "inconclusive", Outcome.REFUSED: "refused", Outcome.NOT_DECIDED: "not decided"}.get(verdict.outcome, "")
     shout = quiet.upper() if judgement.result is Result.FAILED else quiet
     failed_otherwise = "FAILED" if judgement.result is Result.FAILED and verdict.outcome is Outcome.PASS else ""

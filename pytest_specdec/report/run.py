@@ -51,7 +51,7 @@ class Judgement:
         """Whether it knows something about the engine; a test without a judge knows it from its own asserts."""
         if self.verdict is None:
             return self.result in {Result.PASSED, Result.FAILED}
-        return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.REFUSED, Outcome.INVALID}
+        return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED, Outcome.INVALID}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,11 @@ class Run:
     def judged(self) -> bool:
         """Whether anything could be judged at all."""
         return any(j.judged for j in self.judgements)
+
+    @property
+    def suspicious(self) -> tuple[Verdict, ...]:
+        """The verdicts whose evidence is high and short of the alarm."""
+        return tuple(j.verdict for j in self.judgements if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS)
 
     @property
     def families(self) -> tuple[Family, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report import matrix, speed
 from pytest_specdec.report.matrix import Shown, Tone
 from pytest_specdec.report.printable import printable
@@ -23,9 +24,13 @@ RULED_OUT_LINES = 12
 """Sensitivity lines shown without ``-v``."""
 
 
-def lines(run: Run, *, artifacts: Sequence[str], remedy: str, verbose: bool) -> tuple[Line, ...]:
-    """Return the summary: table, counts, what the passes rule out, speed, notes, artifacts, and the remedy when red."""
+def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verbose: bool) -> tuple[Line, ...]:
+    """Return the summary: alerts, table, counts, what the passes rule out, speed, notes, artifacts, and the remedy when red.
+
+    ``further`` is the command that takes the run further.
+    """
     return (
+        *_suspicions(run, further),
         *([*_grid(matrix.table(run)), ()] if run.judgements else []),
         _counts(run),
         *_ruled_out(run, verbose=verbose),
@@ -35,6 +40,15 @@ def lines(run: Run, *, artifacts: Sequence[str], remedy: str, verbose: bool) -> 
         *(_plain(line) for line in artifacts),
         *([(Shown(text=printable(remedy), tone=Tone.BAD),)] if run.red else []),
     )
+
+
+def _suspicions(run: Run, further: str) -> Iterator[Line]:
+    """Yield what must not be overlooked, before everything else."""
+    for verdict in run.suspicious:
+        about = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
+        yield (Shown(text=printable(f"SUSPICIOUS: {about} {verdict.headline}"), tone=Tone.UNSURE),)
+    if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
+        yield (Shown(text=printable(f"  take it further, under the same share of false alarms: {further}"), tone=Tone.UNSURE),)
 
 
 def _plain(text: str) -> Line:
@@ -58,7 +72,7 @@ def _counts(run: Run) -> Line:
     return (
         Shown(
             text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}; {counts}{nothing}"),
-            tone=Tone.BAD if run.red else Tone.GOOD,
+            tone=Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD,
         ),
     )
 

@@ -96,13 +96,32 @@ def test_nothing_inconclusive_is_a_usage_error(project, stored):
     project.run(f"--specdec-continue={stored}").assert_outcomes(passed=4)
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found no inconclusive sampling verdict in *"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found no inconclusive or suspicious sampling verdict in *"])
 
 
 def test_another_selection_is_told_with_its_difference(project, stored):
     result = project.run(f"--specdec-continue={stored}", "-k", "drawn")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found another plan than that of *", "*plan.workloads.code*"])
+
+
+@pytest.mark.parametrize("depth, first", [("standard", {"failed": 2, "passed": 2}), ("smoke", {"skipped": 2, "passed": 2})])
+def test_what_was_suspicious_is_taken_further_as_the_run_says(project, begun_here, depth, first):
+    project.tests(enough(4).replace("INCONCLUSIVE", "SUSPICIOUS").replace("Depth.STANDARD: 3", "Depth.STANDARD: 3, Depth.SMOKE: 2"))
+    result = project.run(f"--specdec-depth={depth}", "--specdec-run-dir=kept")
+    result.assert_outcomes(**first)
+    result.stdout.fnmatch_lines(
+        [
+            "SUSPICIOUS: draft-k3 sampling (drawn) ? answers",
+            "  take it further, under the same share *: pytest --specdec-config=tiny --specdec-depth=* --specdec-continue kept",
+            "draft-k3   * answers SUSPICIOUS *3/3",
+        ]
+    )
+    begun_here(project.path / "kept")
+    assert (project.path / "kept/report.md").read_text().startswith("## ⚠️" if depth == "smoke" else "## ❌")
+    before = cells(project.path / "kept")
+    project.run(f"--specdec-depth={depth}", "--specdec-continue=kept").assert_outcomes(passed=4)
+    assert cells(project.path / "kept") == before
 
 
 @pytest.mark.parametrize("other", ["--specdec-replay", "--specdec-resume"])

@@ -10,9 +10,11 @@ from pytest_specdec.report import matrix, terminal
 from pytest_specdec.report.matrix import Tone
 from pytest_specdec.report.run import Result
 
+COMMANDS = {"remedy": "judge it again: pytest", "further": "pytest --specdec-continue .specdec/reference-1"}
+
 
 def text_of(run, *, verbose=False):
-    shown = terminal.lines(run, artifacts=("report: .specdec/reference-1/report.md",), remedy="judge it again: pytest", verbose=verbose)
+    shown = terminal.lines(run, artifacts=("report: .specdec/reference-1/report.md",), **COMMANDS, verbose=verbose)
     return "\n".join("".join(piece.text for piece in line).rstrip() for line in shown)
 
 
@@ -38,6 +40,18 @@ def test_a_red_run_ends_with_the_remedy(make_run, verdicts, judged):
     assert text.endswith("judge it again: pytest")
 
 
+def test_suspicion_is_said_before_everything_else(make_run, verdicts, judged):
+    suspicious = replace(verdicts["greedy"], outcome=Outcome.SUSPICIOUS, family=Family.SAMPLING, headline="not cleared", cell="1:10^4.4")
+    run = make_run(judged(verdicts["greedy"]), judged(suspicious, Result.SKIPPED))
+    assert not run.red
+    assert text_of(run).splitlines()[:4] == [
+        "SUSPICIOUS: draft-k3 sampling (chat) not cleared",
+        "  take it further, under the same share of false alarms: pytest --specdec-continue .specdec/reference-1",
+        "pair       greedy       sampling",
+        "draft-k3   0 of 3,072   1:10^4.4 SUSPICIOUS",
+    ]
+
+
 def test_a_run_that_was_interrupted_has_no_table(make_run):
     assert text_of(make_run()).splitlines()[0] == "reference, standard: 0 judgements; no verdict - nothing could be judged"
 
@@ -58,6 +72,8 @@ def test_a_run_that_could_not_judge_says_so(make_run, verdicts, judged):
         (Outcome.NOT_SPECULATING, Result.FAILED, "c NOT SPECULATING", Tone.BAD),
         (Outcome.INCONCLUSIVE, Result.FAILED, "c INCONCLUSIVE", Tone.BAD),
         (Outcome.INCONCLUSIVE, Result.SKIPPED, "c inconclusive", Tone.UNSURE),
+        (Outcome.SUSPICIOUS, Result.FAILED, "c SUSPICIOUS", Tone.BAD),
+        (Outcome.SUSPICIOUS, Result.SKIPPED, "c SUSPICIOUS", Tone.UNSURE),
         (Outcome.NOT_DECIDED, Result.PASSED, "c not decided", Tone.GOOD),
         (Outcome.REFUSED, Result.SKIPPED, "c refused", Tone.UNSURE),
         (Outcome.REFUSED, Result.FAILED, "c REFUSED", Tone.BAD),

@@ -1,0 +1,44 @@
+"""Evidence that is high and short of the alarm: neither a pass nor a finding, until later answers settle it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+import pytest
+
+from pytest_specdec.judge import sampling
+from pytest_specdec.judge.suspicion import suspicious
+from pytest_specdec.model.verdict import Outcome
+from tests.judge import toy_speculation as toy
+
+ALPHA = 1e-4
+
+
+@pytest.mark.parametrize(
+    "peak, end, expected",
+    [(900, 900, False), (1_100, 1_100, True), (9_900, 9_900, True), (1_100, 1.1, True), (1_100, 0.9, False), (0.5, 0.5, False)],
+)
+def test_suspicion_begins_at_a_tenth_of_the_alarms_odds_and_ends_when_all_of_it_is_given_back(peak, end, expected):
+    assert suspicious(log(peak), log(end), ALPHA) is expected
+
+
+@pytest.mark.parametrize("short_by, outcome", [(-0.1, Outcome.FAIL), (0.1, "suspicious"), (0.9, "suspicious"), (1.1, Outcome.PASS)])
+def test_sampling_is_suspicious_short_of_its_alarm(short_by, outcome):
+    captured = toy.captured("model", "leak", answers=56)
+    found = sampling.judge(captured).figures["log10_wealth"]
+    verdict = sampling.judge(replace(captured, alpha=10 ** -(found + short_by)))
+    assert verdict.outcome == outcome
+
+
+def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
+    captured = toy.captured("model", "leak", answers=56)
+    found = sampling.judge(captured).figures["log10_wealth"]
+    verdict = sampling.judge(replace(captured, alpha=10 ** -(found + 0.5)))
+    assert verdict.headline.startswith(
+        f"not cleared: evidence 1 : 10^{found:.1f} for 'acceptance leak of 20%', the alarm is at 1 : 10^{found + 0.5:.1f}"
+    )
+    assert "--specdec-continue" in verdict.settle
+    assert not verdict.rules_out
+    assert not verdict.red
+    assert verdict.cell == f"1:10^{found:.1f}"
