@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,12 +19,12 @@ from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from pytest_specdec.capture.burst import Burst
     from pytest_specdec.capture.engines.protocol import Dialect, Steps
-    from pytest_specdec.capture.stream import Received
+    from pytest_specdec.capture.stream import Event, Received
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
@@ -36,6 +37,8 @@ _IDLE_S = 1.0
 Servers on uvicorn, vLLM's among them, close theirs after 5: at that moment a request on it would meet a closed door and pass for a death.
 """
 _NO_SECRETS = Secrets()
+_LONGEST_MESSAGE = 2_000
+"""Characters of a server's error that are kept."""
 
 
 _TRANSPORT = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
@@ -111,7 +114,7 @@ class Client:
         exchange = self.exchange(request.route, body, streamed=streamed, deadline_s=deadline_s)
         try:
             return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _failed(request, pass_index, exchange, f"answered outside the protocol: {error}", Ending.ERROR)
 
     def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
@@ -150,30 +153,47 @@ class Client:
 
     def _message(self, error: openai.APIStatusError) -> str:
         """Return the server's own words: ``error.message`` of its body, where it has one."""
-        body = error.body
-        return self._secrets.mask(str(body["message"]) if isinstance(body, dict) and "message" in body else error.message)
+        return self._words(error.body) or self._words(error.message)
+
+    def _words(self, error: object) -> str:
+        """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
+        told = error.get("message") or error if isinstance(error, Mapping) else error or ""
+        return self._secrets.mask(str(told)[:_LONGEST_MESSAGE])
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> Sent:
         if exchange.received is None:
             return _failed(request, pass_index, exchange, exchange.error or "", exchange.ending)
-        if streamed:
-            return self._parsed_stream(request, exchange, exchange.received, pass_index)
+        if streamed and not exchange.received.body.startswith(b"{"):
+            return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
         data = exchange.received.json()
+        if data.get("error"):
+            return _failed(request, pass_index, exchange, self._words(data["error"]), Ending.ERROR)
+        if streamed:
+            msg = "an unstreamed answer to a request for a stream"
+            raise ValueError(msg)
         steps = self._dialect.steps(data)
         return _answered(request, pass_index, exchange, reply.of_whole(data, steps), steps, first=None)
 
-    def _parsed_stream(self, request: Request, exchange: Exchange, received: Received, pass_index: int) -> Sent:
-        events = received.events()
+    def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> Sent:
         stamped = list(stream.objects(events))
-        failed = next((str(chunk["error"]) for _, chunk in stamped if "error" in chunk), None)
+        failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
-            return _failed(request, pass_index, exchange, failed, Ending.ERROR)
-        if not events or events[-1].data != "[DONE]":
+            return _failed(request, pass_index, exchange, self._words(failed), Ending.ERROR)
+        if not any(event.data == stream.DONE for event in events):
             return _failed(request, pass_index, exchange, "connection lost: the stream has no end", Ending.DIED)
         chunks = [chunk for _, chunk in stamped]
+        _expect_no_text_behind_the_end(events)
         steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
         whole = reply.of_stream(chunks, steps, self._draft_tokens)
         return _answered(request, pass_index, exchange, whole, steps, first=burst.first(stamped))
+
+
+def _expect_no_text_behind_the_end(events: Sequence[Event]) -> None:
+    """Raise ValueError when a client that stops reading at the end, as it may, would miss a part of the answer."""
+    done = next(number for number, event in enumerate(events) if event.data == stream.DONE)
+    if any(chunk.get("choices") for _, chunk in stream.objects(events[done:])):
+        msg = f"choices behind {stream.DONE}"
+        raise ValueError(msg)
 
 
 def _answered(

@@ -102,5 +102,5 @@ def _read(arm: Arm, body: Mapping[str, JSON], deadline_s: float, positions: Call
         return Law(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
     try:
         return Law(positions=positions(exchange.received.json()))
-    except (RequestError, ValueError) as error:
+    except (RequestError, ValueError, RecursionError) as error:
         return Law(error=str(error))

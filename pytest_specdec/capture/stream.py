@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Event", "Overdue", "Received", "objects", "read"]
+__all__ = ["DONE", "Event", "Overdue", "Received", "objects", "parsed", "read"]
 
-_BLANK = re.compile(rb"\r?\n\r?\n")
+_END = rb"(?:\r\n|\n|\r(?!\n))"
+"""A line ends in one of three ways (https://html.spec.whatwg.org/multipage/server-sent-events.html), in a mixture too."""
+_BLANK = re.compile(_END + _END)
+_ORDER_MARK = b"\xef\xbb\xbf"
+DONE = "[DONE]"
+"""What the last event says."""
 
 
 class Overdue(Exception):  # noqa: N818 - a state of the stream, turned into a casualty at once
@@ -51,7 +56,7 @@ class Received:
 
     def json(self) -> Mapping[str, JSON]:
         """Return the body as a JSON object. Raises ValueError when it is none."""
-        return _object(self.body)
+        return parsed(self.body)
 
     def events(self) -> tuple[Event, ...]:
         """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out."""
@@ -82,17 +87,28 @@ def read(parts: Iterable[bytes], *, until_s: float) -> Received:
 def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:
     """Yield each event's stamp and JSON object but for the closing ``[DONE]``. Raises ValueError when one is no object."""
     for event in events:
-        if event.data != "[DONE]":
-            yield event.at_s, _object(event.data)
+        if event.data != DONE:
+            yield event.at_s, parsed(event.data)
 
 
 def _data(block: bytes) -> str:
-    return b"\n".join(line[5:].strip() for line in block.splitlines() if line.startswith(b"data:")).decode()
+    rows = block.removeprefix(_ORDER_MARK).splitlines()
+    return b"\n".join(row[5:].strip() for row in rows if row.startswith(b"data:")).decode()
 
 
-def _object(text: str | bytes) -> Mapping[str, JSON]:
-    data = json.loads(text)
+def parsed(text: str | bytes) -> Mapping[str, JSON]:
+    """Return the JSON object that a server sent. Raises ValueError when it is none, or has NaN in it, which JSON has not."""
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        msg = "JSON that is nested too deeply"
+        raise ValueError(msg) from None
     if not isinstance(data, dict):
         msg = f"expected a JSON object, found {str(text)[:100]!r}"
         raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
     return data
+
+
+def _no_number(name: str) -> None:
+    msg = f"{name} is no JSON"
+    raise ValueError(msg)

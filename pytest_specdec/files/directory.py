@@ -123,11 +123,14 @@ def safe(name: str) -> str:
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees the old file or the whole new one, whatever happens meanwhile."""
+    """Write ``text`` so that a reader sees the old file or the whole new one, whatever happens meanwhile.
+
+    Halves of surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

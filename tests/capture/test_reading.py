@@ -41,6 +41,11 @@ def test_a_page_without_the_series_has_no_counters(page):
     assert counters.parse(page) is None
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e300", "many"])
+def test_counters_that_are_no_counts_are_a_page_without(value):
+    assert counters.parse(f'{PAGE}vllm:spec_decode_num_drafts_total{{engine="2"}} {value}\n') is None
+
+
 STREAM = b'data: {"choices": [{"text": "a"}]}\n\n: a comment\n\ndata: {"choices":\ndata: []}\n\r\ndata: [DONE]\n\n'
 
 
@@ -104,19 +109,42 @@ def test_both_routes_say_the_same(data):
     "data",
     [
         {},
-        {"choices": None, "usage": None},
-        {"choices": "x", "usage": {"prompt_tokens": None}},
-        {"choices": [3], "prompt_token_ids": "x"},
+        {"choices": None},
+        {"choices": []},
+        {"choices": "x"},
+        {"choices": [3]},
+        {"choices": [{}, {}]},
+        {"choices": [{"index": 1}]},
+        {"choices": [{"index": "0"}]},
+        {"choices": [{}], "prompt_token_ids": "x"},
+        {"choices": [{"token_ids": [1.0]}]},
+        {"choices": [{"token_ids": [-1]}]},
+        {"choices": [{"token_ids": [True]}]},
+        {"choices": [{"token_ids": [None]}]},
+        {"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 1.5}},
     ],
 )
-def test_missing_fields_leave_the_answer_empty(data):
-    assert reply.of_whole(data, None) == reply.Reply()
+def test_what_is_not_of_the_protocol_is_an_error_whole_and_streamed(data):
+    with pytest.raises(ValueError, match="expected"):
+        reply.of_whole(data, None)
+    with pytest.raises(ValueError, match="expected"):
+        reply.of_stream([data], None, 0)
 
 
-@pytest.mark.parametrize("choice", [{}, {"message": {"content": None}}, {"text": None, "token_ids": None, "logprobs": None, "index": "0"}])
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, "x"])
+def test_missing_usage_stays_unknown(usage):
+    assert reply.of_whole({"choices": [{}], "usage": usage}, None).usage is None
+
+
+@pytest.mark.parametrize("choice", [{}, {"message": {"content": None}}, {"text": None, "token_ids": None, "logprobs": None, "index": None}])
 def test_missing_fields_of_a_choice_leave_it_empty(choice):
     (found,) = reply.of_whole({"choices": [choice]}, None).choices
     assert (found.text, found.token_ids, found.logprobs, found.index) == ("", (), None, 0)
+
+
+def test_choices_come_in_the_order_of_their_indexes():
+    found = reply.of_whole({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, None).choices
+    assert [choice.text for choice in found] == ["a", "b"]
 
 
 def test_a_log_probability_that_is_null_makes_all_unknown():
@@ -223,6 +251,20 @@ def test_a_law_without_a_number_is_impossible():
 def test_a_reply_without_the_law_is_an_error(told):
     with pytest.raises(RequestError):
         VllmDialect().positions(told, [7], atoms=1)
+
+
+@pytest.mark.parametrize("logprob", [0.5, math.inf, True, "0"])
+def test_a_law_of_no_log_probabilities_is_an_error(logprob):
+    told = {"choices": [{"prompt_logprobs": [{"7": {"logprob": logprob, "rank": 1}}]}]}
+    with pytest.raises(RequestError, match="log-probability"):
+        VllmDialect().positions(told, [7], atoms=1)
+
+
+@pytest.mark.parametrize("steps", [[1, None], [1.0], [-1], [True]])
+def test_verify_steps_that_are_no_counts_are_an_error(steps):
+    told = {"metrics": {"speculative_decoding": {"per_step_accepted": steps, "per_step_drafted": [3, 3]}}}
+    with pytest.raises(ValueError, match="verify steps"):
+        VllmDialect().steps(told)
 
 
 @given(st.binary(max_size=60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ __all__ = ["VllmDialect"]
 _AS_IT_IS: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """So that log-probabilities after processing, which ``--logprobs-mode`` may ask for, are those before; a checkpoint's own settings too."""
 _BY_ID = "token_id:"
+_ROUNDING = 1e-3
+"""Nats by which a log-probability in half precision may come out above 0."""
 
 
 class VllmDialect:
@@ -97,7 +100,7 @@ def _listed(told: JSON) -> list[Listed]:
 def _token(name: str, logprob: JSON) -> Listed:
     number = name.removeprefix(_BY_ID)
     is_id = name.startswith(_BY_ID) and number.isdecimal()
-    return Listed(logprob=_number(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
+    return Listed(logprob=_logprob(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
 
 
 def _position(entry: JSON, token_id: int, atoms: int) -> Position:
@@ -105,20 +108,35 @@ def _position(entry: JSON, token_id: int, atoms: int) -> Position:
     if token_id not in law:
         what = "a scored token is missing from the prompt log-probabilities"
         raise RequestError(what, found=str(entry)[:200], expected=f'an entry "{token_id}"')
-    ranked = sorted(law.items(), key=lambda item: (-_number(item[1].get("logprob")), _number(item[1].get("rank"))))[:atoms]
+    ranked = sorted(law.items(), key=lambda item: (-_logprob(item[1].get("logprob")), _rank(item[1].get("rank"))))[:atoms]
     return Position(
         token_id=token_id,
-        logprob=_number(law[token_id].get("logprob")),
+        logprob=_logprob(law[token_id].get("logprob")),
         atom_ids=tuple(token for token, _ in ranked),
-        atom_logprobs=tuple(_number(value.get("logprob")) for _, value in ranked),
+        atom_logprobs=tuple(_logprob(value.get("logprob")) for _, value in ranked),
     )
 
 
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, (int, float)) else float("-inf")
+def _logprob(value: JSON) -> float:
+    """Return a log-probability, null as that of the impossible. Raises RequestError for what can be none."""
+    if value is None:
+        return -math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= _ROUNDING:
+        what = "the server returned a log-probability that can be none"
+        raise RequestError(what, found=str(value)[:200], expected="a number that is not above 0")
+    return float(value)
+
+
+def _rank(value: JSON) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.inf
 
 
 def _integers(value: JSON) -> tuple[int, ...] | None:
+    """Return a list of counts; None where there is no list. Raises ValueError when it holds anything else."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return None
-    return tuple(item for item in value if isinstance(item, int))
+    counts = tuple(item for item in value if isinstance(item, int) and not isinstance(item, bool) and item >= 0)
+    if len(counts) < len(value):
+        msg = f"verify steps of {str(value)[:100]}, expected counts"
+        raise ValueError(msg)
+    return counts
