@@ -76,9 +76,16 @@ def _result(report: pytest.TestReport) -> Result:
 
 
 def _error(report: pytest.TestReport, said: _Said) -> str:
-    if report.when != "setup" or not report.failed:
-        return ""
-    return str(said.errors[-1]["text"]) if said.errors else report.longreprtext
+    if said.errors:
+        return str(said.errors[-1]["text"])
+    if report.skipped and not said.verdicts:
+        return _skipped(report)
+    return report.longreprtext if report.when == "setup" and report.failed else ""
+
+
+def _skipped(report: pytest.TestReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return reason.removeprefix("Skipped: ")
 
 
 def _with_verdicts(bare: Judgement, said: _Said) -> tuple[Judgement, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Cell
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["captured", "check"]
+__all__ = ["captured", "check", "check_all_told"]
+
+TOLD = pytest.StashKey[list[Verdict]]()
+"""The verdicts that judges came to on what a test was given."""
+CHECKED = pytest.StashKey[bool]()
+"""Whether it handed one over."""
 
 
 def captured(item: pytest.Item, pair: Pair) -> Captured:
@@ -36,7 +42,8 @@ def captured(item: pytest.Item, pair: Pair) -> Captured:
     _note(item, CELL, {"pair": pair.name, "workload": wanted.workload.name, "family": wanted.family.value})
     kept = _read(item, found, cell)
     _ask_control(item, found, kept)
-    return kept
+    item.stash[TOLD] = []
+    return replace(kept, told=item.stash[TOLD].append)
 
 
 def _leave_out(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
@@ -94,6 +101,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     if not isinstance(verdict, Verdict):
         msg = f"specdec_check: expected a Verdict, as judge.greedy.judge(captured) returns; found {verdict!r}"
         raise TypeError(msg)
+    item.stash[CHECKED] = True
     found = bench.get(item.config)
     result = outcomes.result(verdict, mark.read(item).workload, found.plan.depth, found.config)
     _note(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
@@ -103,6 +111,18 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
     if result is Result.FAILED:
         pytest.fail(failure.short(verdict, command.replay_of(item, found.root)), pytrace=False)
+
+
+def check_all_told(item: pytest.Item) -> None:
+    """Fail a test that had a verdict and handed none over: it would be green whatever the judge found."""
+    __tracebackhide__ = True
+    told = item.stash.get(TOLD, [])
+    if told and not item.stash.get(CHECKED, False):
+        last = told[-1]
+        what = f"a verdict nobody checked: {last.family} of {last.workload}, {last.outcome}"
+        text = f"{what}\n  expected: the test to hand it over\n  remedy:   hand it to specdec_check, or check in suites/: check(verdict)"
+        _note(item, ERROR, {"text": text})
+        pytest.fail(text, pytrace=False)
 
 
 def _note(item: pytest.Item, name: str, value: JSON) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec import place
+from pytest_specdec import mark, place
 from pytest_specdec.progress import Ticker, ended
 from pytest_specdec.report import plan
 
@@ -46,6 +46,16 @@ class Loop:
         if self._is_wanted(session):
             self._capture()
         return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """See that no test of ours keeps its verdict to itself."""
+        result = yield
+        if mark.is_ours(pyfuncitem):
+            from pytest_specdec import judging  # noqa: PLC0415 - only tests of ours pay for it
+
+            judging.check_all_told(pyfuncitem)
+        return result
 
     def _is_wanted(self, session: pytest.Session) -> bool:
         option = session.config.option

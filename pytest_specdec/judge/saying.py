@@ -31,7 +31,7 @@ def say(
     figures: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
-    return Verdict(
+    verdict = Verdict(
         outcome=outcome,
         family=captured.family,
         pair=captured.pair.name,
@@ -45,6 +45,9 @@ def say(
         names=names,
         figures=figures or {},
     )
+    if captured.told is not None:
+        captured.told(verdict)
+    return verdict
 
 
 def likely(chance: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -10,6 +10,7 @@ from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.pair import Pair
 from pytest_specdec.model.score import Position, Score, ScoringRoute
 from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
 __all__ = ["Capabilities", "Captured", "Support"]
@@ -81,6 +82,8 @@ class Captured:
     gates: tuple[Gate, ...] = ()
     is_control: bool = False
     """Whether ``speculative`` is really the control: the judge is being judged."""
+    told: Callable[[Verdict], None] | None = field(default=None, compare=False, repr=False)
+    """Told of every verdict on it, so that none is lost; None where nobody keeps count."""
 
     def as_control(self) -> Captured:
         """Return the same with the control in the variant's place, to judge the judge.
@@ -90,7 +93,7 @@ class Captured:
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
-        return replace(self, speculative=self.control, is_control=True)
+        return replace(self, speculative=self.control, is_control=True, told=None)
 
     @property
     def vocabulary(self) -> int:

@@ -8,6 +8,7 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import failure, matrix, speed
 from pytest_specdec.report.matrix import Tone
 from pytest_specdec.report.printable import escaped, printable
+from pytest_specdec.report.reasons import reasons
 from pytest_specdec.report.run import Result, counted
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ def _head(run: Run) -> Iterator[str]:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield ""
     yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text)}" for cell in row] for row in matrix.table(run)])
+    found = reasons(run)
+    if found:
+        yield ""
+        yield from (f"- {escaped(line)}" for line in found)
     yield from _speed(run)
 
 

@@ -13,7 +13,7 @@ from pytest_specdec.report.run import Result
 if TYPE_CHECKING:
     from pytest_specdec.report.run import Judgement, Run
 
-__all__ = ["Shown", "Tone", "capability_rows", "cell", "table"]
+__all__ = ["Shown", "Tone", "capability_rows", "cell", "table", "words"]
 
 
 class Tone(StrEnum):
@@ -51,7 +51,7 @@ def cell(judgements: tuple[Judgement, ...]) -> Shown:
     worst = max(judgements, key=_badness)
     passed = sum(j.result is Result.PASSED for j in judgements)
     of = f" ({passed} of {len(judgements)})" if len(judgements) > 1 else ""
-    return Shown(text=printable(_words(worst) + of), tone=_TONES[worst.result])
+    return Shown(text=printable(words(worst) + of), tone=_TONES[worst.result])
 
 
 _LOUD = {
@@ -69,7 +69,8 @@ def _badness(judgement: Judgement) -> float:
     return _BADNESS.index(result) + (0.5 if verdict is not None and verdict.outcome is Outcome.SUSPICIOUS else 0.0)
 
 
-def _words(judgement: Judgement) -> str:
+def words(judgement: Judgement) -> str:
+    """Return what stands for a judgement in its cell."""
     verdict = judgement.verdict
     if verdict is None:
         return _bare(judgement)

@@ -44,7 +44,7 @@ class Judgement:
     result: Result
     verdict: Verdict | None = None
     error: str = ""
-    """Why there is no verdict; empty when there is one, or when the test ended without handing one over."""
+    """Why there is no verdict; empty when there is one, or when the test came to its end without one."""
 
     @property
     def judged(self) -> bool:

@@ -9,6 +9,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report import matrix, speed
 from pytest_specdec.report.matrix import Shown, Tone
 from pytest_specdec.report.printable import printable
+from pytest_specdec.report.reasons import reasons
 from pytest_specdec.report.run import Result, counted
 
 if TYPE_CHECKING:
@@ -20,18 +21,22 @@ __all__ = ["Line", "lines"]
 
 Line: TypeAlias = "tuple[Shown, ...]"
 
+REASON_LINES = 8
+"""Reasons for what was skipped or not captured shown without ``-v``."""
+
 RULED_OUT_LINES = 12
 """Sensitivity lines shown without ``-v``."""
 
 
 def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verbose: bool) -> tuple[Line, ...]:
-    """Return the summary: alerts, table, counts, what the passes rule out, speed, notes, artifacts, and the remedy when red.
+    """Return the summary: alerts, table, reasons, counts, what the passes rule out, speed, notes, artifacts, and the remedy when red.
 
     ``further`` is the command that takes the run further.
     """
     return (
         *_suspicions(run, further),
         *([*_grid(matrix.table(run)), ()] if run.judgements else []),
+        *_reasons(run, verbose=verbose),
         _counts(run),
         *_ruled_out(run, verbose=verbose),
         *_speed(run),
@@ -63,6 +68,17 @@ def _grid(rows: Sequence[Sequence[Shown]], gap: int = 3) -> Iterator[Line]:
             Shown(text=shown.text if column == last else shown.text.ljust(widths[column] + gap), tone=shown.tone)
             for column, shown in enumerate(row)
         )
+
+
+def _reasons(run: Run, *, verbose: bool) -> Iterator[Line]:
+    found = reasons(run)
+    shown = found if verbose else found[:REASON_LINES]
+    for line in shown:
+        yield (Shown(text=f"  {line}", tone=Tone.UNSURE),)
+    if len(shown) < len(found):
+        yield _plain(f"  … and {len(found) - len(shown)} more with -v")
+    if found:
+        yield ()
 
 
 def _counts(run: Run) -> Line:

@@ -82,3 +82,16 @@ def test_hostile_headlines_do_not_reach_the_terminal(project):
     result = project.outcome("Outcome.FAIL, headline='a\\x1b[2Jb\\r\\nc', cell='\\x1b[31m'").run()
     assert "\x1b[2J" not in result.stdout.str()
     result.stdout.fnmatch_lines(["*draft-k3 greedy: a␛?2Jb␍␊c"])
+
+
+def test_the_reasons_stand_under_the_table_without_any_option(project):
+    result = project.outcome("Outcome.REFUSED, headline='all 3 requests were refused with 400: no grammar'").run()
+    result.stdout.fnmatch_lines(["ngram-k3   3/3 refused", "", "  draft-k3, ngram-k3 greedy 3/3 refused: all 3 requests *: no grammar"])
+
+
+def test_a_test_that_skips_itself_says_why_under_the_table(project):
+    project.tests(
+        "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\n"
+        "def test_it(specdec_captured): pytest.skip('not on this machine')\n"
+    )
+    project.run().stdout.fnmatch_lines(["  draft-k3, ngram-k3 greedy skipped: not on this machine"])
