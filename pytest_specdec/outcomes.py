@@ -22,9 +22,11 @@ EQUIVALENCE = frozenset({Family.GREEDY, Family.SAMPLING, Family.SEEDS, Family.LO
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 """Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
 
+SPEED = "speed"
+"""Under ``require`` a speed that no gate could decide on fails."""
+
 _FIXED = {
     Outcome.PASS: Result.PASSED,
-    Outcome.NOT_DECIDED: Result.PASSED,
     Outcome.FAIL: Result.FAILED,
     Outcome.NOT_SPECULATING: Result.FAILED,
     Outcome.INVALID: Result.FAILED,
@@ -38,6 +40,8 @@ def result(verdict: Verdict, workload: Workload, depth: Depth, config: Config) -
         return Result.SKIPPED if excused else Result.FAILED
     if verdict.outcome is Outcome.FAIL and config.lossy and verdict.family in EQUIVALENCE:
         return Result.SKIPPED
+    if verdict.outcome is Outcome.NOT_DECIDED:
+        return Result.FAILED if SPEED in config.require else Result.PASSED
     if verdict.outcome is Outcome.REFUSED:
         return Result.FAILED if _features(workload).intersection(config.require) else Result.SKIPPED
     return _FIXED[verdict.outcome]

@@ -49,13 +49,15 @@ def _fitted(head: str, sections: Sequence[str]) -> str:
 def _head(run: Run) -> Iterator[str]:
     plan = run.plan
     counts = ", ".join(f"{name}: {count}" for name, count in counted(run.judgements).items()) or "no verdict"
-    yield f"## {'❌' if run.red else '⚠️' if run.suspicious else '✅'} specdec: {escaped(plan.config)}"
+    unsettled = speed.not_gated(run)
+    yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
     yield ""
     yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
     if not run.judged:
         yield "\n**Nothing could be judged.**"
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
+    yield from (f"\n⚠️ **{escaped(line)}**" for line in unsettled)
     yield ""
     yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text)}" for cell in row] for row in matrix.table(run)])
     found = reasons(run)

@@ -51,7 +51,12 @@ def cell(judgements: tuple[Judgement, ...]) -> Shown:
     worst = max(judgements, key=_badness)
     passed = sum(j.result is Result.PASSED for j in judgements)
     of = f" ({passed} of {len(judgements)})" if len(judgements) > 1 else ""
-    return Shown(text=printable(words(worst) + of), tone=_TONES[worst.result])
+    return Shown(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
+
+
+def _is_open(judgement: Judgement) -> bool:
+    """Whether it passed because nothing could be decided."""
+    return judgement.result is Result.PASSED and judgement.verdict is not None and judgement.verdict.outcome is Outcome.NOT_DECIDED
 
 
 _LOUD = {
@@ -66,7 +71,7 @@ def _badness(judgement: Judgement) -> float:
     verdict, result = judgement.verdict, judgement.result
     if result is Result.FAILED and verdict is not None and verdict.red:
         return float(len(_BADNESS))
-    return _BADNESS.index(result) + (0.5 if verdict is not None and verdict.outcome is Outcome.SUSPICIOUS else 0.0)
+    return _BADNESS.index(result) + (0.5 if verdict is not None and verdict.outcome in {Outcome.SUSPICIOUS, Outcome.NOT_DECIDED} else 0.0)
 
 
 def words(judgement: Judgement) -> str:

@@ -35,6 +35,7 @@ def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verb
     """
     return (
         *_suspicions(run, further),
+        *((Shown(text=printable(line), tone=Tone.UNSURE),) for line in speed.not_gated(run)),
         *([*_grid(matrix.table(run)), ()] if run.judgements else []),
         *_reasons(run, verbose=verbose),
         _counts(run),
@@ -114,6 +115,7 @@ def _speed(run: Run) -> Iterator[Line]:
     for verdict in speed.verdicts(run):
         rows = [(f"speed of {verdict.pair}", *speed.HEADER[1:]), *((f"  {row[0]}", *row[1:]) for row in speed.rows(verdict.figures))]
         yield from _right_aligned(rows)
+        yield _plain(f"  {verdict.headline}")
 
 
 def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:

@@ -20,6 +20,8 @@ CASES = [
     ("Outcome.SUSPICIOUS", "", ("--specdec-depth=smoke",), {"skipped": 2}, 1),
     ("Outcome.SUSPICIOUS", "allow_inconclusive: [greedy]\n", (), {"skipped": 2}, 1),
     ("Outcome.NOT_DECIDED", "", (), {"passed": 2}, 0),
+    ("Outcome.NOT_DECIDED", "require: [json_schema]\n", (), {"passed": 2}, 0),
+    ("Outcome.NOT_DECIDED", "require: [speed]\n", (), {"failed": 2}, 1),
     ("Outcome.REFUSED", "", (), {"skipped": 2}, 1),
     ("Outcome.REFUSED", "require: [json_schema]\n", (), {"failed": 2}, 1),
     ("Outcome.REFUSED", "require: [top_k]\n", (), {"skipped": 2}, 1),
@@ -38,7 +40,7 @@ def test_a_verdict_becomes_an_outcome(project, verdict, config, args, expected, 
 def test_every_outcome_is_in_the_table():
     tried = {Outcome[case[0].split(",")[0].removeprefix("Outcome.")] for case in CASES}
     assert tried == set(Outcome)
-    assert set(outcomes._FIXED) == set(Outcome) - {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED}
+    assert set(outcomes._FIXED) == set(Outcome) - {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.NOT_DECIDED, Outcome.REFUSED}
 
 
 def test_a_failure_is_short_and_ends_with_the_replay(project):

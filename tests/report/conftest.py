@@ -28,7 +28,8 @@ SPEED = Verdict(
     family=Family.SPEED,
     pair="draft-k3",
     workload="vacation",
-    headline="1.82x [0.91, 2.90] over two boots an arm",
+    headline="1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1",
+    settle="more passes",
     cell="1.82x [0.91, 2.90]",
     figures={
         "baseline_response_tokens_per_s": 22.96,

@@ -9,8 +9,9 @@ from pytest_specdec.report.run import Result
 
 def test_a_report_has_table_speed_and_what_was_ruled_out(make_run, verdicts, judged):
     text = markdown.render(make_run(judged(verdicts["greedy"]), judged(verdicts["speed"]), notes=("not comparable: x",)))
-    assert text.startswith("## ✅ specdec: reference\n")
-    assert "| draft-k3 | ✅ 0 of 3,072 | ✅ 1.82x \\[0.91, 2.90\\] not decided |" in text
+    assert text.startswith("## ⚠️ specdec: reference\n")
+    assert "\n⚠️ **SPEED: NOT GATED for draft-k3: 1.82x" in text
+    assert "| draft-k3 | ✅ 0 of 3,072 | ⚠️ 1.82x \\[0.91, 2.90\\] not decided |" in text
     assert "| Response Tok/s | 22.96 | 41.88 | 1.82x |" in text
     assert "- draft-k3, chat: one wrong token in 1,000" in text
     assert "- not comparable: x" in text

@@ -21,6 +21,7 @@ def text_of(run, *, verbose=False):
 def test_a_green_run(make_run, verdicts, judged):
     run = make_run(judged(verdicts["greedy"]), judged(verdicts["speed"]))
     assert text_of(run) == (
+        "SPEED: NOT GATED for draft-k3: 1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1; settle it with more passes\n"
         "pair       greedy       speed\n"
         "draft-k3   0 of 3,072   1.82x [0.91, 2.90] not decided\n"
         "\n"
@@ -30,6 +31,7 @@ def test_a_green_run(make_run, verdicts, judged):
         "speed of draft-k3           Normal   Speculative   Speedup\n"
         "  Response Tok/s             22.96         41.88     1.82x\n"
         "  Time To First Token (s)    0.026         0.016     1.60x\n"
+        "  1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1\n"
         "report: .specdec/reference-1/report.md"
     )
 
@@ -74,7 +76,8 @@ def test_a_run_that_could_not_judge_says_so(make_run, verdicts, judged):
         (Outcome.INCONCLUSIVE, Result.SKIPPED, "c inconclusive", Tone.UNSURE),
         (Outcome.SUSPICIOUS, Result.FAILED, "c SUSPICIOUS", Tone.BAD),
         (Outcome.SUSPICIOUS, Result.SKIPPED, "c SUSPICIOUS", Tone.UNSURE),
-        (Outcome.NOT_DECIDED, Result.PASSED, "c not decided", Tone.GOOD),
+        (Outcome.NOT_DECIDED, Result.PASSED, "c not decided", Tone.UNSURE),
+        (Outcome.NOT_DECIDED, Result.FAILED, "c NOT DECIDED", Tone.BAD),
         (Outcome.REFUSED, Result.SKIPPED, "c refused", Tone.UNSURE),
         (Outcome.REFUSED, Result.FAILED, "c REFUSED", Tone.BAD),
         (Outcome.INVALID, Result.FAILED, "c INVALID", Tone.BAD),
