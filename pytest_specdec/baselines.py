@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.files import gates as stored
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.gate import BOOT_SD, SPEEDUP, STATED_BOOTS, Gate
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pytest_specdec.model.environment import Environment
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["FLOOR", "candidate", "gates", "measured", "notes", "path", "update"]
+__all__ = ["Update", "candidate", "check", "gates", "measured", "notes", "path", "update"]
 
-SPEEDUP = "speedup"
+BOOT_LOG_RATIO = "boot_log_ratio"
+"""The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
 WHOLE = "answers_in_one_burst"
 """The figure of a speed verdict that compares whole requests."""
-FLOOR = 0.9
-"""A measured floor is so much of the typical speedup: noise of 5 % then rarely decides (facts: thresholds stand 10 % under it)."""
-SPREAD_FROM = 4
-"""Pairs of boots from which their spread is believed."""
+SPREADS = 3.0
+"""A floor stands so many standard deviations of a run under the typical one: 10 % on a first run, later on what the machine shows."""
+_MAD_TO_SD = 1.4826
+"""Of normal values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A baseline file that was written, and how its floors moved."""
+
+    path: Path
+    moves: tuple[str, ...]
+    """One line per gate, from the old floor to the new one."""
 
 
 def path(folder: Path, config: str, environment: Environment) -> Path:
@@ -49,8 +60,13 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
     return (f"not comparable: this machine is {environment.machine}, the baselines of {config} are of {', '.join(machines)}",)
 
 
+def check(folder: Path, config: str) -> None:
+    """Read every baseline file of ``config``. Raises ConfigError or RunError, with file and line, for one that cannot be used."""
+    stored.other_machines(folder / config, "")
+
+
 def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...]) -> tuple[Gate, ...]:
-    """Return a gate per speed verdict that did not fail: its log-ratio joins those known, and its floor never comes down.
+    """Return a gate per speed verdict that did not fail: its log-ratios join those known, and the floor follows all of them.
 
     A verdict on whole requests is left out: it is of another quantity than one on decoding.
     """
@@ -60,28 +76,53 @@ def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...]) -> tuple[Gate
 
 
 def _joined(verdict: Verdict, known: tuple[Gate, ...]) -> Gate:
-    about = (SPEEDUP, verdict.pair, verdict.workload)
-    before = next((gate for gate in known if (gate.figure, gate.pair, gate.workload) == about), None)
+    before = _same(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
     ratios = (*(before.log_ratios if before else ()), round(math.log(verdict.figures[SPEEDUP]), 6))
-    floor = round(FLOOR * math.exp(statistics.fmean(ratios)), 3)
+    apart = verdict.figures.get(BOOT_LOG_RATIO)
     return Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
-        at_least=max(floor, (before.at_least or 0.0) if before else 0.0),
+        at_least=round(math.exp(statistics.median(ratios) - SPREADS * _spread(ratios)), 3),
         log_ratios=ratios,
-        between_boot_sd=round(statistics.stdev(ratios), 6) if len(ratios) >= SPREAD_FROM else None,
+        boot_log_ratios=(*(before.boot_log_ratios if before else ()), *([] if apart is None else [round(apart, 6)])),
     )
 
 
-def update(folder: Path, config: str, environment: Environment, verdicts: Iterable[Verdict]) -> Path | None:
-    """Write this run's speed into the baseline file; return its path, None when nothing was timed."""
+def _spread(log_ratios: Sequence[float]) -> float:
+    """Return the standard deviation of a run's log-ratio around the typical one.
+
+    A run's three boots are stated to make 1.5 boot_sd^2 of its variance, which counts for four degrees of freedom, as in stats/speedup.py.
+    The runs that were measured count for the others, by their median absolute deviation, times 1.4826 to be a standard one: a single
+    lucky or unlucky run moves neither it nor the median.
+    """
+    centre = statistics.median(log_ratios)
+    seen = _MAD_TO_SD * statistics.median(abs(ratio - centre) for ratio in log_ratios)
+    more = len(log_ratios) - 1
+    return math.sqrt((STATED_BOOTS * 1.5 * BOOT_SD**2 + more * seen**2) / (STATED_BOOTS + more))
+
+
+def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
+    about = (wanted.figure, wanted.pair, wanted.workload)
+    return next((gate for gate in gates if (gate.figure, gate.pair, gate.workload) == about), None)
+
+
+def update(folder: Path, config: str, environment: Environment, verdicts: Iterable[Verdict]) -> Update | None:
+    """Write this run's speed into the baseline file; None when nothing was timed."""
     target = path(folder, config, environment)
-    found = measured(verdicts, stored.read(target))
+    known = stored.read(target)
+    found = measured(verdicts, known)
     if not found:
         return None
     stored.write(target, environment, found)
-    return target
+    return Update(path=target, moves=tuple(_move(_same(known, gate), gate) for gate in found))
+
+
+def _move(before: Gate | None, now: Gate) -> str:
+    floors = [f"{gate.at_least:g}" for gate in (before, now) if gate is not None and gate.at_least is not None]
+    runs, typical = len(now.log_ratios), math.exp(statistics.median(now.log_ratios))
+    come = f"typical {typical:.2f}x over {runs} run{'s' * (runs > 1)}, a run varies by {_spread(now.log_ratios):.1%}"
+    return f"{now.figure} {now.pair} {now.workload}: at_least {' -> '.join(floors)} ({come})"
 
 
 def candidate(folder: Path, environment: Environment, verdicts: Iterable[Verdict]) -> Path | None:

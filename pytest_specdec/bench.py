@@ -129,8 +129,10 @@ def _made(config: pytest.Config) -> Bench:
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = records.read_plan(RunDirectory.open(settings.replay))
+        baselines.check(settings.baselines, plan.config)
         return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
     loaded = load.load(_found(config))
+    baselines.check(settings.baselines, loaded.name)
     warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
     made = Bench(settings, expand.filled(loaded, os.environ), root=place.root(config), plan=None, warnings=warnings)
     made.began_ns = getattr(config, "workerinput", {}).get(place.BEGAN, made.began_ns)

@@ -86,8 +86,8 @@ def _baseline(config: pytest.Config, folder: Path, run: Run) -> tuple[str, ...]:
         return ()
     verdicts = [judgement.verdict for judgement in run.judgements if judgement.verdict]
     if settings.update_baselines:
-        path = baselines.update(settings.baselines, run.plan.config, environment, verdicts)
-        return (f"baseline updated: {place.shown(path, config)}",) if path else ()
+        updated = baselines.update(settings.baselines, run.plan.config, environment, verdicts)
+        return (f"baseline updated: {place.shown(updated.path, config)}", *(f"  {move}" for move in updated.moves)) if updated else ()
     home = baselines.path(settings.baselines, run.plan.config, environment)
     path = None if home.is_file() else baselines.candidate(folder, environment, verdicts)
     return (

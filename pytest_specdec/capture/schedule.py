@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import atoms, estimate, room
 from pytest_specdec.capture.engines import arguments, engine_of
+from pytest_specdec.config import gates
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model import selection
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
@@ -38,10 +39,11 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
 
     N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
-    together, ConfigError or EngineError when a variant does not speculate or the engine is unknown.
+    together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
     """
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
+    gates.check(config, pairs)
     kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
     asked = sorted(_united(kept), key=_order)
     workloads = tuple(_sent(workload).at(depth) for workload in asked)

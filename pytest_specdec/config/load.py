@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import problems, validate
+from pytest_specdec.config import gates, problems, validate
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.config.features import FEATURES
 from pytest_specdec.config.rules import plain
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
-from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import JSON, Family
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["find", "load"]
 
 _SUFFIXES = (".yaml", ".yml")
-_NO_SLOWER = 1.0
 _SPECULATIVE = frozenset({"speculative-config", "sc"})
 
 
@@ -37,7 +35,7 @@ def load(path: Path) -> Config:
     """
     text = _text(path)
     document = yaml.load(text, str(path))
-    found = (*validate.problems(document), *_texts_in_args(document), *_unknown_features(document))
+    found = (*validate.problems(document), *_texts_in_args(document), *_unknown_features(document), *gates.odd(document))
     if found:
         raise problems.error(found)
     data: Any = document.data
@@ -53,7 +51,7 @@ def load(path: Path) -> Config:
         lossy=data.get("lossy", False),
         require=tuple(data.get("require", ())),
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
-        gates=tuple(_gates(document, path.name)),
+        gates=tuple(gates.stated(document, path.name)),
         limits=_limits(data.get("limits", {})),
     )
 
@@ -138,13 +136,3 @@ def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _limits(stated: Mapping[str, Any]) -> Limits:
     typed: dict[str, Any] = {name: value if name == "servers" else float(value) for name, value in stated.items()}
     return Limits(**typed)
-
-
-def _gates(document: Document, name: str) -> Iterator[Gate]:
-    data: Any = document.data
-    stated = data.get("gates", {})
-    if "speedup" not in stated:
-        yield Gate(figure="speedup", at_least=_NO_SLOWER, source=f"{name}: gates.speedup (default)")
-    for figure, gate in stated.items():
-        line = document.line(("gates", figure))
-        yield Gate(figure=figure, at_least=float(gate["at_least"]), source=f"{name}:{line} gates.{figure}")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, yaml
 from pytest_specdec.files.directory import atomic_write
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.gate import FIGURES, Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pytest_specdec.model.environment import Environment
@@ -20,11 +21,13 @@ __all__ = ["SCHEMA", "other_machines", "read", "write"]
 
 SCHEMA = "urn:pytest-specdec:baseline:1"
 _HEADER = """\
-# Measured by pytest-specdec. It changes only under --specdec-update-baselines, which never lowers a floor by itself.
-# at_least gates; log_ratios are the natural logs of the measured ratios, one per pair of boots.
+# Measured by pytest-specdec. It changes only under --specdec-update-baselines, and its floors follow the typical run: they are computed
+# from all log_ratios, the natural logs of the measured ratios, one per run. A floor of your own belongs under gates: in the config.
+# boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
 """
-_FIELDS = ("figure", "pair", "workload", "at_least", "between_boot_sd", "log_ratios")
-_NEWER = "read it with the version of pytest-specdec that wrote it"
+_FIELDS = ("figure", "pair", "workload", "at_least", "log_ratios", "boot_log_ratios")
+_AGAIN = "put the file right, or put it away and measure again with --specdec-update-baselines"
+_OTHER = "put the file away and measure again with --specdec-update-baselines, or use the version of pytest-specdec that wrote it"
 _ELSEWHERE = "a baseline holds on the machine that it was measured on, and its file is named after it"
 
 
@@ -33,14 +36,28 @@ def read(path: Path) -> tuple[Gate, ...]:
 
     Raises ConfigError or RunError with file and line, also for a file that was measured on another machine than its name says.
     """
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
+    text = _text(path)
+    if text is None:
         return ()
+    document = yaml.load(text, str(path))
     data: Any = document.data if isinstance(document.data, dict) else {}
-    for key, expected, remedy in (("schema", SCHEMA, _NEWER), ("machine", path.stem, _ELSEWHERE)):
+    for key, expected, remedy in (("schema", SCHEMA, _OTHER), ("machine", path.stem, _ELSEWHERE)):
         _expect(f"{path}:{document.line((key,))}", key, found=data.get(key), expected=expected, remedy=remedy)
-    return tuple(_gate(path, document.line(("gates", index)), entry, path.stem) for index, entry in enumerate(data.get("gates") or ()))
+    gates = data.get("gates") or ()
+    if not isinstance(gates, (list, tuple)):
+        where = f"{path}:{document.line(('gates',))}"
+        raise _no_gate(where, str(gates), "a list of gates")
+    return tuple(_gate(path, document.line(("gates", index)), entry, path.stem) for index, entry in enumerate(gates))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        what = "the baseline file cannot be read"
+        raise RunError(what, where=str(path), found=str(error), expected="a YAML file in UTF-8", remedy=_AGAIN) from None
 
 
 def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
@@ -48,19 +65,13 @@ def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
     return tuple(gate for path in sorted(folder.glob("*.yaml")) if path.stem != machine for gate in read(path))
 
 
-def write(path: Path, environment: Environment, gates: Iterable[Gate], *, loosen: bool = False) -> None:
+def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
     """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs and workloads stays.
 
-    ``path`` is named after ``environment.machine``. Raises RunError, and leaves the file as it is, when a floor would come down and
-    ``loosen`` is not set.
+    ``path`` is named after ``environment.machine``. Raises what :func:`read` raises for a file that is there.
     """
     _expect(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
-    before = {_key(gate): gate for gate in read(path)}
-    after = {**before, **{_key(gate): gate for gate in gates}}
-    lowered = [_lowered(gate, after[key]) for key, gate in before.items() if _is_lower(after[key], gate)]
-    if lowered and not loosen:
-        what = "a baseline is not loosened by itself"
-        raise RunError(what, where=str(path), found=", ".join(lowered), expected="floors that stay or rise", remedy="edit the file by hand")
+    after = {**{_key(gate): gate for gate in read(path)}, **{_key(gate): gate for gate in gates}}
     document: JSON = {
         "schema": SCHEMA,
         "machine": environment.machine,
@@ -82,15 +93,31 @@ def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
         found = f"an unknown key {unknown[0]!r}"
         raise _no_gate(where, found, f"only {', '.join(_FIELDS)}")
     try:
-        return codec.decode(Gate, {**fields, "source": f"{path.parent.name}/{path.name}:{line}", "machine": machine})
+        gate = codec.decode(Gate, {**fields, "source": f"{path.parent.name}/{path.name}:{line}", "machine": machine})
     except RunError as error:
         where = f"{where}  {error.where}"
         raise _no_gate(where, error.found, error.expected) from None
+    for name, found, expected in _unusable(gate):
+        where = f"{where}  {name}"
+        raise _no_gate(where, found, expected)
+    return gate
+
+
+def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
+    """Look for values under which a gate can never fail, or nothing can be computed: key, found, expected."""
+    if gate.figure not in FIGURES:
+        yield "figure", repr(gate.figure), " or ".join(FIGURES)
+    if gate.at_least is not None and not 0.0 < gate.at_least < math.inf:
+        yield "at_least", f"{gate.at_least:g}", "a number above 0"
+    for name in ("log_ratios", "boot_log_ratios"):
+        odd = [value for value in getattr(gate, name) if not math.isfinite(value)]
+        if odd:
+            yield name, f"{odd[0]:g}", "numbers"
 
 
 def _no_gate(where: str, found: str, expected: str) -> RunError:
     what = "this is no gate"
-    return RunError(what, where=where, found=found, expected=expected, remedy="edit the file, or measure again")
+    return RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
 
 
 def _expect(where: str, what: str, *, found: object, expected: str, remedy: str) -> None:
@@ -101,12 +128,3 @@ def _expect(where: str, what: str, *, found: object, expected: str, remedy: str)
 
 def _key(gate: Gate) -> tuple[str, str, str]:
     return (gate.figure, gate.pair, gate.workload)
-
-
-def _is_lower(now: Gate, before: Gate) -> bool:
-    return before.at_least is not None and (now.at_least is None or now.at_least < before.at_least)
-
-
-def _lowered(before: Gate, now: Gate) -> str:
-    figure = " ".join(part for part in _key(before) if part)
-    return f"{figure} from {before.at_least:g} to {'nothing' if now.at_least is None else f'{now.at_least:g}'}"

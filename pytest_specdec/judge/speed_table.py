@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.acceptance import shown
 from pytest_specdec.judge.paces import paces
+from pytest_specdec.model.gate import STATED_BOOTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["doubts", "figures", "further", "method", "table"]
+__all__ = ["doubts", "figures", "further", "method", "spread", "table"]
 
 _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 _LEAST_STEP_COST = 0.95
@@ -39,11 +41,22 @@ def table(measured: Measured) -> tuple[str, ...]:
 
 def method(measured: Measured) -> str:
     """Return how the interval came about and what it spans."""
-    passes = len(measured.paces.response.log_ratios)
-    if measured.estimate is None:
+    found, passes = measured.estimate, len(measured.paces.response.log_ratios)
+    if found is None or measured.interval is None:
         return f"{passes} pass, no interval"
-    confidence = f"{100 * measured.estimate.log_interval.confidence:.4g} %"
-    return f"interval: {confidence}, {measured.estimate.method}, {passes} passes of {measured.paces.requests} requests"
+    passed = f"{passes} passes of {measured.paces.requests} requests that vary by {found.passes_sd:.1%}"
+    student = f"Student's t with {found.freedom:.1f} degrees of freedom"
+    return f"interval: {100 * measured.interval.confidence:.4g} % over {passed}, boots by {found.boots.sd:.1%}, {student}"
+
+
+def spread(measured: Measured) -> str:
+    """Return what boots are taken to vary by, and where that is from."""
+    boots = measured.spread
+    stated = f"boots: stated to vary by {boots.stated_sd:.1%} (gates.speedup.boot_sd, worth {STATED_BOOTS} measured pairs)"
+    here = [] if measured.control is None else [f"the control at {math.exp(measured.control):.3f} of the baseline"]
+    runs = boots.measured - len(here)
+    earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
+    return f"{stated}, measured on {' and '.join([*here, *earlier])}" if here or earlier else f"{stated}, and measured on none"
 
 
 def doubts(measured: Measured) -> tuple[str, ...]:
@@ -61,9 +74,7 @@ def further(captured: Captured, measured: Measured) -> tuple[str, ...]:
     lines = [] if again is None else [f"the baseline's two boots: a factor of {_ratio(again.response, 1):.3f} between them"]
     if measured.length is None:
         return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
-    over = measured.length.interval
-    limits = f" [{over.low:.2f}, {over.high:.2f}]" if over else ""
-    length = f"acceptance length: {measured.length.tokens:.2f}{limits} tokens per verify step"
+    length = f"acceptance length: {shown(measured.length)}"
     return (*lines, length) if measured.paces.whole else (*lines, length, _plausibility(measured.length.tokens / measured.ratio))
 
 
@@ -91,14 +102,16 @@ def figures(measured: Measured) -> dict[str, float]:
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **({"step_cost": measured.length.tokens / measured.ratio} if measured.length and not found.whole else {}),
         **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
+        **({} if measured.control is None else {"boot_log_ratio": measured.control}),
+        "boot_sd": measured.spread.sd,
         "passes": float(len(found.response.log_ratios)),
     }
 
 
 def _limits(measured: Measured) -> Mapping[str, float]:
-    if measured.estimate is None:
+    limits = measured.interval
+    if limits is None:
         return {}
-    limits = measured.estimate.interval
     return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence}
 
 

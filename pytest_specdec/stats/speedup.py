@@ -1,4 +1,4 @@
-"""Speedup: an interval for the log-ratio of two arms, from whole passes and from what boots are known to add."""
+"""Speedup: an interval for the log-ratio of two arms that includes what other boots of the same servers would have shown."""
 
 from __future__ import annotations
 
@@ -10,123 +10,120 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
+from pytest_specdec.model.gate import BOOT_SD, STATED_BOOTS
 from pytest_specdec.stats.interval import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-__all__ = ["HODGES_LEHMANN_FROM", "Estimate", "Spread", "across_boots", "within_run"]
+__all__ = ["HODGES_LEHMANN_FROM", "Boots", "Estimate", "across_boots", "boots"]
 
 HODGES_LEHMANN_FROM = 10
-"""Passes from which ranks see more than the mean (facts/statistics.md section 6)."""
+"""Passes from which the median of pairwise means is taken: under slow outliers it sees more than the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How much a log-ratio varies from one pair of boots to the next."""
+class Boots:
+    """How much the log of a server's speed varies from one boot to the next."""
 
-    sd: float
-    """Standard deviation, nats."""
-    boots: int
-    """Pairs of boots it was measured on; 0 when it is stated and not measured."""
+    variance: float
+    """Of one boot, nats squared."""
+    freedom: int
+    """Degrees of freedom of that variance: those of the stated deviation, and one per measured pair of boots."""
+    stated_sd: float
+    """The deviation that was assumed before anything was measured."""
+
+    @property
+    def sd(self) -> float:
+        """The deviation, stated and measured taken together."""
+        return math.sqrt(self.variance)
+
+    @property
+    def measured(self) -> int:
+        """Pairs of boots it was measured on."""
+        return self.freedom - STATED_BOOTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A log-ratio with its interval."""
+    """A log-ratio with its standard error, of which any limit can be asked."""
 
     log_ratio: float
-    log_interval: Interval
+    standard_error: float
+    """Nats, boots included."""
+    freedom: float
+    """Of the standard error, for Student's t."""
     passes: int
-    method: str
-    """``paired t on logs`` or ``Hodges-Lehmann``, with what it spans."""
+    passes_sd: float
+    """Standard deviation of the log-ratio from pass to pass, nats."""
+    boots: Boots
 
     @property
     def ratio(self) -> float:
         """The factor itself."""
         return math.exp(self.log_ratio)
 
-    @property
-    def interval(self) -> Interval:
-        """The factor's interval."""
-        limits = self.log_interval
-        return Interval(low=math.exp(limits.low), high=math.exp(limits.high), confidence=limits.confidence)
+    def at_least(self, error: float) -> float:
+        """Return the factor that the true one is below with probability ``error``."""
+        return math.exp(self.log_ratio - self._half(error))
+
+    def at_most(self, error: float) -> float:
+        """Return the factor that the true one is above with probability ``error``."""
+        return math.exp(self.log_ratio + self._half(error))
+
+    def interval(self, confidence: float) -> Interval:
+        """Return the limits that leave out half of the rest on either side."""
+        error = (1.0 - confidence) / 2.0
+        return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
+
+    def _half(self, error: float) -> float:
+        return float(stats.t.isf(error, self.freedom)) * self.standard_error
 
 
-def within_run(log_ratios: Sequence[float], confidence: float) -> Estimate:
-    """Return the interval that paired passes of one run give, one log-ratio per pass; it knows nothing of other boots.
+def boots(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> Boots:
+    """Return how boots vary, from the ``log_ratios`` of two boots of one server each, and from what is stated.
 
-    Below ten passes Student's t on logs; from ten on Hodges-Lehmann with the interval of the inverted signed-rank test. Never a percentile
-    bootstrap: its size at nominal 5 % is 18 to 20 % for three passes and 8 % for ten. Raises ValueError for fewer than two passes.
+    s^2 = (4 sd^2 + sum of d^2 / 2) / nu, nu = 4 + number of d: two boots differ by d with variance 2 sigma^2, so that d^2 / 2 estimates
+    sigma^2 with one degree of freedom, and the stated sd is a scaled inverse chi-square prior with four (Gelman et al., Bayesian Data
+    Analysis, 3rd edition, section 2.6); s^2 and nu are those of the posterior, under which (x - mu) / s is Student's t with nu.
+    Assumes logs that are normal and independent from boot to boot, and variants whose boots vary as the baseline's do. What the passes of
+    both boots add to d makes s larger, never smaller.
+    """
+    freedom = STATED_BOOTS + len(log_ratios)
+    squares = STATED_BOOTS * stated_sd**2 + math.fsum(d**2 / 2.0 for d in log_ratios)
+    return Boots(variance=squares / freedom, freedom=freedom, stated_sd=stated_sd)
+
+
+def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: int) -> Estimate:
+    """Return the ratio that other boots would show, from one log-ratio per pass of one variant boot against ``baseline_boots``.
+
+    variance = (1 + 1 / baseline_boots) s^2 + that of the passes' centre: 1.5 s^2 with a control. Student's t with the degrees of freedom
+    of s^2, fewer where the passes vary more than the boots (Welch 1947, Satterthwaite 1946), never more. Raises ValueError for fewer than
+    two passes.
     """
     if len(log_ratios) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes, not {len(log_ratios)}"
         raise ValueError(msg)
-    return _hodges_lehmann(log_ratios, confidence) if len(log_ratios) >= HODGES_LEHMANN_FROM else _paired_t(log_ratios, confidence)
-
-
-def across_boots(log_ratios: Sequence[float], spread: Spread, confidence: float) -> Estimate:
-    """Return the interval for the ratio that other boots would show, from one pair of boots and the known spread between boots.
-
-    The variance of one pair of boots is spread^2 plus that of the passes' centre; a second baseline boot is not credited, as nobody
-    knows which arm the spread comes from. Student's t with Welch-Satterthwaite degrees of freedom; a stated spread counts as known.
-    Raises ValueError for fewer than two passes.
-    """
-    inner = within_run(log_ratios, confidence)
-    passes = _variance_of_the_mean(log_ratios)
-    variance = spread.sd**2 + passes
-    half = _t(confidence, _freedom(spread, passes, len(log_ratios))) * math.sqrt(variance)
-    centre = inner.log_ratio
+    between = (1.0 + 1.0 / baseline_boots) * spread.variance
+    sd = float(np.std(log_ratios, ddof=1))
+    within = sd**2 / len(log_ratios)
     return Estimate(
-        log_ratio=centre,
-        log_interval=Interval(low=centre - half, high=centre + half, confidence=confidence),
-        passes=inner.passes,
-        method=f"{inner.method.partition(',')[0]}, between-boot spread {spread.sd:.3f} included",
+        log_ratio=_centre(log_ratios),
+        standard_error=math.sqrt(between + within),
+        freedom=_freedom(between, spread.freedom, within, len(log_ratios) - 1),
+        passes=len(log_ratios),
+        passes_sd=sd,
+        boots=spread,
     )
 
 
-def _paired_t(values: Sequence[float], confidence: float) -> Estimate:
-    centre = math.fsum(values) / len(values)
-    half = _t(confidence, len(values) - 1) * math.sqrt(_variance_of_the_mean(values))
-    limits = Interval(low=centre - half, high=centre + half, confidence=confidence)
-    return Estimate(log_ratio=centre, log_interval=limits, passes=len(values), method="paired t on logs, within this run")
+def _centre(values: Sequence[float]) -> float:
+    """Return the mean, from ten values on the median of all pairwise means (Hodges and Lehmann 1963)."""
+    if len(values) < HODGES_LEHMANN_FROM:
+        return math.fsum(values) / len(values)
+    return float(np.median([(a + b) / 2.0 for a, b in combinations_with_replacement(values, 2)]))
 
 
-def _hodges_lehmann(values: Sequence[float], confidence: float) -> Estimate:
-    """Hodges and Lehmann 1963: the median of all pairwise means, with the limits that Wilcoxon's exact signed-rank test does not reject.
-
-    Where even the outermost means cannot reach the confidence, Student's t is the honest answer.
-    """
-    count = len(values)
-    means = np.sort([(a + b) / 2.0 for a, b in combinations_with_replacement(values, 2)])
-    outside = int((_signed_rank(count) <= (1.0 - confidence) / 2.0).sum()) - 1
-    if outside < 0:
-        return _paired_t(values, confidence)
-    limits = Interval(low=float(means[outside]), high=float(means[-1 - outside]), confidence=confidence)
-    return Estimate(log_ratio=float(np.median(means)), log_interval=limits, passes=count, method="Hodges-Lehmann, within this run")
-
-
-def _signed_rank(count: int) -> npt.NDArray[np.float64]:
-    """Return P(T <= t) for t = 0, 1, … of the signed-rank statistic: each rank joins the sum with probability one half."""
-    law = np.ones(1)
-    for rank in range(1, count + 1):
-        law = (np.pad(law, (0, rank)) + np.pad(law, (rank, 0))) / 2.0
-    return np.cumsum(law)
-
-
-def _variance_of_the_mean(values: Sequence[float]) -> float:
-    return float(np.var(values, ddof=1)) / len(values)
-
-
-def _freedom(spread: Spread, passes_variance: float, passes: int) -> float:
-    """Welch 1947, Satterthwaite 1946; infinite where neither part was measured with error."""
-    between = spread.sd**2
-    doubt = passes_variance**2 / (passes - 1) + (between**2 / (spread.boots - 1) if spread.boots > 1 else 0.0)
-    return (between + passes_variance) ** 2 / doubt if doubt else math.inf
-
-
-def _t(confidence: float, freedom: float) -> float:
-    quantile = 0.5 + confidence / 2.0
-    return float(stats.norm.ppf(quantile) if math.isinf(freedom) else stats.t.ppf(quantile, freedom))
+def _freedom(between: float, between_freedom: int, within: float, within_freedom: int) -> float:
+    doubt = between**2 / between_freedom + within**2 / within_freedom
+    return min(float(between_freedom), (between + within) ** 2 / doubt) if doubt else float(between_freedom)

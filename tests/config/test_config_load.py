@@ -117,8 +117,10 @@ PROBLEMS = [
     ),
     (LEAST + "require:\n  - json_schema\n  - JSON\n", ['5  require[1]: found "JSON", expected the name of a feature, such as json_schema']),
     (LEAST + "require: [seed, n, seed]\n", ["3  require: found seed twice, expected each once"]),
+    (LEAST + "gates: {speedup: {at_least: .nan}}\n", ["3  gates.speedup.at_least: found nan, expected a number"]),
+    (LEAST + "gates: {acceptance_length: {at_least: .inf}}\n", ["3  gates.acceptance_length.at_least: found inf, expected a number"]),
     (LEAST + "gates: {speedup: {at_least: 0}}\n", ["3  gates.speedup.at_least: found 0, expected more than 0"]),
-    (LEAST + "gates: {speedup: {}}\n", ["3  gates.speedup.at_least: found nothing, expected a value: it must be given"]),
+    (LEAST + "gates: {speedup: {}}\n", ["3  gates.speedup: found none, expected at least one"]),
     (
         LEAST + "gates: {speed: {at_least: 1}}\n",
         ["3  gates.speed: found an unknown key, expected speedup or acceptance_length; did you mean 'speedup'?"],

@@ -54,7 +54,7 @@ def test_headers_and_documents_have_exactly_the_fields_of_their_values(transcrip
     assert set(schema("transcript")["$defs"]["Header"]["properties"]) == of[Transcript] - {"answers"} | {"schema", "count"}
     assert set(schema("plan")["properties"]) == of[Plan] | {"schema"}
     assert set(schema("selection")["properties"]) == of[Selection] | {"schema"}
-    assert set(schema("baseline")["$defs"]["Gate"]["properties"]) == of[Gate] - {"source", "machine"}
+    assert set(schema("baseline")["$defs"]["Gate"]["properties"]) == of[Gate] - {"source", "machine", "boot_sd"}
 
 
 def lines(path):

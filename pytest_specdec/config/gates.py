@@ -1,0 +1,56 @@
+"""The gates of a config: read, and held against what they could ever say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import problems, validate
+from pytest_specdec.files import yaml
+from pytest_specdec.model.gate import ACCEPTANCE_LENGTH, SPEEDUP, Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.config.problems import Problem
+    from pytest_specdec.files.yaml import Document
+    from pytest_specdec.model.pair import Pair
+
+__all__ = ["check", "odd", "stated"]
+
+_NO_SLOWER = 1.0
+
+
+def stated(document: Document, name: str) -> Iterator[Gate]:
+    """Give the gates of a config called ``name``; the speedup has one whether it is stated or not."""
+    data: Any = document.data
+    gates = data.get("gates", {})
+    for figure, gate in (gates if SPEEDUP in gates else {SPEEDUP: {}, **gates}).items():
+        given = "at_least" in gate
+        where = f"{name}:{document.line(('gates', figure))} gates.{figure}" if given else f"{name}: gates.{figure} (default)"
+        yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))
+
+
+def odd(document: Document) -> Iterator[Problem]:
+    """Give the numbers that the schema takes and nothing can be held against: a gate of ``.nan`` never fails."""
+    data: Any = document.data if isinstance(document.data, Mapping) else {}
+    gates = data.get("gates")
+    for figure, gate in gates.items() if isinstance(gates, Mapping) else ():
+        for key, value in gate.items() if isinstance(gate, Mapping) else ():
+            if isinstance(value, float) and not math.isfinite(value):
+                yield validate.problem(document, ("gates", figure, key), f"{value:g}", "a number")
+
+
+def check(config: Config, pairs: Sequence[Pair]) -> None:
+    """Raise ConfigError for an acceptance length that a variant cannot reach: a step of k draft tokens brings k + 1 at most."""
+    asked = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
+    most = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
+    if asked is None or not most or asked <= min(most)[0]:
+        return
+    tokens, variant = min(most)
+    document = yaml.load(config.text, str(config.path))
+    expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
+    hint = f"ask for less, such as {(tokens + 1) / 2:g}"
+    raise problems.error([validate.problem(document, ("gates", ACCEPTANCE_LENGTH, "at_least"), f"{asked:g} tokens a step", expected, hint)])
