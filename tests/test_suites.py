@@ -21,9 +21,8 @@ def wanted():
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         for value in vars(module).values():
-            for mark in getattr(value, "pytestmark", ()):
-                if mark.name == "specdec":
-                    found.append(Wanted(workload=mark.args[0], family=Family(mark.kwargs["family"])))
+            marks = [mark for mark in getattr(value, "pytestmark", ()) if mark.name == "specdec"]
+            found += [Wanted(workload=mark.args[0], family=Family(mark.kwargs["family"])) for mark in marks]
     return found
 
 
