@@ -9,6 +9,7 @@ import pytest
 
 from pytest_specdec.capture.schedule import Wanted
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.stats import rates
 
 SUITES = Path(__file__).parents[1] / "suites"
 
@@ -20,9 +21,8 @@ def wanted():
         spec = importlib.util.spec_from_file_location(f"suites_{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        for value in vars(module).values():
-            marks = [mark for mark in getattr(value, "pytestmark", ()) if mark.name == "specdec"]
-            found += [Wanted(workload=mark.args[0], family=Family(mark.kwargs["family"])) for mark in marks]
+        marks = [mark for value in vars(module).values() for mark in getattr(value, "pytestmark", ()) if mark.name == "specdec"]
+        found += [Wanted(workload=mark.args[0], family=Family(mark.kwargs["family"])) for mark in marks]
     return found
 
 
@@ -36,15 +36,33 @@ def sampled():
     return [one.workload for one in wanted() if drawn(one.workload)]
 
 
-def test_half_of_the_sampled_workloads_bring_no_seeds(sampled):
-    unseeded = [workload for workload in sampled if all(request.seed is None for request in workload.requests)]
-    assert len(unseeded) >= len(sampled) / 2 > 0
+@pytest.mark.parametrize("depth", [Depth.STANDARD, Depth.DEEP])
+def test_about_half_of_what_is_drawn_brings_no_seed(sampled, depth):
+    requests = [request for workload in sampled for request in workload.at(depth).requests]
+    assert 0.4 < sum(request.draws_unseeded for request in requests) / len(requests) < 0.6
+    whole = [workload for workload in sampled if all(request.draws_unseeded for request in workload.requests)]
+    assert len(whole) >= 2
 
 
-def test_no_workload_mixes_draws_with_and_without_seeds(sampled):
-    """Requests of one workload are in flight together; an engine leaves its fast sampler while one of them has a seed."""
+def test_no_request_with_a_seed_is_in_flight_with_one_that_draws_without(sampled):
+    """An engine leaves its fast sampler while one request of the batch has a seed; a server is asked one workload at a time."""
     for workload in sampled:
-        assert len({request.seed is None for request in workload.requests}) == 1, workload
+        for turn in workload.turns:
+            assert len({request.draws_unseeded for request in turn}) == 1, workload
+
+
+def test_documents_are_drawn_often_enough_to_rule_out_what_is_said():
+    (documents,) = [one.workload for one in wanted() if one.family is Family.STRUCTURED and drawn(one.workload)]
+    counts = {depth: len(documents.at(depth).requests) for depth in (Depth.STANDARD, Depth.DEEP)}
+    assert counts == {Depth.STANDARD: 90, Depth.DEEP: 460}
+    assert rates.ruled_out(90) < 0.05
+    assert rates.ruled_out(460) < 0.01
+
+
+def test_every_rung_of_the_ladder_is_sent_at_standard_depth():
+    (climbed,) = [one.workload for one in wanted() if one.family is Family.LIVENESS]
+    sent = climbed.at(Depth.STANDARD).requests
+    assert (len(sent), sent[-1].id) == (23, "live-plain-again")
 
 
 def test_a_prompt_is_asked_again_with_and_without_seeds(sampled):

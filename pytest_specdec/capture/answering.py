@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import casualties
@@ -97,10 +98,11 @@ class Answering:
         self._unless_lost(self._begin)
 
     def answer(self, pass_index: int) -> None:
-        """Send one pass."""
-        jobs = [Job(request=request, pass_index=pass_index) for request in self._workload.requests]
+        """Send one pass, turn by turn."""
         began_s = time.monotonic()
-        self._unless_lost(lambda: self._answer_pass(jobs))
+        for turn in self._workload.turns:
+            jobs = [Job(request=request, pass_index=pass_index) for request in turn]
+            self._unless_lost(partial(self._answer_pass, jobs))
         self._wall_s += time.monotonic() - began_s
 
     def end(self) -> None:

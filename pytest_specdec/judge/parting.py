@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.score import Position
 
-__all__ = ["parting"]
+__all__ = ["parting", "probability"]
 
 _CONTEXT_TOKENS = 8
 _CONTEXT_CHARACTERS = 40
@@ -36,11 +36,11 @@ def parting(mine: Forced, index: int, theirs: Answer | None, allowed: Tolerance)
     return (
         f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
         f"baseline     {base}id {best} p={math.exp(best_logprob):.3g}{next_best}",
-        f"speculative  {spec}id {position.token_id} {_probability(position)}   {real}",
+        f"speculative  {spec}id {position.token_id} {probability(position)}   {real}",
     )
 
 
-def _probability(position: Position) -> str:
+def probability(position: Position) -> str:
     """Tell the probability, or what it lies below where only the listed tokens' are known."""
     if math.isnan(position.logprob):
         return f"p<{math.exp(min(position.atom_logprobs)):.3g}"

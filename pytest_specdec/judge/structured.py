@@ -1,4 +1,7 @@
-"""Structured: every answer to a request with a grammar is a document of that grammar, as often as the baseline's are."""
+"""Structured: every answer to a request with a grammar is a document of that grammar, as often as the baseline's are.
+
+At temperature 0 it is the baseline's own document as well, up to the first token at which rounding may part them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ from typing import TYPE_CHECKING
 from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
+from pytest_specdec.judge.blackbox import unscorable
+from pytest_specdec.judge.divergence import shared
 from pytest_specdec.judge.document import documents, grammars
 from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.parting import probability
 from pytest_specdec.judge.refusal import messages, refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
@@ -21,12 +28,16 @@ from pytest_specdec.stats import rates
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_specdec.judge.divergence import Divergence, Shared
     from pytest_specdec.judge.document import Document, Grammar
+    from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["judge"]
+
+NOT_ENFORCED = "the grammar is not enforced on speculated tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +60,27 @@ class Pile:
         return sum(d.complete for d in self.documents)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The tokens that were chosen at temperature 0, beside the baseline's own."""
+
+    shared: Shared
+    allowed: Tolerance
+
+    @property
+    def wrong(self) -> tuple[Divergence, ...]:
+        """Those further from the baseline's own token than rounding takes them, where the noise is known well enough to say so."""
+        apart = (one for one in self.shared.divergences if abs(one.gap) > self.allowed.gap)
+        return tuple(apart) if self.allowed.trustworthy else ()
+
+
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's documents are valid as often as the baseline's and the control's.
 
     Where both have no invalid document, the first one here fails. Elsewhere Fisher's exact test, one-sided, against each of them at the
-    captured share of alpha; both must reject.
+    captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
+    baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
+    was chosen that the grammar may allow and the baseline would not choose.
     """
     try:
         wanted = grammars(captured.workload.requests)
@@ -70,7 +97,49 @@ def _judged(captured: Captured, wanted: Mapping[str, Grammar]) -> Verdict:
     others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
     if not mine.documents or not others[0].documents:
         return _nothing(captured, mine, others[0])
-    return _failed(captured, mine, others, wanted) or speculating(captured, rejecting=False) or _passed(captured, mine, others)
+    try:
+        choices = _choices(captured)
+    except ValueError as error:
+        return say(captured, Outcome.INVALID, str(error))
+    return (
+        _failed(captured, mine, others, wanted)
+        or _chosen_wrongly(captured, choices)
+        or speculating(captured, rejecting=False)
+        or _passed(captured, mine, others, choices)
+    )
+
+
+def _choices(captured: Captured) -> Choices:
+    control = None if captured.is_control else captured.control
+    shown = shared(captured, control).divergences if control is not None else ()
+    most = max((abs(one.gap) for one in shown), default=0.0)
+    return Choices(shared=shared(captured, captured.speculative), allowed=allowed(captured, most))
+
+
+def _chosen_wrongly(captured: Captured, choices: Choices) -> Verdict | None:
+    if not choices.wrong:
+        return None
+    first = max(choices.wrong, key=lambda one: -one.gap)
+    likelier = [one for one in choices.wrong if one.gap < 0]
+    told = f"gap {abs(first.gap):.3g} > tolerance {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{len(choices.wrong)} documents part from the baseline's own at a token that rounding does not explain: {len(likelier)} at a "
+        f"likelier one, which the grammar forbids, {len(choices.wrong) - len(likelier)} at an unlikelier one",
+        short=(
+            f"where        token {first.index} of {first.request_id}, after the same tokens as the baseline's",
+            f"baseline     id {first.theirs.token_id} {probability(first.theirs)} without the grammar",
+            f"speculative  id {first.mine.token_id} {probability(first.mine)}   {told}",
+        ),
+        evidence=tuple(
+            f"{one.request_id}: token {one.index}: id {one.mine.token_id} for the baseline's {one.theirs.token_id}, gap {one.gap:.3g} nats"
+            for one in choices.wrong[:20]
+        ),
+        cell=f"{len(choices.wrong)} wrong tokens",
+        names=NOT_ENFORCED if likelier else "tokens that the grammar allows and the baseline would not choose",
+        figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
+    )
 
 
 def _pile(transcript: Transcript, wanted: Mapping[str, Grammar]) -> Pile:
@@ -109,7 +178,7 @@ def _failed(captured: Captured, mine: Pile, others: Sequence[Pile], wanted: Mapp
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
         evidence=_told(captured, (mine, *others)),
         cell=f"{len(mine.documents) - len(mine.faulty)}/{len(mine.documents)}",
-        names="the grammar is not enforced on speculated tokens" if flawless else "",
+        names=NOT_ENFORCED if flawless else "",
         figures=_figures(mine, others) | {"p_value": p_value},
     )
 
@@ -120,9 +189,9 @@ def _enforced(captured: Captured, wanted: Mapping[str, Grammar]) -> bool:
     return known is None or all(known.support.get(asked.feature) is not Support.IGNORED for asked in wanted.values())
 
 
-def _passed(captured: Captured, mine: Pile, others: Sequence[Pile]) -> Verdict:
+def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Choices) -> Verdict:
     faulty, total = len(mine.faulty), len(mine.documents)
-    evidence = _told(captured, (mine, *others))
+    evidence = (*_compared(captured, choices), *_told(captured, (mine, *others)))
     if not mine.complete:
         headline = f"all {total} documents were cut by a limit, so none was held against its whole grammar"
         return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
@@ -135,10 +204,32 @@ def _passed(captured: Captured, mine: Pile, others: Sequence[Pile]) -> Verdict:
         + "".join(f"; {kind} is refused" for kind in mine.refused_kinds),
         evidence=evidence,
         rules_out=f"with {total} documents, a rate of invalid ones above {rate:.1%} would have shown with probability 0.99"
+        + _would_show(choices)
         + _unexercised(captured),
         cell=f"{total - faulty}/{total}",
-        figures=_figures(mine, others),
+        figures=_figures(mine, others) | _tokens(choices),
     )
+
+
+def _compared(captured: Captured, choices: Choices) -> tuple[str, ...]:
+    """Tell what was held against the baseline's own tokens, and what could not be."""
+    seen = choices.shared
+    if not seen.tokens:
+        return ()
+    parted = f"{len(seen.divergences)} part at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    unknown = f"; {seen.unscored} part at a token without scores ({unscorable(captured) or 'not listed'})" if seen.unscored else ""
+    doubtful = "" if choices.allowed.trustworthy else "; the noise is too large to judge them"
+    return (f"at temperature 0, {seen.tokens:,} tokens held against the baseline's own documents: {parted}{unknown}{doubtful}",)
+
+
+def _would_show(choices: Choices) -> str:
+    if not choices.shared.tokens or not choices.allowed.trustworthy or choices.shared.unscored:
+        return ""
+    return f"; so would wrong tokens above {rates.ruled_out(choices.shared.tokens):.2%} of {choices.shared.tokens:,} at temperature 0"
+
+
+def _tokens(choices: Choices) -> dict[str, float]:
+    return {"compared_tokens": float(choices.shared.tokens)} if choices.shared.tokens else {}
 
 
 def _unexercised(captured: Captured) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.score import Position
 
-__all__ = ["Tolerance", "logit_noise", "tolerance"]
+__all__ = ["Tolerance", "allowed", "logit_noise", "tolerance"]
 
 STATED = 0.25
 """Nats: the floor where nothing is measured; a wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
@@ -48,17 +48,21 @@ def tolerance(captured: Captured, peers: Sequence[Forced]) -> Tolerance:
     The control, when it is judged itself, may show as much as the largest normal noise would, 8 sqrt2 0.1. If peers show more, or the
     calibration is above its limit, nothing can be judged.
     """
+    return allowed(captured, max((gap for peer in peers for gap in peer.gaps), default=0.0))
+
+
+def allowed(captured: Captured, shown: float) -> Tolerance:
+    """Return the same where ``shown`` is the largest gap of the baseline's other boots, nats."""
     calibration = logit_noise(captured)
     noise = calibration.noise or 0.0
     most = _GAP_PER_NOISE * max(noise, NORMAL_UP_TO)
-    shown = max((gap for peer in peers for gap in peer.gaps), default=0.0)
     measured = f"8 sqrt2 x logit noise {noise:.4f} over {calibration.tokens:,} tokens"
-    allowed = (
+    peers = (
         (most, "8 sqrt2 x the largest normal noise 0.1")
         if captured.is_control
         else (shown, "the largest gap of the baseline's other boots")
     )
-    gap, reason = max((STATED, "the stated floor"), (_GAP_PER_NOISE * noise, measured), allowed)
+    gap, reason = max((STATED, "the stated floor"), (_GAP_PER_NOISE * noise, measured), peers)
     return Tolerance(gap=gap, reason=reason, calibration=calibration, trustworthy=calibration.valid and shown <= most)
 
 

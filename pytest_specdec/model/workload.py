@@ -76,6 +76,11 @@ class Request:
         return self.body.get("seed")
 
     @property
+    def draws_unseeded(self) -> bool:
+        """Whether it draws its tokens, and brings no seed for that: temperature 0 draws nothing, and a temperature left out is 1."""
+        return self.seed is None and self.body.get("temperature") != 0
+
+    @property
     def asks(self) -> str:
         """What it asks, whatever its seed: requests that agree in it draw from one law."""
         body = {name: value for name, value in self.body.items() if name != "seed"}
@@ -87,7 +92,7 @@ class Workload:
     """A set of requests and how they are sent.
 
     ``requests`` is the list at the deepest depth; :meth:`at` gives the part that a shallower depth sends. Requests are sent in order,
-    ``concurrency`` at a time; ``passes`` repeats the whole list.
+    ``concurrency`` at a time, in the ``turns`` that they fall into; ``passes`` repeats the whole list.
     """
 
     name: str
@@ -118,6 +123,16 @@ class Workload:
     def at(self, depth: Depth) -> Workload:
         """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    @property
+    def turns(self) -> tuple[tuple[Request, ...], ...]:
+        """The requests that may be in flight together: first those with a seed or without a draw, then those that draw without a seed.
+
+        Engines leave their fast sampler while one request of the batch has a seed; what draws without is to meet it.
+        """
+        unseeded = tuple(request for request in self.requests if request.draws_unseeded)
+        others = tuple(request for request in self.requests if not request.draws_unseeded)
+        return tuple(turn for turn in (others, unseeded) if turn)
 
     @property
     def prompts(self) -> tuple[Request, ...]:

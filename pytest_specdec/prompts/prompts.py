@@ -113,20 +113,41 @@ class Prompts:
         """Return two chat requests per prompt at temperature 0: an answer bound to a schema, and any JSON object.
 
         ``schema`` is one of :data:`pytest_specdec.prompts.schemas.SCHEMAS` by name, or a JSON Schema; by default every prompt has its own.
-        They are judged by validity, so that nothing is scored. Raises ValueError where no prompt is a conversation.
+        They are scored, so that a wrong token shows that the grammar allows. Raises ValueError where no prompt is a conversation.
         """
-        chats = [prompt for prompt in self.items if prompt.route is Route.CHAT]
-        if not chats:
-            msg = f"{self.name} has no prompt for the chat route, which response_format needs"
-            raise ValueError(msg)
+        chats = self._conversations()
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
         requests: list[Request] = []
         for index, prompt in enumerate(chats):
             wanted = schema or prompt.schema or schemas.in_turn(index)
             requests.append(_request(prompt, {**body, "response_format": schemas.bound(wanted)}))
             requests.append(_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
+        return _workload(name or f"{self.name}-structured", requests, take, {**traffic})
+
+    def structured_draws(
+        self,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int = 40,
+        requests: int | None = None,
+        name: str = "",
+        take: Mapping[Depth, int] | None = None,
+        **traffic: Unpack[Traffic],
+    ) -> Workload:
+        """Return ``requests`` chat requests at a temperature above 0: each prompt with each of :data:`schemas.DRAWN`, again and again.
+
+        Every second one has no seed, the others have one each; by default all are asked once each way. They are judged by validity
+        alone, so that nothing is scored. Raises ValueError where no prompt is a conversation.
+        """
+        asked = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
+        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
+        drawn: list[Request] = []
+        for index in range(2 * len(asked) if requests is None else requests):
+            prompt, kind, bound = asked[index // 2 % len(asked)]
+            seed = {"seed": index + 1} if index % 2 == 0 else {}
+            drawn.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
         settings: Traffic = {"scored": False, **traffic}
-        return _workload(name or f"{self.name}-structured", requests, take, settings)
+        return _workload(name or f"{self.name}-structured-t{temperature:g}", drawn, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[Traffic]) -> Workload:
         """Return one request per rung of the ladder: the lengths, limits, parameters and formats that have taken servers down."""
@@ -147,6 +168,13 @@ class Prompts:
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
         settings: Traffic = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
         return _workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
+
+    def _conversations(self) -> list[Prompt]:
+        chats = [prompt for prompt in self.items if prompt.route is Route.CHAT]
+        if not chats:
+            msg = f"{self.name} has no prompt for the chat route, which response_format needs"
+            raise ValueError(msg)
+        return chats
 
     def __repr__(self) -> str:
         return f"<Prompts {self.name}: {len(self.items)} {self.category}>"

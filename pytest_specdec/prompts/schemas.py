@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ANY_OBJECT", "SCHEMAS", "bound", "in_turn"]
+__all__ = ["ANY_OBJECT", "DRAWN", "SCHEMAS", "bound", "in_turn"]
 
 ANY_OBJECT: Mapping[str, JSON] = {"type": "json_object"}
 
@@ -62,11 +62,22 @@ SCHEMAS: Mapping[str, Mapping[str, JSON]] = {
 }
 """By name; an answer to each fits into some 100 tokens."""
 
+_LAMP = _object(on={"type": "boolean"}, colour=_enum("warm", "cold"))
+
 
 def bound(schema: str | Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return the ``response_format`` that binds an answer to ``schema``, one of ours by its name or any other as it stands."""
     name, body = (schema, SCHEMAS[schema]) if isinstance(schema, str) else ("answer", schema)
     return {"type": "json_schema", "json_schema": {"name": name, "schema": body, "strict": True}}
+
+
+DRAWN: Mapping[str, Mapping[str, JSON]] = {
+    "ticket": bound("ticket"),
+    "object": ANY_OBJECT,
+    "palette": bound("palette"),
+    "lamps": bound(_object(kitchen=_LAMP, hall=_LAMP)),
+}
+"""What drawn answers are bound to, by name: short, and of rules that every engine's grammar knows, so that chance breaks none."""
 
 
 def in_turn(index: int) -> str:

@@ -11,7 +11,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
-LADDER = ALL.liveness(take={Depth.SMOKE: 13, Depth.STANDARD: 16})
+LADDER = ALL.liveness(take={Depth.SMOKE: 13})
 
 
 @pytest.mark.specdec(LADDER, family="liveness")

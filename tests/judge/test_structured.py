@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
 from pytest_specdec.judge import structured
 from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.score import Position, Score
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -192,3 +194,95 @@ def test_a_request_that_kills_the_server_is_named():
     assert verdict.outcome is Outcome.FAIL
     assert 'response_format={"type":"json_schema"' in verdict.names
     assert verdict.pair == VARIANT
+
+
+def greedily(mine, theirs, laws, *, control=None, temperature=0, listed=True, **fields):
+    """Verdict on one document of given tokens beside the baseline's: ``laws`` are raw log-probabilities by token, at the first difference.
+
+    Without ``listed`` nothing is known of tokens but the likeliest one.
+    """
+
+    def scored(arm, tokens):
+        known = {token: logprob if listed or logprob == max(laws.values()) else math.nan for token, logprob in laws.items()}
+        atoms = tuple(sorted(laws, key=lambda token: -laws[token])) if listed else (max(laws, key=laws.get),)
+        at = next((i for i, (a, b) in enumerate(zip(tokens, theirs, strict=False)) if a != b), None)
+        positions = [
+            Position(token_id=token, logprob=known.get(token, -1.0), atom_ids=atoms, atom_logprobs=tuple(laws[atom] for atom in atoms))
+            for i, token in enumerate(tokens)
+        ]
+        assert at is None or positions[at].token_id in laws
+        return (Score(request_id="chat-00", arm=arm, under="baseline", positions=tuple(positions)),)
+
+    others = {"baseline": theirs, "control": theirs if control is None else control}
+    body = {"response_format": SCHEMA, "temperature": temperature}
+    one = captured(
+        "structured",
+        [answer("chat-00", mine, text=GOOD)],
+        [answer("chat-00", theirs, text=GOOD)],
+        [answer("chat-00", others["control"], text=GOOD)],
+        workload=a_workload([Request(id="chat-00", route=Route.CHAT, body=body)]),
+        scores={VARIANT: scored(VARIANT, mine), **{name: scored(name, tokens) for name, tokens in others.items()}},
+        **fields,
+    )
+    return structured.judge(one)
+
+
+OWN, LIKELIER, UNLIKELIER, NEAR = 7, 8, 9, 10
+LAWS = {OWN: -2.0, LIKELIER: -0.5, UNLIKELIER: -4.0, NEAR: -2.1}
+
+
+def test_a_likelier_token_than_the_baselines_own_was_not_masked():
+    verdict = greedily((1, 2, LIKELIER, 3), (1, 2, OWN, 5), LAWS)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is not enforced on speculated tokens")
+    assert verdict.short[0] == "where        token 2 of chat-00, after the same tokens as the baseline's"
+    assert "id 8 p=0.607   gap 1.5 > tolerance 0.25 nats" in verdict.short[2]
+    assert (verdict.figures["wrong_tokens"], verdict.figures["likelier_tokens"], verdict.figures["compared_tokens"]) == (1, 1, 3)
+
+
+def test_an_unlikelier_token_is_a_wrong_choice_though_the_document_is_valid():
+    verdict = greedily((1, UNLIKELIER), (1, OWN), LAWS)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "tokens that the grammar allows and the baseline would not choose")
+    assert verdict.figures["likelier_tokens"] == 0
+
+
+@pytest.mark.parametrize("mine", [(1, OWN, 5), (1, NEAR, 6), (1, OWN)])
+def test_a_near_tie_and_equal_tokens_pass_and_count(mine):
+    verdict = greedily(mine, (1, OWN, 5), LAWS)
+    assert verdict.outcome is Outcome.PASS
+    tokens = {OWN: min(len(mine), 3), NEAR: 2}[mine[1]]
+    assert f"of {tokens:,} at temperature 0" in verdict.rules_out
+    assert verdict.figures["compared_tokens"] == tokens
+
+
+def test_what_the_control_shows_is_tolerated():
+    assert greedily((1, UNLIKELIER), (1, OWN), LAWS, control=(1, UNLIKELIER)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_token_that_is_not_listed_lies_below_those_that_are(listed):
+    laws = {OWN: -0.1, UNLIKELIER: -6.0}
+    verdict = greedily((1, UNLIKELIER), (1, OWN), laws, listed=listed)
+    assert verdict.outcome is (Outcome.FAIL if listed else Outcome.PASS), "of one atom nothing follows for what is far below it"
+    assert greedily((1, OWN), (1, UNLIKELIER), laws, listed=listed).outcome is (Outcome.FAIL if listed else Outcome.PASS)
+
+
+def test_what_is_drawn_is_held_against_nothing():
+    verdict = greedily((1, LIKELIER), (1, OWN), LAWS, temperature=1.0)
+    assert verdict.outcome is Outcome.PASS
+    assert "compared_tokens" not in verdict.figures
+
+
+def test_documents_without_scores_are_judged_by_validity_and_say_so():
+    verdict = judged(texts(GOOD), formats=[SCHEMA])
+    assert verdict.outcome is Outcome.PASS
+    one = captured(
+        "structured",
+        [answer("chat-00", (1, 2), text=GOOD)],
+        [answer("chat-00", (1, 3), text=GOOD)],
+        [answer("chat-00", (1, 3), text=GOOD)],
+        workload=a_workload([Request(id="chat-00", route=Route.CHAT, body={"response_format": SCHEMA, "temperature": 0})]),
+    )
+    verdict = structured.judge(one)
+    assert verdict.outcome is Outcome.PASS
+    assert "at temperature 0" not in verdict.rules_out
+    assert "1 part at a token without scores" in verdict.evidence[0]

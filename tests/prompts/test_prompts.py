@@ -135,6 +135,18 @@ def test_structured_binds_every_prompt_to_its_own_schema_and_asks_for_any_object
     assert {prompt.schema for prompt in prompts.JSON_TASKS.items} == set(schemas.SCHEMAS)
 
 
+def test_drawn_documents_are_of_every_prompt_and_kind_half_of_them_without_seeds():
+    workload = prompts.JSON_TASKS.structured_draws(requests=200, take={Depth.STANDARD: 90})
+    assert len({request.id for request in workload.requests}) == 200
+    seeds = [request.seed for request in workload.at(Depth.STANDARD).requests]
+    assert (seeds[::2], set(seeds[1::2])) == (list(range(1, 91, 2)), {None})
+    asked = [request.asks for request in workload.requests]
+    assert asked[:96:2] == asked[1:96:2]
+    assert len(set(asked)) == 12 * len(schemas.DRAWN) == 48
+    assert workload.scored is False
+    assert [len(turn) for turn in workload.turns] == [100, 100]
+
+
 @pytest.mark.parametrize("schema, name", [("order", "order"), ({"type": "object"}, "answer")])
 def test_structured_takes_one_schema_for_all(schema, name):
     forms = [request.body["response_format"] for request in prompts.CHAT.structured(schema=schema).requests[::2]]

@@ -1,0 +1,98 @@
+"""A divergence: the first token at which an answer bound to a grammar and the baseline's own part, both held against the raw law.
+
+Up to there both arms have said the same, so that the grammar leaves them the same tokens, and at temperature 0 the baseline's own token is
+the likeliest of those. A likelier one is not among them: its mask was skipped. An unlikelier one is, perhaps, and is the wrong choice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.pair import BASELINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.score import Position
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["Divergence", "Shared", "shared"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Two tokens after the same prefix."""
+
+    request_id: str
+    index: int
+    """Of the token in both answers, from 0."""
+    mine: Position
+    theirs: Position
+    gap: float
+    """Raw log-probability of the baseline's token above that of the other, nats: below 0 where the other one is the likelier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What one arm's answers at temperature 0 have in common with the baseline's own."""
+
+    tokens: int
+    """Tokens that were compared: those that are equal, and each that is the first to differ and has a score."""
+    divergences: tuple[Divergence, ...]
+    unscored: int
+    """Answers that part from the baseline's at a token that nothing is known of."""
+
+
+def shared(captured: Captured, arm: Transcript) -> Shared:
+    """Compare the answers of ``arm``, token by token up to the first that differs, with the baseline's own.
+
+    Raises ValueError when a score is of another token than was answered.
+    """
+    own = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    pairs = [(mine, own[mine.key]) for mine in arm.answers if mine.ok and mine.key in own and mine.request_id in greedy]
+    alike = [_alike(mine, theirs) for mine, theirs in pairs]
+    parted = [(pair, index) for pair, index in zip(pairs, alike, strict=True) if index < _shorter(*pair)]
+    found = tuple(_divergences(captured, arm.arm, parted))
+    return Shared(tokens=sum(alike) + len(found), divergences=found, unscored=len(parted) - len(found))
+
+
+def _shorter(mine: Answer, theirs: Answer) -> int:
+    return min(len(mine.choice.token_ids), len(theirs.choice.token_ids))
+
+
+def _alike(mine: Answer, theirs: Answer) -> int:
+    ours, others = mine.choice.token_ids, theirs.choice.token_ids
+    return next((i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b), _shorter(mine, theirs))
+
+
+def _divergences(captured: Captured, arm: str, parted: list[tuple[tuple[Answer, Answer], int]]) -> Iterator[Divergence]:
+    scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm, BASELINE)}
+    for (mine, theirs), index in parted:
+        ours, others = (_position(scores[name].get(one.key, ()), one, index) for name, one in ((arm, mine), (BASELINE, theirs)))
+        gap = None if ours is None or others is None else _gap(ours, others)
+        if ours is not None and others is not None and gap is not None:
+            yield Divergence(request_id=mine.request_id, index=index, mine=ours, theirs=others, gap=gap)
+
+
+def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Position | None:
+    if index >= len(positions):
+        return None
+    if positions[index].token_id != answer.choice.token_ids[index]:
+        msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"
+        raise ValueError(msg)
+    return positions[index]
+
+
+def _gap(mine: Position, theirs: Position) -> float | None:
+    """Return the gap, or the nearest to 0 that it can be where one token is not listed, which lies below all that are; None for two."""
+    if math.isnan(mine.logprob) and math.isnan(theirs.logprob):
+        return None
+    least = min(theirs.atom_logprobs if math.isnan(mine.logprob) else mine.atom_logprobs, default=-math.inf)
+    if math.isnan(mine.logprob):
+        return max(0.0, theirs.logprob - least)
+    return min(0.0, least - mine.logprob) if math.isnan(theirs.logprob) else theirs.logprob - mine.logprob
