@@ -34,6 +34,7 @@ VARIABLE = "SPECDEC_VLLM_PATCHES"
 HEALTHY, STOCK = "healthy", "stock"
 FAULTS = (
     "accept-all",
+    "accept-all-unseeded",
     "lenient",
     "recover-argmax",
     "residual-from-p",

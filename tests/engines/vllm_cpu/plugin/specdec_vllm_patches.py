@@ -84,6 +84,21 @@ def lenient() -> None:
     rejection_sampler.generate_uniform_probs = generate_uniform_probs
 
 
+def accept_all_unseeded() -> None:
+    """Accept every drawn draft token while no request of the batch brings a seed, which is when engines take their fast path."""
+    from vllm.v1.sample import rejection_sampler
+
+    stock = rejection_sampler.generate_uniform_probs
+
+    def generate_uniform_probs(
+        num_tokens: int, num_draft_tokens: list[int], generators: dict[int, torch.Generator], device: torch.device
+    ) -> torch.Tensor:
+        uniforms = stock(num_tokens, num_draft_tokens, generators, device)
+        return uniforms if generators else torch.zeros_like(uniforms)
+
+    rejection_sampler.generate_uniform_probs = generate_uniform_probs
+
+
 def _recover(
     choose: Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, dict[int, torch.Generator], list[int]], torch.Tensor],
 ) -> None:
@@ -208,6 +223,7 @@ PATCHES: dict[str, Callable[[], None]] = {
     "fix-expand": fix_expand,
     "fix-topk": fix_topk,
     "accept-all": accept_all,
+    "accept-all-unseeded": accept_all_unseeded,
     "lenient": lenient,
     "recover-argmax": recover_argmax,
     "residual-from-p": residual_from_p,
