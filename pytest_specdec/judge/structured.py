@@ -119,14 +119,14 @@ def _choices(captured: Captured) -> Choices:
 def _chosen_wrongly(captured: Captured, choices: Choices) -> Verdict | None:
     if not choices.wrong:
         return None
-    first = max(choices.wrong, key=lambda one: -one.gap)
+    first = max(choices.wrong, key=lambda one: (one.gap < 0, abs(one.gap)))
     likelier = [one for one in choices.wrong if one.gap < 0]
     told = f"gap {abs(first.gap):.3g} > tolerance {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
     return say(
         captured,
         Outcome.FAIL,
-        f"{len(choices.wrong)} documents part from the baseline's own at a token that rounding does not explain: {len(likelier)} at a "
-        f"likelier one, which the grammar forbids, {len(choices.wrong) - len(likelier)} at an unlikelier one",
+        f"{len(choices.wrong)} documents part from the baseline's own at a wrong token: {len(likelier)} at one that the grammar forbids, "
+        f"{len(choices.wrong) - len(likelier)} at one that the baseline would not choose",
         short=(
             f"where        token {first.index} of {first.request_id}, after the same tokens as the baseline's",
             f"baseline     id {first.theirs.token_id} {probability(first.theirs)} without the grammar",
