@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-
 from pytest_specdec.capture.launch.port import HOST
+from pytest_specdec.capture.transport import HTTPX, Bounds, Transport
 
 __all__ = ["get"]
 
@@ -12,18 +11,15 @@ _OK = 200
 _SECONDS = 10.0
 
 
-def get(port: int, path: str | None, *, api_key: str | None = None) -> str | None:
-    """Return the body of a 200 for ``path`` on the loopback interface; None for anything else, or without a path."""
+def get(port: int, path: str | None, *, api_key: str | None = None, seconds: float = _SECONDS) -> str | None:
+    """Return the body of a 200 for ``path`` on the loopback interface; None for anything else, in ``seconds`` at the latest."""
     if path is None:
         return None
-    connection = http.client.HTTPConnection(HOST, port, timeout=_SECONDS)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    client = HTTPX.Client(transport=Transport(), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
-        response = connection.getresponse()
-        body = response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
+        with client, Bounds(seconds=seconds):
+            response = client.get(f"http://{HOST}:{port}{path}")
+    except (HTTPX.HTTPError, OSError, ValueError):
         return None
-    else:
-        return body if response.status == _OK else None
-    finally:
-        connection.close()
+    return response.content.decode(errors="replace") if response.status_code == _OK else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pytest_specdec.capture import burst, reply, stream
 from pytest_specdec.capture.busy import Busy
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, Bounds, Transport
 from pytest_specdec.model.answer import Answer, Timing
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Route
@@ -30,21 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Exchange", "Sent"]
 
-_SERVER_ERROR = 500
-_IDLE_S = 1.0
-"""Seconds that an idle connection is kept for another request.
-
-Servers on uvicorn, vLLM's among them, close theirs after 5: at that moment a request on it would meet a closed door and pass for a death.
-"""
+_OK = 200
+_REFUSED = range(400, 500)
 _NO_SECRETS = Secrets()
 _LONGEST_MESSAGE = 2_000
 """Characters of a server's error that are kept."""
 
 
-_TRANSPORT = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
-"""What this version of openai stands on: httpx, or what came after it."""
-_TRANSPORT_ERRORS: tuple[type[Exception], ...] = (openai.APIConnectionError, stream.Overdue, OSError, _TRANSPORT.HTTPError)
-"""What a broken connection may raise in mid-body."""
+_LISTED_BYTES = 256
+"""Of one token in a list of log-probabilities, generously."""
+_LOST: tuple[type[Exception], ...] = (openai.APIConnectionError, OSError, HTTPX.HTTPError)
+"""What a broken connection may raise."""
+_MALFORMED = (ValueError, RecursionError)
+"""What bytes may raise that are no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +96,8 @@ class Client:
             base_url=f"http://{HOST}:{port}/v1",
             api_key=api_key or "none",
             max_retries=0,
-            http_client=openai.DefaultHttpxClient(
-                trust_env=False,  # a proxy is of no use on the loopback interface
-                limits=_TRANSPORT.Limits(keepalive_expiry=_IDLE_S),
-            ),
+            # A redirect leads to a server that nobody configured, a proxy is of no use on the loopback interface.
+            http_client=openai.DefaultHttpxClient(transport=Transport(), follow_redirects=False, trust_env=False),
         )
 
     def close(self) -> None:
@@ -114,29 +110,32 @@ class Client:
         exchange = self.exchange(request.route, body, streamed=streamed, deadline_s=deadline_s)
         try:
             return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
-        except (ValueError, RecursionError) as error:
-            return _failed(request, pass_index, exchange, f"answered outside the protocol: {error}", Ending.ERROR)
+        except _MALFORMED as error:
+            return _failed(request, pass_index, exchange, _outside(error), Ending.ERROR)
 
     def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
-        """Send a body as it is and read the response to its last byte."""
-        with self.busy.flight():
-            return self._exchange(route, body, streamed=streamed, deadline_s=deadline_s)
+        """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds."""
+        with self.busy.flight(), Bounds(seconds=deadline_s, most_bytes=_most_bytes(body)) as bounds:
+            return self._exchange(route, body, bounds, streamed=streamed, deadline_s=deadline_s)
 
-    def _exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
+    def _exchange(self, route: Route, body: Mapping[str, JSON], bounds: Bounds, *, streamed: bool, deadline_s: float) -> Exchange:
         sent_s = time.monotonic()
-        until_s = sent_s + deadline_s
+
+        def failed(error: str, ending: Ending | None, status: int | None = None) -> Exchange:
+            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
+
         try:
             with self._open(route, body, streamed=streamed, deadline_s=deadline_s) as response:
-                received = stream.read(response.iter_bytes(), until_s=until_s)
+                received = stream.read(response.iter_bytes())
             return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
         except openai.APIStatusError as error:
-            ending = Ending.ERROR if error.status_code >= _SERVER_ERROR else None
-            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=error.status_code, error=self._message(error), ending=ending)
-        except _TRANSPORT_ERRORS as error:
-            now_s = time.monotonic()
-            hung = isinstance(error, (openai.APITimeoutError, stream.Overdue)) or now_s >= until_s
-            how = f"no answer within {deadline_s:g} s" if hung else f"connection lost: {error.__cause__ or error!r}"
-            return Exchange(sent_s=sent_s, done_s=now_s, status=None, error=how, ending=Ending.HUNG if hung else Ending.DIED)
+            return failed(self._message(error), None if error.status_code in _REFUSED else Ending.ERROR, error.status_code)
+        except _LOST as error:
+            if bounds.overdue or isinstance(error, openai.APITimeoutError):
+                return failed(f"no answer within {deadline_s:g} s", Ending.HUNG)
+            return failed(f"connection lost: {error.__cause__ or error!r}", Ending.DIED)
+        except _MALFORMED as error:
+            return failed(_outside(error), Ending.ERROR)
 
     def _open(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
         """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
@@ -152,17 +151,22 @@ class Client:
         return cast("AbstractContextManager[Any]", response)
 
     def _message(self, error: openai.APIStatusError) -> str:
-        """Return the server's own words: ``error.message`` of its body, where it has one."""
+        """Return the server's own words: ``error.message`` of its body, where it has one, or where it redirects to."""
+        if "location" in error.response.headers:
+            return self._words(f"redirected to {error.response.headers['location']}, which is not followed")
         return self._words(error.body) or self._words(error.message)
 
     def _words(self, error: object) -> str:
         """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
         told = error.get("message") or error if isinstance(error, Mapping) else error or ""
-        return self._secrets.mask(str(told)[:_LONGEST_MESSAGE])
+        return self._secrets.mask(str(told))[:_LONGEST_MESSAGE]
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> Sent:
         if exchange.received is None:
             return _failed(request, pass_index, exchange, exchange.error or "", exchange.ending)
+        if exchange.status != _OK:
+            msg = f"status {exchange.status}, expected {_OK} or a refusal"
+            raise ValueError(msg)
         if streamed and not exchange.received.body.startswith(b"{"):
             return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
         data = exchange.received.json()
@@ -186,6 +190,18 @@ class Client:
         steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
         whole = reply.of_stream(chunks, steps, self._draft_tokens)
         return _answered(request, pass_index, exchange, whole, steps, first=burst.first(stamped))
+
+
+def _most_bytes(body: Mapping[str, JSON]) -> int:
+    """Return how long a response may be: the law at every token of a long prompt takes more than any answer."""
+    prompt, listed = body.get("prompt"), body.get("prompt_logprobs")
+    if not isinstance(prompt, (list, tuple)) or not isinstance(listed, int):
+        return MOST_BYTES
+    return max(MOST_BYTES, len(prompt) * (listed + 1) * _LISTED_BYTES)
+
+
+def _outside(error: Exception) -> str:
+    return f"answered outside the protocol: {error}"
 
 
 def _expect_no_text_behind_the_end(events: Sequence[Event]) -> None:

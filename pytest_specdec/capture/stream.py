@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DONE", "Event", "Overdue", "Received", "objects", "parsed", "read"]
+__all__ = ["DONE", "Event", "Received", "objects", "parsed", "read"]
 
 _END = rb"(?:\r\n|\n|\r(?!\n))"
 """A line ends in one of three ways (https://html.spec.whatwg.org/multipage/server-sent-events.html), in a mixture too."""
@@ -27,10 +27,6 @@ _BLANK = re.compile(_END + _END)
 _ORDER_MARK = b"\xef\xbb\xbf"
 DONE = "[DONE]"
 """What the last event says."""
-
-
-class Overdue(Exception):  # noqa: N818 - a state of the stream, turned into a casualty at once
-    """The response was not over at its deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +66,14 @@ class Received:
         return tuple(found)
 
 
-def read(parts: Iterable[bytes], *, until_s: float) -> Received:
-    """Read ``parts`` to their end, stamping each. Raises Overdue when the monotonic clock passes ``until_s``."""
+def read(parts: Iterable[bytes]) -> Received:
+    """Read ``parts`` to their end, stamping each."""
     stamps: list[float] = []
     received: list[bytes] = []
     clock = time.monotonic
     for part in parts:
-        now = clock()
-        stamps.append(now)
+        stamps.append(clock())
         received.append(part)
-        if now > until_s:
-            raise Overdue
     return Received(stamps_s=tuple(stamps), parts=tuple(received))
 
 

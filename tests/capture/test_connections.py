@@ -1,4 +1,4 @@
-"""Connections: kept for the next request, and given up before the server does."""
+"""Connections: one for every request, and how much is read of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pytest_specdec.capture import requests
+from pytest_specdec.capture import requests, transport
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.model.workload import Route
-
-UVICORN_S = 5.0
-"""``timeout_keep_alive`` of uvicorn, whose servers vLLM and the reference engine are."""
 
 
 @pytest.fixture
@@ -44,22 +41,16 @@ def server():
         listening.shutdown()
 
 
-def ask_twice(port):
+def test_every_request_has_a_connection_of_its_own(server):
+    port, made = server
     client = requests.Client(port=port, model="m", dialect=engine_of("reference").dialect)
     for _ in range(2):
         assert client.exchange(Route.COMPLETIONS, {"prompt": "A"}, streamed=False, deadline_s=10.0).status == 200
     client.close()
-
-
-def test_a_connection_serves_the_next_request(server):
-    port, made = server
-    ask_twice(port)
-    assert len(made) == 1
-
-
-def test_an_idle_connection_is_given_up_long_before_a_server_closes_it(server, monkeypatch):
-    assert requests._IDLE_S <= UVICORN_S / 2
-    monkeypatch.setattr(requests, "_IDLE_S", 0.0)
-    port, made = server
-    ask_twice(port)
     assert len(made) == 2
+
+
+def test_a_scored_prompt_of_many_tokens_may_take_more_than_an_answer():
+    few, many = ({"prompt": [1] * tokens, "prompt_logprobs": 20} for tokens in (1_000, 100_000))
+    assert requests._most_bytes(few) == requests._most_bytes({"prompt": "a" * 10**6}) == transport.MOST_BYTES
+    assert requests._most_bytes(many) == 100_000 * 21 * 256

@@ -74,11 +74,6 @@ def test_an_event_that_is_no_object_is_an_error():
         list(stream.objects([stream.Event(at_s=0.0, data="3")]))
 
 
-def test_reading_ends_at_the_deadline():
-    with pytest.raises(stream.Overdue):
-        stream.read(iter([b"a", b"b"]), until_s=0.0)
-
-
 COMPLETION = {
     "choices": [
         {

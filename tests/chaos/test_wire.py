@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zlib
 
 import pytest
 
+from pytest_specdec.capture import endpoint, requests
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.capture.requests import Client
 from pytest_specdec.files import lines
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Request, Route
-from tests.chaos.raw_server import RawServer, always, head, response
+from tests.chaos.raw_server import LONGEST_S, RawServer, always, chunk, head, response
 
 DEADLINE_S = 10.0
 BODY = {"prompt": "A", "max_tokens": 4}
@@ -149,3 +157,219 @@ def test_odd_text_is_stored_readable_and_read_back(served, seen, fields, tmp_pat
     back = lines.read(tmp_path / "a.jsonl", "odd")
     assert (back.header["title"], back.rest) == (text, (text,))
     seen(words(sent))
+
+
+ANSWER = json.dumps({"choices": [choice()]}).encode()
+GZIP = "content-encoding: gzip"
+CHUNKED = "transfer-encoding: chunked"
+STORED_EMPTY = b"\x00\x00\x00\xff\xff"
+"""A deflate block that decodes to nothing."""
+
+
+def drip(data, pause_s=0.05):
+    return lambda connection: connection.drip(data, pause_s)
+
+
+def flood(data, times=5_000):
+    return lambda connection: connection.flood(data, times)
+
+
+def hang(connection):
+    connection.hang()
+
+
+def reset(connection):
+    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def in_good_time(began_s):
+    """Return whether the exchange ended long before the server gave up."""
+    return time.monotonic() - began_s < LONGEST_S / 2
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        row("no byte at all", "hung: no answer within 0.3 s", [b"", hang]),
+        row("a stream whose events drip", "hung: no answer within 0.3 s", [head(kind="text/event-stream"), drip(event(choices=[]))]),
+        row("a stream that stops in an event", "hung: no answer within 0.3 s", [head(kind="text/event-stream"), b"data: {", hang]),
+        row("headers that drip", "hung: no answer within 0.3 s", [b"HTTP/1.1 200 OK\r\n", drip(b"x-one: more\r\n")]),
+        row("a status line that drips", "hung: no answer within 0.3 s", [b"HTTP/1.1 200 ", drip(b"O")]),
+        row("endless 100 Continue", "hung: no answer within 0.3 s", [b"", drip(b"HTTP/1.1 100 Continue\r\n\r\n", 0.01)]),
+        row("a 200 whose body drips", "hung: no answer within 0.3 s", [head(), drip(b" ")]),
+        row("a 200 whose body drips in chunks", "hung: no answer within 0.3 s", [head(headers=[CHUNKED]), drip(chunk(b" "))]),
+        row("a 500 whose body drips", "hung: no answer within 0.3 s", [head("500 Internal Server Error"), drip(b" ")]),
+        row("a 400 whose body drips", "hung: no answer within 0.3 s", [head("400 Bad Request"), drip(b" ")]),
+        row("a redirect whose body drips", "hung: no answer within 0.3 s", [head("307 Temporary Redirect", ["location: /"]), drip(b" ")]),
+        row(
+            "gzip blocks that are empty",
+            "hung: no answer within 0.3 s",
+            [head(headers=[GZIP]), gzip.compress(b"")[:10], drip(STORED_EMPTY, 0.01)],
+        ),
+        row("half an answer, then nothing", "hung: no answer within 0.3 s", [head(headers=[CHUNKED]), chunk(ANSWER[:9]), hang]),
+    ],
+)
+def test_an_exchange_is_over_at_its_deadline(served, seen, parts):
+    began_s = time.monotonic()
+    outcome = words(asked(served(always(*parts)), streamed=b"event-stream" in parts[0], deadline_s=0.3))
+    assert in_good_time(began_s)
+    seen(outcome)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        row("an endpoint that says nothing", "no reading", [hang]),
+        row("an endpoint whose headers drip", "no reading", [b"HTTP/1.1 200 OK\r\n", drip(b"x-one: more\r\n")]),
+        row("an endpoint whose body drips", "no reading", [head(kind="text/plain"), drip(b"a 1\n")]),
+        row("an endpoint of 100 MB", "no reading", [head(kind="text/plain"), flood(b"#" * 65_536, 1_600)]),
+        row("an endpoint that redirects", "no reading", [response("", "307 Temporary Redirect", ["location: /other"])]),
+        row("an endpoint that answers with bytes that are no UTF-8", "read", [response(b"\xff")]),
+        row("an endpoint that answers 500", "no reading", [response("", "500 Internal Server Error")]),
+    ],
+)
+def test_an_endpoint_answers_in_time_or_not_at_all(served, seen, parts):
+    began_s = time.monotonic()
+    server = served(always(*parts))
+    page = endpoint.get(server.port, "/metrics", seconds=5.0 if "100 MB" in str(parts) else 0.5)
+    assert in_good_time(began_s)
+    assert server.requests == ["/metrics"]
+    seen("no reading" if page is None else "read")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        row("a body of 3 MB where 1 is the most", OUTSIDE, [head(), flood(b" " * 65_536, 48)]),
+        row("a 500 with a body of 3 MB where 1 is the most", OUTSIDE, [head("500 Internal Server Error"), flood(b" " * 65_536, 48)]),
+        row("a gzip bomb of 3 MB where 1 is the most", OUTSIDE, [response(gzip.compress(bytes(3_000_000)), headers=[GZIP])]),
+        row(
+            "a 500 with a gzip bomb of 3 MB where 1 is the most",
+            OUTSIDE,
+            [response(gzip.compress(bytes(3_000_000)), "500 Internal Server Error", [GZIP])],
+        ),
+        row("a million bytes of spaces before the answer", "answered 'ab'", [response(b" " * 1_000_000 + ANSWER)]),
+    ],
+)
+def test_no_more_is_read_than_the_most(served, seen, parts, monkeypatch):
+    monkeypatch.setattr(requests, "MOST_BYTES", 1024**2)
+    seen(words(asked(served(always(*parts)))))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        row("the connection closed without a byte", "died: connection lost", []),
+        row("the connection reset without a byte", "died: connection lost", [reset]),
+        row("the connection closed in the status line", "died: connection lost", [b"HTTP/1.1 2"]),
+        row("the connection closed in the body", "died: connection lost", [response(ANSWER)[:-3]]),
+        row("the connection reset in the body", "died: connection lost", [response(ANSWER)[:-3], reset]),
+        row("half a chunk", "died: connection lost", [head(headers=[CHUNKED]), chunk(ANSWER)[:-9]]),
+        row("a length that is too long", "died: connection lost", [head(headers=[f"content-length: {len(ANSWER) + 1}"]), ANSWER]),
+        row("a length that is too short", OUTSIDE, [head(headers=[f"content-length: {len(ANSWER) - 1}"]), ANSWER]),
+        row("garbage in place of HTTP", "died: connection lost", [b"\x00\x01\x02 what?\r\n\r\n"]),
+        row("a TLS alert", "died: connection lost", [b"\x15\x03\x03\x00\x02\x02\x46"]),
+        row("a body until the connection ends", "answered 'ab'", [head(), ANSWER]),
+        row("a body in chunks of one byte", "answered 'ab'", [head(headers=[CHUNKED]), *(chunk(bytes([b])) for b in ANSWER), chunk(b"")]),
+        row("an early 102 before the answer", "answered 'ab'", [b"HTTP/1.1 102 Processing\r\n\r\n", response(ANSWER)]),
+        row("gzip, unasked for", "answered 'ab'", [response(gzip.compress(ANSWER), headers=[GZIP])]),
+        row("deflate, unasked for", "answered 'ab'", [response(zlib.compress(ANSWER), headers=["content-encoding: deflate"])]),
+        row("gzip that is none", OUTSIDE, [response(ANSWER, headers=[GZIP])]),
+        row("gzip without its end", OUTSIDE, [response(gzip.compress(ANSWER)[:-9], headers=[GZIP])]),
+        row("an encoding that does not exist", OUTSIDE, [response(ANSWER, headers=["content-encoding: pigeon"])]),
+        row("a charset that is none, in a 500", "failed: ab", [response("ab", "500 Oops", kind="text/plain; charset=rot13")]),
+        row("429", "refused with 429", [response('{"error": {"message": "slow down"}}', "429 Too Many Requests")]),
+        row("503", "failed: overloaded", [response('{"error": {"message": "overloaded"}}', "503 Service Unavailable")]),
+        row("500 with 200,000 opening brackets", "failed", [response("[" * 200_000, "500 Internal Server Error")]),
+        row("201 in place of 200", OUTSIDE, [response(ANSWER, "201 Created")]),
+    ],
+)
+def test_what_breaks_between_us_and_the_server_is_named(served, seen, parts):
+    outcome = words(asked(served(always(*parts))))
+    seen("failed" if outcome.startswith("failed: [[[") else outcome)
+
+
+@pytest.mark.chaos("a redirect to another server", expected="failed by name, and the other server is not asked", quick=True)
+def test_a_redirect_is_not_followed(served, seen):
+    other = served(always(response(ANSWER)))
+    there = f"location: http://127.0.0.1:{other.port}/v1/completions"
+    sent = asked(served(always(response("", "307 Temporary Redirect", [there]))))
+    assert (sent.ending, sent.answer.error.startswith("redirected to http")) == (Ending.ERROR, True)
+    assert endpoint.get(served(always(response("", "301 Moved Permanently", [there]))).port, "/version") is None
+    seen("failed by name, and the other server is " + ("asked" if other.requests else "not asked"))
+
+
+def answers_in_turn(behind):
+    """Return a script whose answers count the requests of all connections; ``behind`` follows each."""
+    texts = iter("abcdefghijklmnopqrstuvwxyz")
+
+    def script(connection):
+        while connection.request() is not None:
+            connection.send(whole(choice(text=next(texts))) + behind)
+
+    return script
+
+
+def texts_of(server, count):
+    client = Client(port=server.port, model="m", dialect=engine_of("vllm").dialect)
+    request = Request(id="a", route=Route.COMPLETIONS, body=BODY)
+    sent = [client.send(request, streamed=False, deadline_s=DEADLINE_S) for _ in range(count)]
+    client.close()
+    return "".join(one.answer.choice.text or "?" for one in sent)
+
+
+@pytest.mark.chaos("a second response to one request", expected="every request gets its own answer: abc", quick=True)
+def test_a_second_response_answers_nothing(served, seen):
+    seen(f"every request gets its own answer: {texts_of(served(answers_in_turn(whole(choice(text='stale')))), 3)}")
+
+
+@pytest.mark.chaos("a kept connection that the server closes in silence, 20 times", expected="20 answers, no death", quick=True)
+def test_a_connection_closed_behind_an_answer_is_no_death(served, seen):
+    found = texts_of(served(always(whole(choice(text="x")))), 20)
+    seen(f"{found.count('x')} answers, " + ("a death" if "?" in found else "no death"))
+
+
+CLIENT = """
+import resource, sys
+from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture.requests import Client
+from pytest_specdec.model.workload import Request, Route
+
+client = Client(port=int(sys.argv[1]), model="m", dialect=engine_of("vllm").dialect)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+sent = client.send(Request(id="a", route=Route.COMPLETIONS, body={"prompt": "A"}), streamed=sys.argv[2] == "True", deadline_s=60.0)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(f"{sent.ending} {(after - before) // 1024} {sent.answer.error[:80]}")
+"""
+MOST_MIB = 400
+"""Of memory that one exchange may take beyond the client's own; the parts and their join are 64 each."""
+
+
+@pytest.mark.parametrize(
+    "is_streamed,parts",
+    [
+        row("a reply of 300 MB", "failed, memory bounded", False, [head(), flood(b" " * 65_536, 4_800)], quick=False),
+        row("a 500 of 300 MB", "failed, memory bounded", False, [head("500 Oops"), flood(b"x" * 65_536, 4_800)], quick=False),
+        row("a gzip bomb of 1 GB", "failed, memory bounded", False, [head(headers=[GZIP]), gzip.compress(bytes(2**30))], quick=False),
+        row("a stream of 300 MB in comments", "failed, memory bounded", True, [head(), flood(b":\n\n" * 20_000, 5_000)], quick=False),
+        row(
+            "a stream of 300 MB in empty events",
+            "failed, memory bounded",
+            True,
+            [head(), flood(b"data:{}\n\n" * 8_000, 4_200)],
+            quick=False,
+        ),
+        row("60 MB of empty events", "failed, memory bounded", True, [head(), flood(b"data:{}\n\n" * 8_000, 830)], quick=False),
+        row(
+            "60 MB of empty lists", "failed, memory bounded", False, [head(), b'{"a":[0', flood(b",[]" * 20_000, 1_000), b"]}"], quick=False
+        ),
+    ],
+)
+def test_no_server_fills_the_memory(served, seen, is_streamed, parts):
+    server = served(always(*parts))
+    run = subprocess.run([sys.executable, "-c", CLIENT, str(server.port), str(is_streamed)], capture_output=True, text=True, check=True)
+    ending, mebibytes, error = run.stdout.split(" ", 2)
+    seen(
+        f"{'failed' if ending == 'error' else ending + ' ' + error}, memory "
+        + ("bounded" if int(mebibytes) < MOST_MIB else f"{mebibytes} MiB")
+    )

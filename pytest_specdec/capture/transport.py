@@ -1,0 +1,184 @@
+"""The transport: every HTTP exchange has a connection of its own, a time after which that is shut, and a most that is read of it.
+
+A timeout of a client counts from byte to byte, so that a drip passes it for ever. Here one timer runs from the first byte sent to the last
+one received and shuts the socket, whatever is done with it. A connection is not kept for the next exchange: what a server sends behind an
+answer would answer the next request, and a server that closes an idle connection would pass for a dead one.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import zlib
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import openai
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextvars import Token
+    from typing import Self
+
+__all__ = ["HTTPX", "MOST_BYTES", "Bounds", "Transport"]
+
+HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
+"""What this version of openai stands on: httpx, or what came after it."""
+MOST_BYTES = 64 * 1024**2
+"""Of a body, decoded; a thousand times what an answer takes."""
+_PART_BYTES = 65_536
+"""Decoded at once."""
+_COMPRESSED = {"gzip", "x-gzip", "deflate"}
+_EITHER_HEADER = zlib.MAX_WBITS | 32
+"""Lets zlib find out whether gzip's header or its own comes first."""
+
+
+class Bounds:
+    """What one exchange may take, for as long as the block runs: seconds, and bytes of its body."""
+
+    def __init__(self, *, seconds: float, most_bytes: int = MOST_BYTES) -> None:
+        self.overdue = False
+        """Whether the time was used up and the socket shut."""
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._expire)
+        self._timer.daemon = True
+        self._token: Token[Bounds] | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _bounds.set(self)
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self.release()
+        if self._token is not None:
+            _bounds.reset(self._token)
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Take the socket as soon as it is connected: the ``trace`` extension of httpx's requests."""
+        if event == "connection.connect_tcp.complete":
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+                if self.overdue:
+                    self._shut()
+
+    def release(self) -> None:
+        """Leave the socket alone from here on: its number may soon be another's."""
+        with self._lock:
+            self._socket = None
+
+    def count(self, part: bytes) -> None:
+        """Count what came. Raises ValueError when it is more than the most."""
+        self._bytes += len(part)
+        if self._bytes > self._most_bytes:
+            msg = f"a body of more than {self._most_bytes:,} bytes"
+            raise ValueError(msg)
+
+    def _expire(self) -> None:
+        with self._lock:
+            self.overdue = True
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # closed a moment ago, or never quite open
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+_bounds: ContextVar[Bounds] = ContextVar("bounds")
+
+
+class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # which module it is comes out at run time
+    """httpx's own transport under the :class:`Bounds` in whose block it is called; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        # All is on the loopback interface, where certificates and proxies are of no use and cost 90 ms to set up.
+        self._inner = HTTPX.HTTPTransport(verify=False, trust_env=False, limits=HTTPX.Limits(max_keepalive_connections=0))
+
+    def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
+        """Send ``request`` and return its response, whose body is decoded and counted as it is read."""
+        bounds = _bounds.get()
+        request.extensions = {**request.extensions, "trace": bounds.trace}
+        request.headers["accept-encoding"] = "identity"
+        try:
+            response = self._inner.handle_request(request)
+        except HTTPX.TransportError as error:
+            raise _overdue(bounds, error) from error
+        encoding = response.headers.pop("content-encoding", "")
+        response.headers["content-type"] = response.headers.get("content-type", "").partition(";")[0]  # all is UTF-8, whatever it says
+        return HTTPX.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Body(response.stream, encoding.strip().lower(), bounds),
+            extensions=response.extensions,
+        )
+
+    def close(self) -> None:
+        """Close what is still open."""
+        self._inner.close()
+
+
+class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as above
+    """A response's body, decoded, counted, and at an end when the time is."""
+
+    def __init__(self, stream: Any, encoding: str, bounds: Bounds) -> None:  # noqa: ANN401 - as above
+        self._stream = stream
+        self._encoding = encoding
+        self._bounds = bounds
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._decoded() if self._encoding not in {"", "identity"} else self._counted()
+        except HTTPX.TransportError as error:
+            raise _overdue(self._bounds, error) from error
+        if self._bounds.overdue:  # a shut socket is the end of a body that goes on until its end
+            raise HTTPX.ReadTimeout(_OVERDUE)
+
+    def close(self) -> None:
+        self._bounds.release()
+        self._stream.close()
+
+    def _counted(self) -> Iterator[bytes]:
+        for part in self._stream:
+            self._bounds.count(part)
+            yield part
+
+    def _decoded(self) -> Iterator[bytes]:
+        """Decode what was compressed unasked. Raises ValueError when it cannot be."""
+        if self._encoding not in _COMPRESSED:
+            msg = f"content-encoding {self._encoding!r}, expected identity"
+            raise ValueError(msg)
+        decoder = zlib.decompressobj(_EITHER_HEADER)
+        for part in self._stream:
+            for decoded in _inflated(decoder, part):
+                self._bounds.count(decoded)
+                yield decoded
+            if decoder.eof:
+                return
+        if not self._bounds.overdue:
+            msg = f"a body of {self._encoding} without its end"
+            raise ValueError(msg)
+
+
+def _inflated(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
+    """Decode ``part`` a little at a time: it may be a thousand times as long. Raises ValueError when it cannot be decoded."""
+    try:
+        while decoded := decoder.decompress(part, _PART_BYTES):
+            yield decoded
+            part = decoder.unconsumed_tail
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+
+
+_OVERDUE = "the response was not over in time"
+
+
+def _overdue(bounds: Bounds, error: Exception) -> Exception:
+    """Return what ``error`` is: the doing of the timer, or itself."""
+    return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error
