@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RESTARTS", "Arm", "Recipe"]
 
-RESTARTS = 3
-"""Times that one boot's server may be started again after a death."""
+RESTARTS = 6
+"""Times that one boot's server may be started again after a death, all its workloads together."""
+_FAILED_STARTS = 2
+"""Of these, those in a row that may come to nothing: each takes as long as a boot may."""
 _SETTLE_S = 2.0
 """Seconds that a dying server gets to be dead: the API process outlives its engine by a moment."""
 
@@ -45,9 +48,15 @@ class Recipe:
 class Arm:
     """One boot's server, started again after a death."""
 
-    def __init__(self, recipe: Recipe, tick: Callable[[], None]) -> None:
+    def __init__(self, recipe: Recipe, tick: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
+        """Take what to start, what to call while it is waited for, and the seconds that the capture has left."""
         self.recipe = recipe
+        self.left_s = left_s
         self.restarts = 0
+        self.most: int | None = None
+        """Requests that may be in flight, where the server was found to fail with more; None without such a finding."""
+        self.slowest_s = 0.0
+        """What its slowest answer so far took; 0 before the first."""
         self.version = ""
         self.readiness_s = 0.0
         """What the first start took."""
@@ -59,6 +68,7 @@ class Arm:
         self._server: Server | None = None
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
+        self._failed_starts = 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -73,6 +83,11 @@ class Arm:
         began_s = time.monotonic()
         try:
             self._start()
+        except BootError:
+            self.stop(0.0)
+            if self.left_s() <= 0:
+                self._tick()  # the time of the capture ended it, and says so
+            raise
         except BaseException:
             self.stop(0.0)
             raise
@@ -103,6 +118,10 @@ class Arm:
         """The processes behind the server's first one that were found gone when something went wrong, in words."""
         return self._server.lost if self._server else ()
 
+    def at_once(self, wanted: int) -> int:
+        """Return how many requests of ``wanted`` may be in flight."""
+        return wanted if self.most is None else min(wanted, self.most)
+
     def look(self) -> None:
         """Take note of the server's processes, while all is well."""
         if self._server is not None:
@@ -118,7 +137,7 @@ class Arm:
         """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
         if self._server is None:
             return "not started"
-        self._server.wait(_SETTLE_S)
+        self._server.wait(max(0.0, min(_SETTLE_S, self.left_s())))
         return self._server.ended
 
     def log_tail(self) -> tuple[str, ...]:
@@ -139,22 +158,29 @@ class Arm:
         """End a server that cannot be trusted any more."""
         self.stop(min(self.recipe.stop_s, _SETTLE_S))
 
+    @property
+    def may_restart(self) -> bool:
+        """Whether a fresh server may be started in place of this one."""
+        return self.restarts < RESTARTS and self._failed_starts < _FAILED_STARTS and self.left_s() > 0
+
     def ensure(self) -> bool:
-        """Return whether a server runs, after starting a fresh one in place of a dead one if a restart is left."""
+        """Return whether a server runs, after starting a fresh one in place of a dead one if a restart and time are left."""
         if self.running:
             return True
         self.stop(0.0)
-        if self.restarts >= RESTARTS:
+        if not self.may_restart:
             return False
         self.restarts += 1
         try:
             self._start()
         except (BootError, DeadlineError):
             self.stop(0.0)
+            self._failed_starts += 1
             return False
         except BaseException:
             self.stop(0.0)
             raise
+        self._failed_starts = 0
         return True
 
     def stop(self, stop_s: float) -> None:
@@ -180,7 +206,7 @@ class Arm:
             recipe.setup,
             recipe.engine.dialect,
             draft_tokens=recipe.draft_tokens,
-            boot_s=recipe.boot_s,
+            boot_s=min(recipe.boot_s, self.left_s()),
             tick=self._tick,
         )
         self._client, self.version = found.client, found.version

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import candidates, information, lease, observe
 from pytest_specdec.capture.answering import Answering
 from pytest_specdec.capture.arm import Arm
+from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.routes import scorer
 from pytest_specdec.capture.scoring import Scoring
 from pytest_specdec.capture.survey import REPORTING, Survey
 from pytest_specdec.config.config import Limits
+from pytest_specdec.errors import RunError
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.pair import BASELINE
-from pytest_specdec.model.plan import Tokens
+from pytest_specdec.model.plan import Role, Tokens
 from pytest_specdec.prompts import selector
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.routes import Scorer
     from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.workload import Route, Workload
 
 __all__ = ["Duties"]
@@ -47,7 +50,7 @@ class Duties:
     arm: Arm = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arm = Arm(self.recipes.of(self.boot), tick=self.tick)
+        self.arm = Arm(self.recipes.of(self.boot), tick=self.tick, left_s=lambda: self.reporter.left_s)
 
     def start(self) -> None:
         """Boot the server. Raises BootError, and then nothing of it is left."""
@@ -106,8 +109,9 @@ class Duties:
 
     def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
         """Return what sends ``workload`` to the server as the arm ``name``."""
-        deadline_s = self._request_s(workload)
-        return Answering(self.arm, workload, name=name, boot=self.boot.index, deadline_s=deadline_s, reporter=self.reporter, then=then)
+        known = None if name == BASELINE else self._baseline(workload)
+        deadlines = Deadlines(self._request_s(workload), known, paced=self.boot.role is Role.VARIANT)
+        return Answering(self.arm, workload, name=name, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
 
     def announce(self, name: str, workload: Workload) -> None:
         """Say that the arm ``name`` answers ``workload`` from now on. Raises DeadlineError."""
@@ -121,7 +125,7 @@ class Duties:
         if answered.missing:
             # Kept beside the whole ones under another name, so that nobody judges part of a workload for the whole of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
-        if not answered.missing or transcript.tokens:
+        if not answered.missing or transcript.tokens or transcript.casualties:
             transcripts.write(self.recipes.directory, transcript)
         self.ledger.answered(transcript.arm, workload, answered.missing)
 
@@ -175,6 +179,14 @@ class Duties:
     def _scorer(self, workload: Workload) -> Scorer:
         known = records.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
         return scorer(known.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
+
+    def _baseline(self, workload: Workload) -> Transcript | None:
+        """Return the baseline's answers to the very same requests, where they are there already."""
+        try:
+            found = transcripts.read(self.recipes.directory, BASELINE, workload.name)
+        except RunError:
+            return None
+        return found if found is not None and found.digest == workload.digest else None
 
     def _request_s(self, workload: Workload) -> float:
         """Return the workload's own deadline, or, where it says nothing, the config's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
@@ -96,6 +96,11 @@ class Reporter:
         """Begin a step."""
         self._current = Progress(at_s=self.elapsed_s, boot=boot.index, boots=self._boots, arm=arm, doing=doing, workload=workload, of=of)
         self.update(0, 0, now=True)
+
+    def say(self, what: str) -> None:
+        """Say something about the current step at once, in place of what it does."""
+        if self._current is not None:
+            self._tell(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, of=0))
 
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
         """Say how far the step is; said at most twice a second, but always at its end."""

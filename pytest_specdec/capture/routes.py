@@ -97,7 +97,10 @@ def scorer(route: ScoringRoute, arm: Arm, deadline_s: float, is_over: Callable[[
 
 
 def _read(arm: Arm, body: Mapping[str, JSON], deadline_s: float, positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]]) -> Law:
-    exchange = arm.client.exchange(Route.COMPLETIONS, body, streamed=False, deadline_s=deadline_s)
+    left_s = arm.left_s()
+    if left_s <= 0:
+        return Law(error="not scored before the capture ended")
+    exchange = arm.client.exchange(Route.COMPLETIONS, body, streamed=False, deadline_s=min(deadline_s, left_s))
     if exchange.received is None:
         return Law(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
     try:

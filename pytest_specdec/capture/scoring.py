@@ -87,7 +87,8 @@ class Scoring:
                 return
 
     def _ask_side_by_side(self, wanted: Sequence[Asked], concurrency: int) -> None:
-        traffic = Traffic(wanted, self._law, concurrency, until=lambda law: law.failed)
+        at_once = self.arm.at_once(concurrency)
+        traffic = Traffic(wanted, self._law, at_once, until=lambda law: law.failed, is_over=lambda: self.reporter.left_s <= 0)
         done = tokens = 0
         for asked, law in traffic:
             self._known[asked] = law

@@ -92,14 +92,16 @@ class Survey:
         return Capabilities(support=found, raw_logprobs=raw, vocabulary=self._vocabulary)
 
     def _ask_side_by_side(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
-        traffic = Traffic(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), len(questions))
+        at_once = self._arm.at_once(len(questions))
+        traffic = Traffic(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), at_once)
         return dict(traffic)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
-        """Return the answer; None when the server failed, or is gone since an earlier question."""
-        if not self._arm.running:
+        """Return the answer; None when the server failed, or is gone since an earlier question, and when the time is used up."""
+        left_s = self._arm.left_s()
+        if not self._arm.running or left_s <= 0:
             return None
-        sent = self._arm.client.send(Request(id="survey", route=route, body=body), streamed=False, deadline_s=_DEADLINE_S)
+        sent = self._arm.client.send(Request(id="survey", route=route, body=body), streamed=False, deadline_s=min(_DEADLINE_S, left_s))
         if sent.ending is not None:
             self._arm.settle()
         return None if sent.ending else sent.answer

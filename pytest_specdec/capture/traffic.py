@@ -21,11 +21,19 @@ class Traffic(Generic[J, R]):
     The threads are daemons: an interrupt leaves them to the death of the server that they wait for, which ends their connections.
     """
 
-    def __init__(self, jobs: Sequence[J], work: Callable[[J], R], concurrency: int, until: Callable[[R], bool] | None = None) -> None:
-        """Take ``jobs``; after a result for which ``until`` holds no further job is started."""
+    def __init__(
+        self,
+        jobs: Sequence[J],
+        work: Callable[[J], R],
+        concurrency: int,
+        until: Callable[[R], bool] | None = None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take ``jobs``; after a result for which ``until`` holds, and once ``is_over``, no further job is started."""
         self._jobs = iter(jobs)
         self._work = work
         self._until = until
+        self._is_over = is_over
         self._lock = threading.Lock()
         self._stopped = False
         self._done: SimpleQueue[tuple[J, R | BaseException] | None] = SimpleQueue()
@@ -56,7 +64,7 @@ class Traffic(Generic[J, R]):
 
     def _next(self) -> J | None:
         with self._lock:
-            return None if self._stopped else next(self._jobs, None)
+            return None if self._stopped or self._is_over() else next(self._jobs, None)
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.files import failures, records, scores, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.gate import Gate
     from pytest_specdec.model.plan import Cell, Plan
     from pytest_specdec.model.score import Position, Score
-    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.transcript import Casualty, Transcript
 
 __all__ = ["read"]
 
@@ -49,6 +49,7 @@ def read(
         calibration=calibration,
         capabilities=records.read_capabilities(directory),
         alpha=cell.alpha,
+        failures=failures.read(directory, plan, cell.pair),
         gates=tuple(gate for gate in gates if gate.pair in {"", cell.pair} and gate.workload in {"", cell.workload}),
     )
 
@@ -70,10 +71,19 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         first,
         answers=tuple(answer for part in parts for answer in part.answers),
         counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
-        casualties=tuple(casualty for part in parts for casualty in part.casualties),
+        casualties=tuple(replace(met, failure=number) for number, met in _numbered(parts)),
         restarts=sum(part.restarts for part in parts),
+        concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),
     )
+
+
+def _numbered(parts: Sequence[Transcript]) -> Iterator[tuple[int, Casualty]]:
+    """Give the casualties of all parts with the number of their failure over all of them."""
+    numbers: dict[tuple[int, int], int] = {}
+    for part, transcript in enumerate(parts):
+        for met in transcript.casualties:
+            yield numbers.setdefault((part, met.failure), len(numbers)), met
 
 
 class _Run:

@@ -9,8 +9,10 @@ from pytest_specdec.judge.quotation import quoted
 from pytest_specdec.judge.refusal import messages, refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.stats import rates
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["casualty", "judge"]
 
 _VERB = {Ending.DIED: "dies on", Ending.HUNG: "hangs on", Ending.ERROR: "answers 5xx to"}
+_IN_COMPANY = {Ending.DIED: "dies", Ending.HUNG: "hangs", Ending.ERROR: "answers 5xx"}
+_SCATTERED = 3
+"""Failures that no request brings about, over all boots of a variant, that are a finding where the baseline's boots have none."""
 _PROMPT = {"prompt", "messages", "seed"}
 _RESUME = "the same command with --specdec-resume RUN answers this workload again, and keeps what is whole"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
@@ -45,21 +50,26 @@ def judge(captured: Captured) -> Verdict:
 def casualty(captured: Captured) -> Verdict | None:
     """Return what the requests say that a server did not survive; None without one. Every judge asks this first.
 
-    A casualty that recurred alone on a fresh server is a failure when the baseline survives the same request, and invalid when it does not.
-    One that did not recur is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
+    A request that fails again alone on a fresh server, or a group of them that does so in flight together, is a failure when the baseline
+    survives the same, and invalid when it does not. What does not recur is counted over the whole run (:func:`_scattered`); short of that
+    it is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
     """
     mine = captured.speculative.casualties
-    deadly = [c for c in mine if c.recurred and all(_survived(t, c.request_id) for t in _baselines(captured))]
+    recurring = sorted((c for c in mine if c.recurred), key=lambda c: len(c.group))
+    deadly = [c for c in recurring if all(_survived(t, c) for t in _baselines(captured))]
     if deadly:
-        return _killed(captured, deadly)
-    both = [c for c in mine if c.recurred]
-    if both:
-        return _infrastructure(captured, both, f"the baseline does not survive request {both[0].request_id} either, so it cannot judge")
-    once = [c for c in mine if not c.recurred]
-    if once:
-        return _infrastructure(
-            captured, once, f"infrastructure: the server {_VERB[once[0].ending]} {_in_flight(once)} once, not again alone", settle=_RESUME
-        )
+        return (_failed_together if deadly[0].group else _killed)(captured, deadly)
+    if recurring:
+        headline = f"the baseline does not survive {_what(recurring[0])} either, so it cannot judge"
+        return _infrastructure(captured, recurring, headline)
+    if (mine or captured.family is Family.LIVENESS) and (found := _scattered(captured)):
+        return found
+    if mine:
+        return _infrastructure(captured, mine, _once(captured.speculative.unexplained), settle=_RESUME)
+    return _of_baseline(captured) or _slowed(captured)
+
+
+def _of_baseline(captured: Captured) -> Verdict | None:
     theirs = [(t.arm, c) for t in _baselines(captured) for c in t.casualties]
     if theirs:
         arm, first = theirs[0]
@@ -69,12 +79,30 @@ def casualty(captured: Captured) -> Verdict | None:
     return None
 
 
+def _slowed(captured: Captured) -> Verdict | None:
+    """Look for arms of a timed workload that had fewer requests in flight than the others: their times do not compare."""
+    slowed = [t for t in (captured.speculative, *_baselines(captured)) if t.concurrency is not None]
+    if not slowed or not captured.workload.timed:
+        return None
+    first = slowed[0]
+    headline = (
+        f"{first.arm} was asked {first.concurrency} at a time instead of {captured.workload.concurrency}, so that times do not compare"
+    )
+    return say(captured, Outcome.INVALID, headline)
+
+
 def _baselines(captured: Captured) -> tuple[Transcript, ...]:
     control = () if captured.control is None or captured.is_control else (captured.control,)
     return (captured.baseline, *control)
 
 
-def _survived(transcript: Transcript, request_id: str) -> bool:
+def _survived(transcript: Transcript, casualty: Casualty) -> bool:
+    """Say whether an arm answered the same requests without harm, at the same concurrency: it was asked the whole workload alike."""
+    alike = transcript.concurrency is None or len(casualty.group) <= transcript.concurrency
+    return alike and all(_unharmed(transcript, request_id) for request_id in casualty.group or (casualty.request_id,))
+
+
+def _unharmed(transcript: Transcript, request_id: str) -> bool:
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
     unharmed = request_id not in {c.request_id for c in transcript.casualties}
     return bool(answers) and unharmed and all(answer.ok or refused(answer) for answer in answers)
@@ -93,6 +121,67 @@ def _killed(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
         names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
         figures={"casualties": len(deadly)},
     )
+
+
+def _failed_together(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
+    first = deadly[0]
+    count, verb = len(first.group), _IN_COMPANY[first.ending]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"the server {verb} with {count} requests in flight, the smallest group seen to do it; each alone is answered, "
+        f"and the baseline answers them {captured.workload.concurrency} at a time",
+        short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_shown(first, 2)),
+        evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _told(each)],
+        cell=f"{first.ending.value}, {count} in flight",
+        names=f"the server {verb} with several requests in flight",
+        figures={"casualties": len(deadly), "smallest_group": count},
+    )
+
+
+def _beside(captured: Captured, deadly: Sequence[Casualty]) -> list[Casualty]:
+    return [each for each in captured.speculative.casualties if each not in deadly]
+
+
+def _scattered(captured: Captured) -> Verdict | None:
+    """Look for failures all over the variant's boots that no request brings about, and that neither baseline boot shows.
+
+    A rule of its own: three of them fail. Its p-value is Fisher's, one-sided, of all failures falling on the variant when each request
+    is as likely to meet one whatever the arm. It takes no part of the run's false-alarm budget, and says so.
+    """
+    mine = captured.failures.get(captured.arm)
+    others = [captured.failures[arm] for arm in (BASELINE, CONTROL) if arm in captured.failures]
+    if captured.is_control or mine is None or len(mine.unexplained) < _SCATTERED or any(other.unexplained for other in others):
+        return None
+    count, theirs = len(mine.unexplained), sum(other.requests for other in others)
+    p_value = rates.greater_than_other(count, mine.requests, 0, theirs)
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{count} of {mine.requests} requests ended in a death, hang or 5xx that no request brings about again; "
+        f"none of {theirs} of the baseline and its control did",
+        short=(
+            *mine.unexplained[:3],
+            f"rule         {_SCATTERED} scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
+        ),
+        evidence=(*mine.unexplained, *(line for each in captured.speculative.casualties for line in _told(each))),
+        cell=f"{count} scattered",
+        names="scattered failures: the server dies, hangs or answers 5xx now and then",
+        figures={"scattered_failures": count, "requests": mine.requests, "baseline_requests": theirs, "p_value": p_value},
+    )
+
+
+def _what(casualty: Casualty) -> str:
+    if not casualty.group:
+        return f"request {casualty.request_id}"
+    return f"{len(casualty.group)} requests in flight together, {_cut(', '.join(casualty.group))},"
+
+
+def _once(failures: Sequence[Sequence[Casualty]]) -> str:
+    first = failures[0][0]
+    again = "and no restart was left to try again" if first.recurred is None else "and not again on a fresh server"
+    others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
+    return f"infrastructure: the server {_VERB[first.ending]} {_in_flight(failures[0])} once, {again}{others}"
 
 
 def _in_flight(casualties: Sequence[Casualty]) -> str:
@@ -118,7 +207,8 @@ def _ending(one: Casualty) -> str:
 
 
 def _told(one: Casualty) -> tuple[str, ...]:
-    recurred = "recurred alone on a fresh server" if one.recurred else "did not recur"
+    recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[one.recurred]
+    recurred = f"recurred with {len(one.group)} in flight: {', '.join(one.group)}" if one.group else recurred
     return (f"request {one.request_id}: {_ending(one)}; {recurred}", *_cause(one), *_tail(one, len(one.log_tail)))
 
 

@@ -38,7 +38,7 @@ def say(
         workload=captured.workload.name,
         headline=headline,
         short=tuple(short),
-        evidence=(*evidence, *_route(captured)),
+        evidence=(*evidence, *_route(captured), *_concurrency(captured)),
         rules_out=rules_out,
         settle=settle,
         cell=cell,
@@ -53,6 +53,20 @@ def say(
 def likely(chance: float) -> str:
     """Return a probability 0..1 in two digits that never round to a certainty."""
     return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty
+
+
+def _concurrency(captured: Captured) -> tuple[str, ...]:
+    """Say which arms had fewer requests in flight than the workload says, as after a failure that only company brings about."""
+    arms = (
+        (captured.baseline, captured.speculative)
+        if captured.control is None
+        else (captured.baseline, captured.control, captured.speculative)
+    )
+    lower = {arm.arm: arm.concurrency for arm in arms if arm.concurrency is not None}
+    wanted = captured.workload.concurrency
+    return tuple(
+        f"{name} was asked {most} at a time instead of {wanted}: its server fails with more in flight" for name, most in lower.items()
+    )
 
 
 def _route(captured: Captured) -> tuple[str, ...]:

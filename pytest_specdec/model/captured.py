@@ -13,7 +13,7 @@ from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Capabilities", "Captured", "Support"]
+__all__ = ["Capabilities", "Captured", "Failures", "Support"]
 
 
 class Support(StrEnum):
@@ -59,6 +59,16 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Deaths, hangs and 5xx of one arm in a whole run that no request brought about again, and the requests that they befell."""
+
+    requests: int
+    """Answered or failed, over all workloads and boots of the arm."""
+    unexplained: tuple[str, ...] = ()
+    """One line per failure, however many requests were in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """One pair's answers to one workload, with everything known about them; nothing in it can start a server."""
 
@@ -80,6 +90,8 @@ class Captured:
     alpha: float = 1e-3
     """This judgement's share of the run's false-alarm budget."""
     gates: tuple[Gate, ...] = ()
+    failures: Mapping[str, Failures] = field(default_factory=dict)
+    """By arm, over the whole run; empty where the variant has none."""
     is_control: bool = False
     """Whether ``speculative`` is really the control: the judge is being judged."""
     told: Callable[[Verdict], None] | None = field(default=None, compare=False, repr=False)

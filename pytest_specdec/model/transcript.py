@@ -67,12 +67,16 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Casualty:
-    """A request in flight when a server died, hung or answered 5xx, and what sending it alone to a fresh server showed."""
+    """A request in flight when a server died, hung or answered 5xx, and what sending it again to a fresh server showed."""
 
     request_id: str
     ending: Ending
-    recurred: bool
-    """Whether the request, alone on a fresh server of the same arm, did it again."""
+    recurred: bool | None
+    """Whether the request, on a fresh server of the same arm, did it again; None where no restart was left to find out."""
+    group: tuple[str, ...] = ()
+    """The smallest group of requests seen to do it again when in flight together, by id; empty where the request was sent alone."""
+    failure: int = 0
+    """Which failure of this transcript's server it belongs to, from 0: what was in flight together shares it."""
     process: str = ""
     """Which process ended and how: ``api server, exit code -9``."""
     cause: str = ""
@@ -97,9 +101,21 @@ class Transcript:
     """Speculation counters over exactly these answers; None where the server has none."""
     casualties: tuple[Casualty, ...] = ()
     restarts: int = 0
+    concurrency: int | None = None
+    """Requests in flight at most, where the server was found to fail with as many as the workload says; None elsewhere."""
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0
+
+    @property
+    def unexplained(self) -> tuple[tuple[Casualty, ...], ...]:
+        """The failures that nothing brought about again, each with what was in flight; none where another one here recurred."""
+        if any(casualty.recurred for casualty in self.casualties):
+            return ()
+        by_failure: dict[int, list[Casualty]] = {}
+        for casualty in self.casualties:
+            by_failure.setdefault(casualty.failure, []).append(casualty)
+        return tuple(map(tuple, by_failure.values()))
 
     @property
     def tokens(self) -> int:

@@ -34,6 +34,10 @@ parser.add_argument("--garble-on", default="", help="answer 200 with something t
 parser.add_argument("--cut-on", default="", help="end the stream before its end")
 parser.add_argument("--fail-stream-on", default="", help="report an error inside the stream")
 parser.add_argument("--only-once", help="a file: misbehave only while it does not exist")
+parser.add_argument("--company", type=int, default=1, help="misbehave only with so many requests of that word in flight")
+parser.add_argument("--numbers", default="", help="misbehave only on these requests of that word, from 1, over all starts: 3,9")
+parser.add_argument("--tally", help="a file with a byte per request of that word, for --numbers")
+parser.add_argument("--hang-healthy", action="store_true", help="answer /health and nothing else")
 parser.add_argument("--no-token-ids", action="store_true")
 parser.add_argument("--no-prompt-logprobs", action="store_true")
 parser.add_argument("--top-logprobs", action="store_true", help="list the most probable tokens beside log-probabilities, by id")
@@ -46,6 +50,7 @@ options = parser.parse_args()
 
 COUNTERS = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 VOCABULARY = 40
+flying, flying_lock = [], threading.Lock()
 
 
 def next_token(ids):
@@ -60,11 +65,25 @@ def law(ids):
 def misbehave(text):
     once = options.only_once and Path(options.only_once)
     for word, how in ((options.die_on, die), (options.hang_on, hang), (options.kill_core_on, kill_core), (options.break_on, broken)):
-        if word and word in text and not (once and once.exists()):
+        if word and word in text and not (once and once.exists()) and in_company(word) and its_number():
             if once:
                 once.touch()
             return how()
     return False
+
+
+def in_company(word):
+    with flying_lock:
+        return sum(word in text for text in flying) >= options.company
+
+
+def its_number():
+    if not options.numbers:
+        return True
+    with flying_lock, Path(options.tally).open("ab") as file:
+        file.write(b".")
+        file.flush()
+        return str(file.tell()) in options.numbers.split(",")
 
 
 def broken():
@@ -120,6 +139,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {"data": [{"id": "fake-model"}]})
 
     def do_POST(self):
+        if options.hang_healthy:
+            hang()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         chat = self.path.endswith("chat/completions")
         prompt = body["messages"][-1]["content"] if chat else body["prompt"]
@@ -127,8 +148,14 @@ class Handler(BaseHTTPRequestHandler):
             die()
         text = prompt if isinstance(prompt, str) else ""
         print("asked", text[:40], flush=True)
-        is_broken = misbehave(text) or (core and core.poll() is not None)
-        time.sleep(options.slow if text.startswith("p") else 0.0)
+        with flying_lock:
+            flying.append(text)
+        try:
+            is_broken = misbehave(text) or (core and core.poll() is not None)
+            time.sleep(options.slow if text.startswith("p") else 0.0)
+        finally:
+            with flying_lock:
+                flying.remove(text)
         if is_broken:
             return self.reply(500, {"error": {"message": "internal failure", "code": 500}})
         if options.garble_on and options.garble_on in text:

@@ -156,7 +156,7 @@ def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(ready, "wait", lambda *_, **__: (_ for _ in ()).throw(BootError("no")))
             assert [arm.ensure() for _ in range(4)] == [False] * 4
-        assert arm.restarts == 3
+        assert arm.restarts == 2
 
 
 def test_an_endpoint_that_is_not_there_has_no_body():

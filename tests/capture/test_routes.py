@@ -27,6 +27,7 @@ class Server:
         self.bodies, self._reply = [], reply
         engine = SimpleNamespace(dialect=VllmDialect())
         self.recipe, self.client = SimpleNamespace(engine=engine), self
+        self.left_s = lambda: 1e6
 
     def exchange(self, route, body, *, streamed, deadline_s):
         self.bodies.append(body)

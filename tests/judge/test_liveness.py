@@ -91,14 +91,17 @@ def test_a_request_that_the_baseline_does_not_survive_either_is_invalid(theirs):
 def test_a_casualty_that_does_not_recur_is_infrastructure_and_never_a_pass():
     verdict = judged(casualties=[dead(recurred=False)])
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline == "infrastructure: the server dies on request chat-01 once, not again alone"
+    assert verdict.headline == "infrastructure: the server dies on request chat-01 once, and not again on a fresh server"
     assert "--specdec-resume" in verdict.settle
     assert "request chat-01: died: api server, exit code -9; did not recur" in verdict.evidence
 
 
 def test_of_several_requests_in_flight_none_is_blamed():
     verdict = judged(casualties=[dead("chat-00", recurred=False), dead(recurred=False)])
-    assert verdict.headline == "infrastructure: the server dies on request chat-00 (and 1 more in flight) once, not again alone"
+    assert (
+        verdict.headline
+        == "infrastructure: the server dies on request chat-00 (and 1 more in flight) once, and not again on a fresh server"
+    )
 
 
 def test_a_deadly_request_outweighs_one_that_did_not_recur():

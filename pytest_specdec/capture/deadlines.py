@@ -1,0 +1,86 @@
+"""Deadlines: how long an answer is waited for before its request counts as hung."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.answer import Answer
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["FACTOR", "FIRST_S", "FLOOR_S", "Deadline", "Deadlines"]
+
+FACTOR = 10.0
+"""Times as long as needed that an answer may take: speculation that slow is of no use to anybody, however it ends."""
+FLOOR_S = 10.0
+"""Seconds that every answer gets: a pause of the machine is no hang."""
+FIRST_S = 60.0
+"""Seconds for an arm's first answers, and where only its own pace is known: kernels and grammars may be compiled meanwhile."""
+_WARM_UP = 2.0
+"""Times the arm's slowest answer so far that the others get: what had to be compiled once may have to be after a restart."""
+_CHARACTERS = 4.0
+"""Of a body per token, about: an estimate of how much there is to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Seconds for one answer, and where they come from."""
+
+    seconds: float
+    reason: str = ""
+
+
+class Deadlines:
+    """The deadlines of one workload's requests on one arm.
+
+    What the baseline needed for the same request decides, times :data:`FACTOR`. Where that is not known, as at smoke depth, where variants
+    answer first, it is the arm's own pace in this workload; before there is one, the limit. No deadline is above the limit.
+    """
+
+    def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool) -> None:
+        """Take the config's or the workload's limit and the baseline's answers; ``paced`` allows for the arm's own pace without them."""
+        self._limit = Deadline(seconds=limit_s)
+        self._paced = paced and baseline is None
+        self._theirs = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
+        self._pace_s = 0.0
+        """Seconds per token read or written, of the slowest answer so far."""
+
+    def of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
+        """Return the deadline of one request on an arm whose slowest answer so far took ``slowest_s``, 0 before the first."""
+        least_s = max(FLOOR_S, _WARM_UP * slowest_s) if slowest_s else FIRST_S
+        theirs = self._theirs.get((request.id, pass_index))
+        if theirs is not None and (needed_s := _needed_s(request, theirs)):
+            return self._at_most(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")
+        if self._paced and self._pace_s:
+            needed_s = self._pace_s * _work(request)
+            return self._at_most(max(FIRST_S, least_s, FACTOR * needed_s), f"at this arm's pace it needs {needed_s:.2g} s")
+        return self._limit
+
+    def learn(self, request: Request, answer: Answer) -> None:
+        """Take note of what an answer took."""
+        if answer.timing is not None:
+            self._pace_s = max(self._pace_s, answer.timing.latency_s / _work(request))
+
+    def _at_most(self, seconds: float, reason: str) -> Deadline:
+        return Deadline(seconds=seconds, reason=reason) if seconds < self._limit.seconds else self._limit
+
+
+def _needed_s(request: Request, answer: Answer) -> float | None:
+    """Return what the baseline's answer took, stretched to the most tokens that the request allows: another one may be longer."""
+    most = _most_tokens(request)
+    emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)
+    if answer.timing is None or not most:
+        return None
+    return answer.timing.latency_s * max(1.0, most / max(1, emitted))
+
+
+def _work(request: Request) -> float:
+    return (_most_tokens(request) or 1) + len(json.dumps(request.body)) / _CHARACTERS
+
+
+def _most_tokens(request: Request) -> int | None:
+    most = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+    return most if isinstance(most, int) else None
