@@ -1,0 +1,52 @@
+"""What a config's gates may ask, and how they are read."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.config import gates, load
+from pytest_specdec.errors import ConfigError
+from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
+
+LEAST = "engine: {kind: reference, model: target}\nvariants: {v: {}}\n"
+
+
+def pair(tokens, name="v"):
+    variant = Variant(name=name, draft=Draft(kind=DraftKind.HEAD, tokens=tokens))
+    return Pair(config="mine", engine="reference", model="target", variant=variant)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        path = tmp_path / "mine.yaml"
+        path.write_text(LEAST + text)
+        return load.load(path)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "text, at_least, boot_sd, source",
+    [
+        ("", 1.0, None, "mine.yaml: gates.speedup (default)"),
+        ("gates: {speedup: {at_least: 2}}\n", 2.0, None, "mine.yaml:3 gates.speedup"),
+        ("gates: {speedup: {boot_sd: 0.1}}\n", 1.0, 0.1, "mine.yaml: gates.speedup (default)"),
+    ],
+)
+def test_the_speedup_has_a_floor_and_may_state_how_boots_vary(read, text, at_least, boot_sd, source):
+    (gate,) = read(text).gates
+    assert (gate.at_least, gate.boot_sd, gate.source) == (at_least, boot_sd, source)
+
+
+@pytest.mark.parametrize("tokens, asked", [(3, 4), (3, 1.5), (0, 9)])
+def test_an_acceptance_length_up_to_a_token_more_than_is_drafted_may_be_asked(read, tokens, asked):
+    gates.check(read(f"gates: {{acceptance_length: {{at_least: {asked}}}}}\n"), [pair(tokens)])
+
+
+def test_one_out_of_reach_of_a_variant_is_refused_with_its_line(read):
+    config = read("gates:\n  acceptance_length:\n    at_least: 5.5\n")
+    with pytest.raises(ConfigError) as caught:
+        gates.check(config, [pair(7), pair(4, "short")])
+    found = "found 5.5 tokens a step, expected at most 5: short drafts 4 a step, and one token comes on top; ask for less, such as 3"
+    assert f"mine.yaml:5  gates.acceptance_length.at_least: {found}" in str(caught.value)
