@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.files import gates as stored
+from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.gate import BOOT_SD, SPEEDUP, STATED_BOOTS, Gate
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.environment import Environment
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["Update", "candidate", "check", "gates", "measured", "notes", "path", "update"]
+__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "notes", "path", "update"]
 
 BOOT_LOG_RATIO = "boot_log_ratio"
 """The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
@@ -63,6 +64,15 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
 def check(folder: Path, config: str) -> None:
     """Read every baseline file of ``config``. Raises ConfigError or RunError, with file and line, for one that cannot be used."""
     stored.other_machines(folder / config, "")
+
+
+def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
+    """Copy this machine's baseline file into ``kept``: a replay is judged by what the run was, whatever the file says by then."""
+    source, copy = path(folder, config, environment), path(kept, config, environment)
+    if source.is_file():
+        atomic_write(copy, source.read_text(encoding="utf-8"))
+    else:
+        copy.unlink(missing_ok=True)
 
 
 def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...]) -> tuple[Gate, ...]:

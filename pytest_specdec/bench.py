@@ -86,7 +86,10 @@ class Bench:
         """The config's gates and those that the baseline file holds for the machine of this run."""
         if self._gates is None:
             environment = records.read_environment(self.directory)
-            self._gates = (*self.config.gates, *baselines.gates(self.settings.baselines, self.plan.config, environment))
+            if self.settings.replay is None:
+                baselines.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
+            folder = _baselines(self.settings)
+            self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
         return self._gates
 
     @property
@@ -129,7 +132,7 @@ def _made(config: pytest.Config) -> Bench:
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = records.read_plan(RunDirectory.open(settings.replay))
-        baselines.check(settings.baselines, plan.config)
+        baselines.check(_baselines(settings), plan.config)
         return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
     loaded = load.load(_found(config))
     baselines.check(settings.baselines, loaded.name)
@@ -137,6 +140,13 @@ def _made(config: pytest.Config) -> Bench:
     made = Bench(settings, expand.filled(loaded, os.environ), root=place.root(config), plan=None, warnings=warnings)
     made.began_ns = getattr(config, "workerinput", {}).get(place.BEGAN, made.began_ns)
     return made
+
+
+def _baselines(settings: Settings) -> Path:
+    """Return the folder of baseline files: a replay judges by the one that its run was judged by, unless the command line names another."""
+    if settings.replay is None or settings.baselines_given:
+        return settings.baselines
+    return RunDirectory(settings.replay).baselines
 
 
 def _held(settings: Settings, plan: Plan) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ class Settings:
     depth_given: bool
     """Whether the command line names it, or the run that is resumed."""
     baselines: Path
+    baselines_given: bool
+    """Whether the command line names the folder."""
     update_baselines: bool
     reports: tuple[str, ...]
     deadline_s: float | None
@@ -94,7 +96,7 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-baselines",
         metavar="DIR",
-        help="Folder of baseline files, <config>/<machine>.yaml (default: baselines/ in the root directory).",
+        help="Folder of baseline files, <config>/<machine>.yaml (default: baselines/ in the root directory; of a replay, the run's own).",
     )
     option(
         "--specdec-update-baselines",
@@ -135,6 +137,7 @@ def resolve(config: pytest.Config) -> Settings:
         ),
         depth_given=depth is not None,
         baselines=_path(config, "--specdec-baselines") or config.rootpath / "baselines",
+        baselines_given=config.getoption("--specdec-baselines") is not None,
         update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
         reports=tuple(_one_of(REPORTS, name, "--specdec-report") for name in config.getoption("--specdec-report").split(",") if name),
         deadline_s=config.getoption("--specdec-deadline"),

@@ -21,6 +21,7 @@ __all__ = ["check"]
 def check(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
     """Return which baseline file applies here, and what gates without one."""
     try:
+        baselines.check(folder, config.name)
         gates = baselines.gates(folder, config.name, environment)
         notes = baselines.notes(folder, config.name, environment)
     except SpecdecError as error:

@@ -101,6 +101,11 @@ class RunDirectory:
         """Return the file with the prompts chosen for ``workload``."""
         return self.selections / f"{safe(workload)}.json"
 
+    @property
+    def baselines(self) -> Path:
+        """The folder with the baseline file that the run was judged by, laid out as the one that it is from."""
+        return self.root / "baselines"
+
     def server_log(self, boot: int, arm: str) -> Path:
         """Return the log of the server of one boot."""
         return self.root / "servers" / f"{boot}-{safe(arm)}.log"

@@ -55,6 +55,17 @@ def test_the_flag_writes_the_file_and_the_file_gates(project):
     assert path.read_text() == before
 
 
+def test_a_replay_is_judged_by_the_file_that_the_run_was_judged_by(project):
+    project.tests(TEST).run("--specdec-update-baselines")
+    (path,) = (project.path / "baselines/tiny").iterdir()
+    project.run("--specdec-run-dir=judged")
+    path.write_text(path.read_text().replace("at_least: 1.791", "at_least: 9.9"))
+    kept = project.run("--specdec-replay=judged", "-s", config=None)
+    kept.stdout.fnmatch_lines(["*GATES*('speedup', 1.791, 'tiny/p-*"])
+    named = project.run("--specdec-replay=judged", "--specdec-baselines=baselines", "-s", config=None)
+    named.stdout.fnmatch_lines(["*GATES*('speedup', 9.9, 'tiny/p-*"])
+
+
 def test_other_machines_are_not_comparable(project):
     other = Environment(engine="reference", engine_version="0", model="target", processor="q", cores=2, memory_gib=8.0)
     gates.write(baselines.path(project.path / "elsewhere", "tiny", other), other, [Gate(figure="speedup", at_least=9.0)])
