@@ -170,8 +170,8 @@ def _found(config: pytest.Config) -> Path:
     if named is None:
         what, expected = "no config is named", "which engine, model and variants to judge"
         raise ConfigError(what, expected=expected, remedy=f"--specdec-config=FILE.yaml, or a name from {folders[0]}")
-    path = here / named
-    return path if path.is_file() else load.find(named, folders)
+    beside = (here / f"{named}{suffix}" for suffix in ("", ".yaml", ".yml"))
+    return next((path for path in beside if path.is_file()), None) or load.find(named, folders)
 
 
 def _linted(config: Config) -> tuple[str, ...]:

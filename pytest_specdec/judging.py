@@ -106,7 +106,8 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     result = outcomes.result(verdict, mark.read(item).workload, found.plan.depth, found.config)
     _note(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
     item.user_properties.extend(junit.properties(verdict))
-    item.add_report_section("call", "specdec", failure.section(verdict))
+    if item.config.get_verbosity() > 0:
+        item.add_report_section("call", "specdec", failure.section(verdict))
     if result is Result.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
     if result is Result.FAILED:

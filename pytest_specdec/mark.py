@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Mark", "is_ours", "pair_name", "read"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_RESERVED = re.compile(r"\.(survey|more\d+)$")
 
 FORM = '@pytest.mark.specdec(WORKLOAD, family="greedy")'
 
@@ -43,7 +48,10 @@ def read(item: pytest.Item) -> Mark:
             "a test with the mark asks for specdec_captured, or captured in suites/",
         )
     _check_arguments(item, mark)
-    return Mark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
+    found = Mark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
+    _check_requests(item, found.workload)
+    _check_draws(item, found)
+    return found
 
 
 def pair_name(item: pytest.Item) -> str:
@@ -69,6 +77,35 @@ def _workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
     if not isinstance(args[0], Workload):
         raise _wrong(item, f"found {args[0]!r} ({type(args[0]).__name__})", "a Workload, such as prompts.CHAT.greedy()")
     return args[0]
+
+
+def _check_requests(item: pytest.Item, workload: Workload) -> None:
+    """Refuse what could not be kept: the name is a file's, and answers are told apart by their requests' ids."""
+    if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
+        expected = "letters, digits and ._+- alone, beginning with a letter or digit; .survey and .more1 at the end are ours"
+        raise _wrong(item, f"found the workload name {workload.name!r}", expected)
+    if not workload.requests:
+        raise _wrong(item, f"found a workload without requests: {workload.name}", "one or more; take={depth: 0} leaves a depth out")
+    for depth, count in workload.take.items():
+        if count < 0:
+            raise _wrong(item, f"found {count} requests to take at {depth} depth", "0 or more; 0 leaves the depth out")
+    counts = Counter(request.id for request in workload.requests)
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise _wrong(item, f"found two requests called {twice!r} in {workload.name}", "an id of its own for each request")
+
+
+def _check_draws(item: pytest.Item, found: Mark) -> None:
+    """Refuse to judge drawn tokens as the baseline's only choice, and the other way round."""
+    asked = [(request.id, request.body.get("temperature")) for request in found.workload.requests]
+    drawn = next(((name, heat) for name, heat in asked if heat != 0), None)
+    if found.family is Family.GREEDY and drawn is not None:
+        name, heat = drawn
+        told = "the server's own temperature" if heat is None else f"temperature {heat}"
+        raise _wrong(item, f"found {name} at {told}, judged as greedy", "temperature 0 in every request, or family='sampling'")
+    if found.family is Family.SAMPLING and drawn is None:
+        expected = "a temperature above 0, or family='greedy'"
+        raise _wrong(item, f"found no request in {found.workload.name} that draws tokens, judged as sampling", expected)
 
 
 def _family(item: pytest.Item, name: object) -> Family:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,9 @@ __all__ = ["DEPTHS", "REPORTS", "SETTINGS", "Settings", "add", "resolve"]
 
 DEPTHS = ("smoke", "standard", "deep")
 REPORTS = ("md",)
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_NAMING = ("config", "depth", "run-dir", "replay", "resume", "continue", "baselines")
+"""Options whose value is never empty: ``--specdec-config=$UNSET`` has to judge nothing rather than the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +88,9 @@ def add(parser: pytest.Parser) -> None:
     )
     option(
         "--specdec-deadline",
-        metavar="SECONDS",
-        type=_positive,
-        help="End the capture after so many seconds and keep what it has (default: none).",
+        metavar="TIME",
+        type=_duration,
+        help="End the capture after so many seconds, or 90s, 10m, 1h30m, and keep what it has (default: none).",
     )
     option(
         "--specdec-report",
@@ -106,10 +111,12 @@ def add(parser: pytest.Parser) -> None:
     )
 
 
-def _positive(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise ValueError(text)
+def _duration(text: str) -> float:
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text if text[-1:] in "hms" else f"{text}s")
+    seconds = sum(float(count) * _SECONDS[unit] for count, unit in parts)
+    if not seconds or "".join(count + unit for count, unit in parts).removesuffix("s") != text.removesuffix("s"):
+        msg = f"expected seconds, or such as 90s, 10m, 1h30m; found {text!r}"
+        raise argparse.ArgumentTypeError(msg)
     return seconds
 
 
@@ -118,6 +125,7 @@ def resolve(config: pytest.Config) -> Settings:
 
     Raises pytest.UsageError for a value that no session could use.
     """
+    _check_empty(config)
     named, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
     run_dir, replay = _path(config, "--specdec-run-dir"), _path(config, "--specdec-replay")
     _check_run_dir(config, run_dir)
@@ -142,6 +150,13 @@ def resolve(config: pytest.Config) -> Settings:
         reports=tuple(_one_of(REPORTS, name, "--specdec-report") for name in config.getoption("--specdec-report").split(",") if name),
         deadline_s=config.getoption("--specdec-deadline"),
     )
+
+
+def _check_empty(config: pytest.Config) -> None:
+    for name in _NAMING:
+        if config.getoption(f"--specdec-{name}") == "":
+            msg = f"--specdec-{name}: found an empty value; expected one, or no such option; is the variable set that should hold it?"
+            raise pytest.UsageError(msg)
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:

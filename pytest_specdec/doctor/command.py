@@ -52,7 +52,8 @@ def run(asked: Namespace) -> int:
 
 
 def _found(name: str, here: Path) -> Path:
-    path = Path(name) if Path(name).is_file() else load.find(name, (here / "suites" / "configs",))
+    beside = (Path(f"{name}{suffix}") for suffix in ("", ".yaml", ".yml"))
+    path = next((path for path in beside if path.is_file()), None) or load.find(name, (here / "suites" / "configs",))
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 

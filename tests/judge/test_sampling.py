@@ -26,6 +26,7 @@ def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind
     assert ("ratio faults not testable without the draft's law" in verdict.rules_out) is (kind == "head")
     assert verdict.figures["tokens"] == 3072
     assert "tokens_to_alarm" not in verdict.figures
+    assert verdict.cell.endswith(", lenient acceptance untested") is (kind == "head")
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -124,7 +124,8 @@ from pytest_specdec.model.workload import Depth, Request, Route, Workload
 
 def workload(name, requests=3, body={}, **fields):
     return Workload(name=name, version=1, requests=tuple(
-        Request(id=f"{name}-{i}", route=Route.CHAT, body={"messages": [{"role": "user", "content": str(i)}], "max_tokens": 8, **body})
+        Request(id=f"{name}-{i}", route=Route.CHAT,
+                body={"messages": [{"role": "user", "content": str(i)}], "max_tokens": 8, "temperature": 0, **body})
         for i in range(requests)), **{"scored": False, **fields})
 
 

@@ -10,7 +10,12 @@ OPTIONS = [
     (("--specdec-depth=depe",), "*--specdec-depth: expected one of smoke, standard, deep, found 'depe'; did you mean 'deep'?*"),
     (("--specdec-report=html",), "*--specdec-report: expected one of md, found 'html'*"),
     (("--specdec-deadline=-1",), "*--specdec-deadline*-1*"),
-    (("--specdec-deadline=soon",), "*--specdec-deadline*soon*"),
+    (("--specdec-deadline=soon",), "*--specdec-deadline: expected seconds, or such as 90s, 10m, 1h30m; found 'soon'*"),
+    (("--specdec-deadline=0m",), "*--specdec-deadline*0m*"),
+    (("--specdec-config=",), "*--specdec-config: found an empty value*variable*"),
+    (("--specdec-run-dir=",), "*--specdec-run-dir: found an empty value*"),
+    (("--specdec-replay=",), "*--specdec-replay: found an empty value*"),
+    (("--specdec-depth=",), "*--specdec-depth: found an empty value*"),
     (("--specdec-replay=nowhere",), "*--specdec-replay: found no plan.json in *nowhere*"),
     (("--specdec-run-dir=.",), "*--specdec-run-dir: found * in use; expected a new or empty directory*"),
     (("--specdec-config=tinny",), "*no config tinny; did you mean 'tiny'?*"),
@@ -28,6 +33,20 @@ def test_a_wrong_option_is_a_usage_error(project, args, line):
     result.stderr.fnmatch_lines([line])
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
     assert not project.captures
+
+
+@pytest.mark.parametrize("text, seconds", [("90", 90), ("1.5", 1.5), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5h", 1800)])
+def test_a_deadline_is_seconds_or_says_its_unit(project, text, seconds):
+    project.tests().run(f"--specdec-deadline={text}")
+    assert [capture["deadline_s"] for capture in project.captures] == [seconds]
+
+
+@pytest.mark.parametrize("name", ["my-model", "my-model.yaml", "./my-model", "there/my-model"])
+def test_a_config_is_found_where_one_stands_by_its_bare_name(project, name):
+    for folder in (project.path, project.path / "there"):
+        folder.mkdir(exist_ok=True)
+        (folder / "my-model.yaml").write_text((project.path / "suites/configs/tiny.yaml").read_text())
+    project.tests().run(config=name).assert_outcomes(passed=4)
 
 
 def test_no_config_is_a_usage_error_only_when_tests_need_one(project):
