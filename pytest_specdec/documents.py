@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.report.run import Judgement
 
 __all__ = ["gathered", "show", "write"]
@@ -47,11 +48,17 @@ def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement],
         plan=plan,
         environment=environment,
         status=_or_none(records.read_status, directory),
-        judgements=tuple(judgements),
+        judgements=_in_order(plan, judgements),
         capabilities=records.read_capabilities(directory),
         notes=(*warnings, *chosen.notes(directory, plan), *baselines.notes(config.stash[SETTINGS].baselines, plan.config, environment)),
         made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
     )
+
+
+def _in_order(plan: Plan, judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
+    """Sort by pair, family and workload: tests that run in several processes come in any order."""
+    pairs = [pair.name for pair in plan.pairs]
+    return tuple(sorted(judgements, key=lambda one: (pairs.index(one.pair), one.family.value, one.workload)))
 
 
 def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:

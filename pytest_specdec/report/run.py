@@ -89,8 +89,8 @@ class Run:
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The families judged, in the order of the tests."""
-        return tuple(dict.fromkeys(j.family for j in self.judgements))
+        """The families judged, by name: tests that run in several processes come in any order."""
+        return tuple(sorted({j.family for j in self.judgements}, key=lambda family: family.value))
 
     @property
     def pairs(self) -> tuple[str, ...]:

@@ -29,8 +29,15 @@ def test_a_cause_is_told_in_full_once(project, monkeypatch):
     result.assert_outcomes(passed=2, errors=2)
     text = result.stdout.str()
     assert text.count("found:    exit code 7") == 1
+    assert "  draft-k3 greedy, liveness NOT CAPTURED: the server did not come up; exit code 7" in text
     result.stdout.fnmatch_lines(["not captured: see test_it.py::test_chat?draft-k3?"])
-    result.stdout.fnmatch_lines(["draft-k3*NOT CAPTURED*NOT CAPTURED", "ngram-k3*3/3*3/3", "the capture is not complete: *servers"])
+    result.stdout.fnmatch_lines(
+        [
+            "draft-k3*NOT CAPTURED*NOT CAPTURED",
+            "ngram-k3*3/3*3/3",
+            "the capture is not complete: *servers; take it up again: pytest *--specdec-resume *",
+        ]
+    )
 
 
 def test_a_control_that_fails_makes_its_workload_invalid(project):

@@ -15,7 +15,7 @@ TESTS = """
 import pytest
 from sample import *
 
-DEEP = workload("deep", take={Depth.SMOKE: 0})
+DEEP = workload("deep", body={"temperature": 1.0}, take={Depth.SMOKE: 0})
 DRAWN = workload("drawn", requests=8, body={"temperature": 1.0}, take={Depth.SMOKE: 2, Depth.STANDARD: 3})
 
 
@@ -64,10 +64,7 @@ def assert_replayed(project, captured, *args):
     replay = project.run(f"--specdec-replay={run}", "--specdec-run-dir=again", *args, config=None)
     assert replay.ret == captured.ret
     assert table(replay) == table(captured)
-    again, before = judged(project.path / "again"), judged(run)
-    again["judgements"].sort(key=lambda one: one["nodeid"])
-    before["judgements"].sort(key=lambda one: one["nodeid"])
-    assert again == before
+    assert judged(project.path / "again") == judged(run)
 
 
 @pytest.mark.parametrize("outcome", ["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "REFUSED"])

@@ -28,7 +28,12 @@ def test_an_inconclusive_verdict_says_what_would_settle_it(make_run, verdicts, j
 def test_what_was_not_captured_says_why_in_one_line(make_run, judged):
     about = {"pair": "ngram-k3", "workload": "chat", "family": Family.GREEDY}
     error = judged(None, Result.ERROR, error="not captured: the run has no answers\n  found:    exit code 7\x1b[2J", **about)
-    assert reasons(make_run(error)) == ("ngram-k3 greedy NOT CAPTURED: not captured: the run has no answers found: exit code 7␛[2J",)
+    other = replace(error, family=Family.SPEED, error=error.error.replace("answers", "scores"))
+    assert reasons(make_run(error, other)) == ("ngram-k3 greedy, speed NOT CAPTURED: exit code 7␛[2J",)
+    assert reasons(make_run(error, replace(other, pair="draft-k3"))) == (
+        "ngram-k3 greedy NOT CAPTURED: exit code 7␛[2J",
+        "draft-k3 speed NOT CAPTURED: exit code 7␛[2J",
+    )
     long = replace(error, error="x" * 1000)
     assert len(reasons(make_run(long))[0]) == len("ngram-k3 greedy NOT CAPTURED: ") + WIDEST
 
