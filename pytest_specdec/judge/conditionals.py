@@ -11,6 +11,8 @@ from pytest_specdec.judge.dependence import SEED_AGAIN, copies, ends, fresh, rep
 from pytest_specdec.judge.drafting import drafting
 from pytest_specdec.judge.fitting import fitted, told
 from pytest_specdec.judge.tolerance import logit_noise
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.stats import adjustments
 from pytest_specdec.stats.asked import Asked, asked
 from pytest_specdec.stats.calibration import INVALID_ABOVE
@@ -156,6 +158,8 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         places=places,
         k=captured.pair.variant.draft.tokens,
         kept=None if view is None else view.kept,
+        q_chosen=None if view is None or _listed_only(captured) else view.chosen,
+        accept=None if view is None else view.accept,
         listed=None if view is None else view.listed,
         q_unasked=None if view is None else view.q_unasked,
         fitted=fitted(captured, answers, law_of.ids, law, processing.temperature) if view is None else None,
@@ -166,6 +170,12 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         copies=copies(captured, answers, law, law_of.ids),
         mishandled=_mishandled(law_of, upright),
     )
+
+
+def _listed_only(captured: Captured) -> bool:
+    """Whether the route to the law tells a token's probability among the atoms only: settled by the survey, not by what was emitted."""
+    known = captured.capabilities.get(BASELINE)
+    return known is not None and known.route is ScoringRoute.CONTINUATIONS
 
 
 def _previous(answers: Sequence[Answer]) -> Ints:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.score import Position, Score
-    from pytest_specdec.stats.laws import Ints, Law, Processing
+    from pytest_specdec.stats.laws import Ints, Law, Processing, Raw
     from pytest_specdec.stats.places import Places
 
-__all__ = ["Drafting", "PromptLookup", "ServedDraft", "Unseen", "View", "drafting"]
+__all__ = ["Drafting", "PromptLookup", "ServedDraft", "Unseen", "View", "certain", "drafting", "drawn"]
 
 
 TINY = 1e-300
@@ -39,6 +39,10 @@ class View:
     """[N], where it is known and a draft was made, or would be if a window began here."""
     kept: Floats
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server that emits it at a draft slot had accepted it."""
+    chosen: Floats
+    """[N], lower bound on ``q`` of the emitted token itself, adding up to one at most over all tokens."""
+    accept: Floats
+    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted."""
     listed: Bools
     """[N, K+1], outcomes at which ``q`` is exact."""
     q_unasked: Floats
@@ -128,14 +132,7 @@ class ServedDraft:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = known.ids[:, 0]
             return certain(best, ids, law, _emitted(answers))
-        none = np.zeros(law.p.shape, dtype=np.bool_)
-        view = View(q=law.p.copy(), drafted=scored, kept=np.zeros(len(scored)), listed=none, q_unasked=law.unasked.copy())
-        own = requested(known, processing.at(scored))
-        view.q[scored] = mapped(own.p, known.ids, ids[scored], law.p[scored])
-        view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], law.unasked[scored])
-        view.kept[scored] = own.chosen / np.maximum(np.maximum(law.chosen[scored], own.chosen), TINY)
-        view.listed[scored] = listed(known.ids, ids[scored])
-        return view
+        return drawn(known, scored, ids, law, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
         score = self._scores.get(answer.key)
@@ -143,12 +140,36 @@ class ServedDraft:
         return score.positions if score is not None and fits else None
 
 
+def drawn(known: Raw, scored: Bools, ids: Ints, law: Law, processing: Processing) -> View:
+    """Return the view of a drafter that draws from the law that is ``known`` at the ``scored`` tokens [N], processed as asked."""
+    none, nothing = np.zeros(law.p.shape, dtype=np.bool_), np.zeros(len(scored))
+    view = View(
+        q=law.p.copy(),
+        drafted=scored,
+        kept=nothing.copy(),
+        chosen=nothing.copy(),
+        accept=nothing + 1.0,
+        listed=none,
+        q_unasked=law.unasked.copy(),
+    )
+    own, chosen = requested(known, processing.at(scored)), law.chosen[scored]
+    view.q[scored] = mapped(own.p, known.ids, ids[scored], law.p[scored])
+    view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], law.unasked[scored])
+    view.kept[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
+    view.chosen[scored] = own.chosen_floor
+    view.accept[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
+    view.listed[scored] = listed(known.ids, ids[scored])
+    return view
+
+
 def certain(tokens: Ints, ids: Ints, law: Law, emitted: Ints) -> View:
     """Return the view of a drafter that proposed ``tokens`` [N] for certain; -1 where it proposed nothing."""
     q = one_hot(index_of(tokens, ids), law.p.shape[1])
     atoms = np.ones(q.shape, dtype=np.bool_)
     atoms[:, -1] = False
-    return View(q=q, drafted=tokens >= 0, kept=(tokens == emitted).astype(np.float64), listed=atoms, q_unasked=q)
+    same = (tokens == emitted).astype(np.float64)
+    accept = np.where(tokens == emitted, law.chosen, 1.0)
+    return View(q=q, drafted=tokens >= 0, kept=same, chosen=same, accept=accept, listed=atoms, q_unasked=q)
 
 
 def _emitted(answers: Sequence[Answer]) -> Ints:

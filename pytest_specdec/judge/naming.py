@@ -19,6 +19,7 @@ from pytest_specdec.stats.betting import at_outcome, table, weighed
 from pytest_specdec.stats.chances import PLAIN
 from pytest_specdec.stats.drafts import Split, index_of, one_hot, overlap
 from pytest_specdec.stats.panel import RATIO_UNASKED, accepts_unasked, chance_of, dues
+from pytest_specdec.stats.sparse import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -151,6 +152,7 @@ PREFILL_TOO = {Fault.TEMPERATURE, Fault.TAIL}
 """What is wrong with every token, one for which nothing was drafted included."""
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
 OUT_OF_PLACE = "bonus out of place"
+SOMETIMES = ", in some answers only"
 DECISIVE = log(8.0)
 """By how much one bettor must be ahead of another that is the likelier a priori."""
 SHORT = 2.0
@@ -161,6 +163,10 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
     """Return the fault in words: of the richest bettor that the table allows, one fault where the draft's law backs it, else its family."""
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
+    winner, book = book.winner, book.everywhere
+    told = bool(observed.places.known.any()) and not observed.places.implied
+    if winner.chance and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in book.bettors) > DECISIVE:
+        return f"{_said(winner, told=told)}{SOMETIMES}"
     if seen is None:
         first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
         first = _at_a_step(first, observed, book.bettors)
@@ -170,13 +176,16 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
             return Fault.RESIDUAL.value
         first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
     found = _repeated(_tempered(first, book, observed), book, observed)
-    told = bool(observed.places.known.any()) and not observed.places.implied
-    return _called(found) if told or found.fault not in AT_A_STEP else _untold(found)
+    return _said(found, told=told)
+
+
+def _said(bettor: Bettor, *, told: bool) -> str:
+    return _called(bettor) if told or bettor.fault not in AT_A_STEP else _untold(bettor)
 
 
 def _untold(bettor: Bettor) -> str:
     """Return what there is to say of a wrong verify step whose windows nobody told: acceptance, recovery and bonus look alike."""
-    return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {bettor.name}"
+    return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {named(bettor)}"
 
 
 def _never_rejected(observed: Observed) -> bool:
@@ -286,4 +295,4 @@ def _repeated(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
 def _called(bettor: Bettor) -> str:
     """Return the bettor's name where the draft's law backs it, its family's where it is a guess or an omnibus."""
     exact = bettor.fault in AT_A_STEP and not bettor.guessed
-    return bettor.name if exact else bettor.fault.value
+    return named(bettor) if exact else bettor.fault.value

@@ -140,6 +140,7 @@ def _astray(captured: Captured, book: Book) -> Verdict:
 
 def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Book) -> Verdict:
     """Judge by the difference to the control alone."""
+    book = book.everywhere
     best = compared(captured, observed, book.bettors)
     limit = captured.alpha / len(book.bettors)
     said = f"the scores are too noisy for single tokens ({_noise(gathered)})"

@@ -70,6 +70,8 @@ class Alternative:
     """Probability with which it accepts each draft token."""
     draft: bool = True
     """Whether its law hangs on q."""
+    leak: float | None = None
+    """Share of rejected draft tokens that is emitted all the same, where that is all there is to it."""
     repeats: bool = False
     """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
 
@@ -259,8 +261,8 @@ def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
     return np.concatenate([atoms * (1.0 + theta * (2.0 * middle - 1.0)), p[:, -1:]], axis=1)
 
 
-def _lenient(name: str, accept: Shape) -> Alternative:
-    return Alternative(name=name, fault=Fault.LENIENT, law=ruled(accept, residual), accept=accept)
+def _lenient(name: str, accept: Shape, leak: float | None = None) -> Alternative:
+    return Alternative(name=name, fault=Fault.LENIENT, law=ruled(accept, residual), accept=accept, leak=leak)
 
 
 def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False) -> Alternative:
@@ -268,8 +270,8 @@ def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False
 
 
 CATALOGUE = (
-    _lenient("accept-all", leaky(1.0)),
-    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share)) for share in (0.01, 0.05, 0.2)),
+    _lenient("accept-all", leaky(1.0), 0.95),
+    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share), share) for share in (0.01, 0.05, 0.2)),
     *(_lenient(f"lenient acceptance {1 / factor:.3g} p/q", lenient(factor)) for factor in (0.5, 0.67, 0.8, 0.95)),
     _rule("inverted ratio", inverted, residual),
     _rule("typical acceptance", typical, lambda p, _: favourite(p)),

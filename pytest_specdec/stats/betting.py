@@ -7,7 +7,7 @@ that it ever reaches ``1/alpha`` by alpha, whenever one looks and however one st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,8 @@ class Bettor:
     """[N], natural logs; 0 where it did not bet."""
     guessed: bool = False
     """Whether its view rests on a guess at the draft."""
+    chance: float = 0.0
+    """Share of the answers that it takes for faulty; 0 where it bets on all of them."""
 
     @property
     def log_wealth(self) -> float:
@@ -66,13 +68,18 @@ class Book:
         return int(reached[0]) + 1 if len(reached) else None
 
     @property
+    def everywhere(self) -> Book:
+        """The same without the bettors on some answers only."""
+        return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.chance))
+
+    @property
     def winner(self) -> Bettor:
         """The bettor that holds most of the mixture at the end."""
         return max(self.bettors, key=lambda bettor: np.log(bettor.weight) + bettor.log_wealth)
 
     def richest(self, faults: set[Fault]) -> Bettor | None:
         """Return the richest bettor on one of ``faults`` that does not guess; None when there is none."""
-        on = [bettor for bettor in self.bettors if bettor.fault in faults and not bettor.guessed]
+        on = [bettor for bettor in self.everywhere.bettors if bettor.fault in faults and not bettor.guessed]
         return max(on, key=lambda bettor: bettor.log_wealth) if on else None
 
 

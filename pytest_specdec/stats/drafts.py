@@ -81,10 +81,22 @@ class Split:
             q=np.column_stack([q[:, :-1], certain, np.where(certain, 0.0, q[:, -1])]),
         )
 
+    def spread(self) -> Split:
+        """Return the same on [N, K+4]: the rest of the tail as tokens that the draft prefers, likes less than the target, and hardly knows.
 
-def merged(law: Floats) -> Floats:
-    """Return a law on split outcomes [N, K+2] with one tail again, [N, K+1]."""
-    return np.column_stack([law[:, :-2], law[:, -2:].sum(axis=1)])
+        About as a draft whose log-probabilities are off by one nat would have them.
+        """
+        p, q = (law[:, -1:] * np.array([weights]) for law, weights in zip((self.p, self.q), SPREAD, strict=True))
+        return Split(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
+
+
+SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
+"""Shares of p and of q in the parts that a tail is spread over."""
+
+
+def merged(law: Floats, parts: int = 2) -> Floats:
+    """Return a law on split outcomes, [N, K+2] or as many ``parts`` of the tail, with one tail again, [N, K+1]."""
+    return np.column_stack([law[:, :-parts], law[:, -parts:].sum(axis=1)])
 
 
 def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:

@@ -98,6 +98,8 @@ class Law:
     """[N], probability of the emitted token itself; an estimate where ``p`` is."""
     chosen_bound: Floats
     """[N], upper bound on the probability of the emitted token itself; inf where truncation leaves none."""
+    chosen_floor: Floats
+    """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 where truncation or the scores leave none."""
     unasked: Floats
     """[N, K+1], the raw law: what is emitted where nothing that the request asks for is done."""
     chosen_unasked: Floats
@@ -245,6 +247,8 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
     known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
     exact = (processing.temperature == 1.0) & ~moved.any
     bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
+    told = ~(truncates | moved.guessed | moved.unsure.any(axis=1)) & np.isfinite(weights.tail_bound)
+    floor = np.where(exact, bound, np.where(told, relative, 0.0) / (weights.atoms.sum(axis=1) + np.where(told, weights.tail_bound, 1.0)))
     return Law(
         p=p,
         core=core,
@@ -253,6 +257,7 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
         outcome=outcome,
         chosen=np.where(moved.guessed, known / 2.0, known),
         chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
+        chosen_floor=np.where(told, floor, 0.0),
         unasked=unasked(raw),
         chosen_unasked=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
     )

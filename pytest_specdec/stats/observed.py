@@ -42,6 +42,10 @@ class Observed:
     """Draft tokens per verify step."""
     kept: Floats | None = None
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
+    q_chosen: Floats | None = None
+    """[N], lower bound on q of the emitted token itself, adding up to one at most over all tokens; None where tokens are listed only."""
+    accept: Floats | None = None
+    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted; None with ``q``."""
     listed: Bools | None = None
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
     q_unasked: Floats | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import alternatives, betting, guesses, reused
+from pytest_specdec.stats import alternatives, betting, guesses, pointwise, reused, sparse
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor, seated
 from pytest_specdec.stats.drafts import Split, at_drafts, merged
@@ -36,12 +36,13 @@ STATEWISE: tuple[tuple[str, Callable[[Chances], Floats]], ...] = (
 
 WITH_DRAFT_LAW = {
     "catalogue": 0.43,
-    "surrogate": 0.04,
-    "generic": 0.17,
-    "order": 0.08,
+    "window": 0.11,
+    "surrogate": 0.02,
+    "generic": 0.15,
+    "order": 0.07,
     "bonus": 0.09,
-    "bonus at large": 0.04,
-    "state": 0.10,
+    "bonus at large": 0.02,
+    "state": 0.06,
     "answers": 0.05,
 }
 WITHOUT_DRAFT_LAW = {
@@ -55,10 +56,14 @@ WITHOUT_DRAFT_LAW = {
     "learned": 0.09,
     "answers": 0.04,
 }
-"""Shares of the starting wealth by group (facts/statistics.md section 2), equal within a group; a group without seats is left out.
+"""Shares of the starting wealth by group, equal within a group; a group without seats is left out.
 
 Who sits at the table is settled by the set-up (a draft law, windows), never by what was emitted: a panel chosen afterwards would be no bet.
 """
+SPARSE = 0.25
+"""Share that is staked on faults in some answers only, by the bettors of SOMETIMES; the groups share the rest."""
+SOMETIMES = frozenset({"catalogue", "surrogate", "generic", "bonus", "learned"})
+"""Groups whose bettors bet on some answers too."""
 
 
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
@@ -70,6 +75,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "surrogate": tuple(guesses.surrogate(observed, stands)),
         "fitted": tuple(guesses.of_a_fitted_law(observed, stands)),
         "generic": generic,
+        "window": tuple(_window(observed)),
         "order": tuple(_order(observed, stands)),
         "bonus": tuple(_bonus(observed, stands)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
@@ -77,7 +83,11 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "learned": tuple(guesses.learners(observed)),
         "answers": tuple(_answers(observed)),
     }
-    return tuple(replace(bettor, weight=shares[name] / len(group)) for name, group in groups.items() for bettor in group)
+    panel = {name: [replace(bettor, weight=shares[name] / len(group)) for bettor in group] for name, group in groups.items()}
+    everybody = [bettor for group in panel.values() for bettor in group]
+    some = tuple(sparse.bettors([bettor for name in groups if name in SOMETIMES for bettor in panel[name]], observed.places.last))
+    stake = SPARSE / (1.0 - SPARSE) * sum(bettor.weight for bettor in everybody) / sum(bettor.weight for bettor in some)
+    return (*everybody, *(replace(bettor, weight=stake * bettor.weight) for bettor in some))
 
 
 def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, Floats]]:
@@ -120,17 +130,38 @@ def accepts_unasked(observed: Observed) -> Floats:
 def _catalogue(observed: Observed) -> Iterator[Bettor]:
     if observed.q is None:
         return
-    for one, _, table in catalogue_tables(observed):
-        yield seated(one.name, one.fault, betting.at_outcome(table, observed.law))
     split = Split.of(observed.law.p, observed.q)
-    unasked = observed.law.p if observed.q_unasked is None else _ruled(split, accepts_unasked(observed))
     share = observed.stands.draft * observed.drafted
-    yield seated(RATIO_UNASKED, Fault.RULE, betting.weighed(betting.bet(observed.law, unasked), share))
+
+    def paid(m: Floats, accept: Floats) -> Floats:
+        finer = pointwise.refined(observed, pointwise.excess(split, accept))
+        return betting.weighed(betting.bet(observed.law, m) + finer, share)
+
+    for one in CATALOGUE:
+        m = at_drafts(one, observed.law.p, observed.q)
+        if one.leak is None:
+            yield seated(one.name, one.fault, paid(m, one.accept(split.p, split.q)))
+        else:
+            leaked = pointwise.leak(observed, one.leak, betting.table(observed.law, m))
+            yield seated(one.name, one.fault, betting.weighed(leaked, share))
+    unasked = observed.law.p if observed.q_unasked is None else _ruled(split, accepts_unasked(observed))
+    yield seated(RATIO_UNASKED, Fault.RULE, paid(unasked, alternatives.ratio(split.p, split.q)))
 
 
-def _ruled(split: Split, accept: Floats) -> Floats:
-    """Return the law [N, K+1] of a server that accepts with chances ``accept`` [N, K+2] and recovers rightly."""
-    return merged(alternatives.verified(split.q, accept, alternatives.residual(split.p, split.q)))
+def _window(observed: Observed) -> Iterator[Bettor]:
+    """Bet that one number decides on all drafts of a window, on a tail whose tokens the draft likes more or less than the target."""
+    if observed.q is None:
+        return
+    split = Split.of(observed.law.p, observed.q).spread()
+    accept = reused.accepts_once(split, observed)
+    finer = pointwise.refined(observed, 2.0 * pointwise.excess(split, accept))
+    share = observed.stands.draft * observed.drafted
+    yield seated(Reuse.WINDOW.value, Fault.ORDER, betting.weighed(betting.bet(observed.law, _ruled(split, accept, 4)) + finer, share))
+
+
+def _ruled(split: Split, accept: Floats, parts: int = 2) -> Floats:
+    """Return the law [N, K+1] of a server that accepts with chances ``accept``, the tail in so many ``parts``, and recovers rightly."""
+    return merged(alternatives.verified(split.q, accept, alternatives.residual(split.p, split.q)), parts)
 
 
 def _generic(observed: Observed) -> Iterator[Bettor]:

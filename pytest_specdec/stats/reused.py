@@ -13,9 +13,14 @@ import numpy as np
 from pytest_specdec.stats.alternatives import ratio, residual, verified
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.drafts import Split
+    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.observed import Observed
 
-__all__ = ["decided_by_the_draft", "recovered_by_the_rejection"]
+__all__ = ["accepts_once", "decided_by_the_draft", "recovered_by_the_rejection"]
+
+
+TINY = 1e-9
 
 
 def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
@@ -46,6 +51,36 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
     kept = np.minimum(p, q)
     atoms = kept[:, :-1] + recovered
     return np.concatenate([atoms, np.maximum(0.0, 1.0 - atoms.sum(axis=1, keepdims=True))], axis=1)
+
+
+def accepts_once(split: Split, observed: Observed) -> Floats:
+    """Return the chances of acceptance [N, K+2] on ``split`` outcomes where one number decides on all drafts of a window.
+
+    Behind accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is uniform below the least of them and of 1, so that the next is accepted
+    with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens that were emitted
+    before; where windows are not certain, nothing is taken to be known of them.
+    """
+    return np.minimum(1.0, ratio(split.p, split.q) / _least(observed)[:, None])
+
+
+def _least(observed: Observed) -> Floats:
+    """Return the least ratio of the drafts accepted before in the same window, [N]; 1 at its first token."""
+    if observed.accept is None or observed.kept is None:
+        return np.ones(observed.tokens)
+    ratios, going_on = np.maximum(observed.accept, TINY), _going_on(observed, observed.kept)
+    least = np.ones(observed.tokens)
+    while True:
+        further = np.where(going_on[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
+        if (further == least[1:]).all():
+            return least
+        least[1:] = further
+
+
+def _going_on(observed: Observed, kept: Floats) -> Bools:
+    """Return which tokens stand, for certain, behind an accepted draft of their own window, [N]."""
+    places, before = observed.places, np.concatenate([[False], ~observed.places.last[:-1]])
+    accepted = np.concatenate([[False], ((observed.stands.draft == 1.0) & (kept == 1.0))[:-1]])
+    return np.asarray(before & np.where(places.known, places.slot > 0, accepted))
 
 
 def _below(law: Floats, ids: Ints, vocabulary: int) -> Floats:

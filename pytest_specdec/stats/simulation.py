@@ -266,11 +266,7 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
     chosen = np.minimum(outcome, width)
     q = bank.q[rows]
     certain = q.max(axis=1) == 1.0
-    # The tail's tokens are taken to be equally probable.
-    share = np.where(chosen == width, 1.0 / max(bank.vocabulary - width, 1), 1.0)
-    own, own_raw, own_draft = (
-        share * np.take_along_axis(law, chosen[:, None], axis=1)[:, 0] for law in (bank.p[rows], bank.unasked[rows], q)
-    )
+    own, own_raw, own_draft = (_own(law, q, outcome, bank.vocabulary) for law in (bank.p[rows], bank.unasked[rows], q))
     return Observed(
         law=requested(raw(bank.ids[rows], bank.unasked[rows], own_raw, chosen), bank.asked.of(len(rows))),
         ids=bank.ids[rows],
@@ -279,10 +275,23 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
         places=_places(trace, windows=windows),
         k=k,
         kept=np.where(certain, np.where(certain, q.argmax(axis=1) == outcome, 0.0), ratio(own_draft, own)),
+        q_chosen=own_draft if bank.raw is None else None,
+        accept=ratio(own, own_draft),
         listed=np.arange(width + 1)[None, :] < np.where(certain, width, width + 1)[:, None],
         q_unasked=bank.unasked_q[rows],
         vocabulary=bank.vocabulary,
     )
+
+
+def _own(law: Floats, q: Floats, outcome: Ints, vocabulary: int) -> Floats:
+    """Return the probability [N] of the emitted tokens themselves in ``law`` [N, K+1], drafts being drawn from ``q`` [N, K+1].
+
+    The tail's tokens are taken to be equally probable, but for the one that a draft is certain of.
+    """
+    split, beyond = Split.of(law, q).p, max(vocabulary - law.shape[1] + 1, 1)
+    if law is q:
+        split[:, -2:] = np.where((q[:, -1:] == 1.0), [[1.0, 0.0]], split[:, -2:])
+    return np.asarray(np.take_along_axis(split, outcome[:, None], axis=1)[:, 0] / np.where(outcome == law.shape[1], beyond, 1))
 
 
 def _places(trace: Trace, *, windows: bool) -> Places:

@@ -32,6 +32,7 @@ def law_of(p, outcome, core=None, violation=None, bound=1e-4, raw=None):
         outcome=np.asarray(outcome),
         chosen=chosen,
         chosen_bound=chosen,
+        chosen_floor=chosen,
         unasked=p if raw is None else np.asarray(raw),
         chosen_unasked=chosen if raw is None else np.asarray(raw)[np.arange(n), outcome],
     )

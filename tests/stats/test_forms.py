@@ -72,9 +72,10 @@ def judged(atoms=20, *, listed_only=False, vocabulary=VOCABULARY, penalties=None
 
 
 def at_slot(slot):
-    """The place of one token of the second window, three drafts long."""
+    """The place of one token of the second window, three drafts long, as an answer of its own."""
     whole = placed((1, 1, 4), 6, lambda _start: 3)
-    return type(whole)(**{name: getattr(whole, name)[[2 + slot]] for name in whole.__slots__ if name != "implied"})
+    fields = {name: getattr(whole, name)[[2 + slot]] for name in whole.__slots__ if name != "implied"}
+    return type(whole)(**{**fields, "last": np.ones(1, dtype=np.bool_)})
 
 
 FORMS = [{}, {"atoms": 5}, {"atoms": VOCABULARY}, {"listed_only": True}, {"listed_only": True, "atoms": 5}]

@@ -1,0 +1,134 @@
+"""Bets on the emitted token's own two probabilities: never favourable to a correct server, whatever lies beyond the atoms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_specdec.stats import betting, pointwise
+from pytest_specdec.stats.drafts import Split, index_of, listed, mapped, one_hot
+from pytest_specdec.stats.draws import Reuse
+from pytest_specdec.stats.laws import Processing, Raw, requested
+from pytest_specdec.stats.observed import Observed
+from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.places import Places, joined, placed
+from pytest_specdec.stats.reused import accepts_once
+
+VOCABULARY, ATOMS = 40, 6
+
+
+def told(law, tokens, atoms=ATOMS):
+    """What a server with ``law`` [V] tells at each of ``tokens``, all in the same place."""
+    ids = np.broadcast_to(np.argsort(-law)[:atoms], (len(tokens), atoms))
+    return Raw(ids=ids, logprobs=np.log(law)[ids], chosen=tokens, chosen_logprobs=np.log(law)[tokens], vocabulary=VOCABULARY)
+
+
+def place(slot):
+    """The place of a token, an answer of its own, in a window of three drafts."""
+    return Places(
+        slot=np.array([slot]),
+        drafted=np.array([3]),
+        after_rejection=np.zeros(1, dtype=bool),
+        rejected_before=np.zeros(1, dtype=bool),
+        ended=np.zeros(1, dtype=bool),
+        last=np.ones(1, dtype=bool),
+    )
+
+
+def every_token(p, q, *, temperature=1.0, certain=False, slot=0):
+    """A row for each token that might be emitted at one place, each an answer of its own."""
+    every = np.arange(VOCABULARY)
+    processing = Processing(temperature=np.full(VOCABULARY, temperature), top_k=np.zeros(VOCABULARY, dtype=int), top_p=np.ones(VOCABULARY))
+    raw, draft = told(p, every), told(q, every)
+    law, own = requested(raw, processing), requested(draft, processing)
+    best = np.full(VOCABULARY, q.argmax())
+    view = one_hot(index_of(best, raw.ids), ATOMS + 1) if certain else mapped(own.p, draft.ids, raw.ids, law.p)
+    atoms = np.column_stack([np.ones(raw.ids.shape, dtype=bool), np.zeros(VOCABULARY, dtype=bool)])
+    return Observed(
+        law=law,
+        ids=raw.ids,
+        q=view,
+        drafted=np.ones(VOCABULARY, dtype=bool),
+        places=joined([place(slot)] * VOCABULARY),
+        k=3,
+        kept=np.zeros(VOCABULARY),
+        q_chosen=(best == every).astype(float) if certain else own.chosen_floor,
+        accept=np.ones(VOCABULARY),
+        listed=atoms if certain else listed(draft.ids, raw.ids),
+        vocabulary=VOCABULARY,
+    )
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**32),
+    temperature=st.sampled_from([1.0, 0.6, 1.5]),
+    certain=st.booleans(),
+    flat=st.sampled_from([0.1, 0.5, 3.0]),
+    slot=st.sampled_from([0, 3]),
+)
+def test_no_bettor_gains_on_average_over_a_whole_vocabulary(seed, temperature, certain, flat, slot):
+    random = np.random.default_rng(seed)
+    p, q = (random.dirichlet(np.full(VOCABULARY, flat)) + 1e-7 for _ in range(2))
+    p, q = p / p.sum(), q / q.sum()
+    truth = p ** (1.0 / temperature) / (p ** (1.0 / temperature)).sum()
+    for one in bettors(every_token(p, q, temperature=temperature, certain=certain, slot=slot)):
+        assert truth @ np.exp(one.log_payoffs) <= 1.0 + 5e-5, one.name
+
+
+def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_atoms():
+    random = np.random.default_rng(5)
+    p, q = (random.dirichlet(np.full(VOCABULARY, 0.5)) for _ in range(2))
+    seen = every_token(p, q)
+    paid = np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.law.p.shape)))
+    assert paid == pytest.approx(0.8 + 0.2 * q / p, rel=2e-2)
+    assert (paid <= 0.8 + 0.2 * q / p + 1e-12).all()
+
+
+def test_a_token_of_no_probability_is_the_least_that_a_leak_is_paid_for():
+    seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
+    seen.law.chosen_bound[:] = 0.0
+    assert np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.law.p.shape))) == pytest.approx(0.8)
+
+
+def test_under_truncation_the_atoms_alone_tell():
+    seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
+    seen.law.chosen_bound[:] = np.inf
+    table = np.full(seen.law.p.shape, 0.7)
+    assert pointwise.leak(seen, 0.2, table) == pytest.approx(0.7)
+    assert not pointwise.refined(seen, np.full(VOCABULARY, 0.5)).any()
+
+
+def test_what_is_staked_on_the_tail_follows_what_is_accepted_too_much():
+    split = Split(p=np.array([[0.5, 0.2, 0.0, 0.3]]), q=np.array([[0.2, 0.2, 0.0, 0.6]]))
+    right = np.minimum(1.0, np.array([[2.5, 1.0, 1.0, 0.5]]))
+    assert pointwise.excess(split, right) == pytest.approx(0.0)
+    assert pointwise.excess(split, np.ones((1, 4))) == pytest.approx(0.475)
+    assert pointwise.excess(split, np.array([[1.0, 1.0, 0.0, 0.0]])) == pytest.approx(0.0)
+
+
+def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():
+    places = placed((1, 4), 5, lambda _start: 3)
+    p, q = np.array([0.2, 0.5, 0.3]), np.array([0.8, 0.1, 0.1])
+    seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
+    law = seen.law
+    short = Observed(
+        law=type(law)(**{name: value[:5] if isinstance(value := getattr(law, name), np.ndarray) else value for name in law.__slots__}),
+        ids=seen.ids[:5],
+        q=None,
+        drafted=np.ones(5, dtype=bool),
+        places=places,
+        k=3,
+        kept=np.ones(5),
+        accept=np.array([1.0, 0.5, 0.8, 0.2, 1.0]),
+    )
+    split = Split(p=np.tile(np.insert(p, 2, 0.0), (5, 1)), q=np.tile(np.insert(q, 2, 0.0), (5, 1)))
+    assert accepts_once(split, short)[:, 0] == pytest.approx([0.25, 0.25, 0.5, 0.5, 1.0])
+
+
+def test_one_number_for_a_window_has_a_seat():
+    seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
+    assert Reuse.WINDOW.value in {one.name for one in bettors(seen)}
+    assert betting.settled(bettors(seen)).bettors
