@@ -1,0 +1,340 @@
+"""The sampling judge on servers simulated from scratch: ``python -m benchmarks.simulated [power|size] [--runs N] [--only NAME] [--write]``.
+
+``power`` prints the median tokens to an alarm by fault, for the panel as it is and for the panel without sparse, pointwise and one-number
+bets on the very same runs. ``size`` prints how many healthy runs ever reach 20, 100 and 1,000, looked at after every token: half of the
+prompts are asked twice, without a seed. Exit code 1 where a limit is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.independent import RIGHT, VOCABULARY, K, Laws, Server, made_up, speak
+from pytest_specdec.judge.drafting import certain, drawn
+from pytest_specdec.stats.betting import mixture
+from pytest_specdec.stats.draws import Reuse
+from pytest_specdec.stats.duplicates import again
+from pytest_specdec.stats.laws import Processing, Raw, requested
+from pytest_specdec.stats.observed import Observed
+from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.places import Places
+from pytest_specdec.stats.rates import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.independent import Text
+    from pytest_specdec.stats.betting import Bettor
+    from pytest_specdec.stats.laws import Floats, Ints
+
+ALPHA = 6.25e-5
+ANSWER_TOKENS, ATOMS = 64, 20
+AT_ONCE = 12_288
+"""Tokens judged in one go."""
+SIZES = (0.05, 0.01, 0.001)
+SEED = 20_261_122
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What is asked and what is known."""
+
+    name: str
+    temperature: float = 1.0
+    top_p: float = 1.0
+    certain: bool = False
+    """Whether the draft proposes its best token."""
+    draft_known: bool = True
+    windows: bool = True
+    atoms: int = ATOMS
+    cost: int = 1
+    """How many times dearer than the others it is: so many times fewer runs."""
+
+    def processing(self, tokens: int) -> Processing:
+        """Return what so many tokens were asked with."""
+        zeros = np.zeros(tokens, dtype=np.int64)
+        return Processing(temperature=np.full(tokens, self.temperature), top_k=zeros, top_p=np.full(tokens, self.top_p))
+
+
+FORMS = {
+    form.name: form
+    for form in (
+        Form(name="q known"),
+        Form(name="one-hot q", certain=True),
+        Form(name="no q", draft_known=False, cost=8),
+        Form(name="no q, best token", certain=True, draft_known=False, cost=8),
+        Form(name="top_p .9", top_p=0.9),
+        Form(name="T .6", temperature=0.6),
+        Form(name="hidden windows", windows=False),
+        Form(name="no q, top_p .9, T .6", top_p=0.9, temperature=0.6, draft_known=False, cost=8),
+        Form(name="top-5", atoms=5),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One fault under one form."""
+
+    name: str
+    server: Callable[[Laws], Server]
+    tokens: int
+    """A run may take."""
+    form: str = "q known"
+    most: float = np.inf
+    """Median tokens allowed."""
+    dense: bool = False
+    """Whether it may cost a tenth more than without the new bets at most."""
+
+
+def _accept_all(laws: Laws) -> Server:
+    return Server(accept=np.ones_like(laws.p))
+
+
+def _lenient(laws: Laws) -> Server:
+    return Server(accept=np.minimum(1.0, 1.5 * laws.p / np.maximum(laws.q, 1e-300)))
+
+
+def _from_p(laws: Laws) -> Server:
+    return Server(replacement=laws.p)
+
+
+def _some(every: int) -> Callable[[Laws], Server]:
+    return lambda laws: replace(_accept_all(laws), every=every)
+
+
+def _leak(share: float) -> Callable[[Laws], Server]:
+    return lambda laws: Server(accept=(1.0 - share) * np.minimum(1.0, laws.p / np.maximum(laws.q, 1e-300)) + share)
+
+
+def _once(_: Laws) -> Server:
+    return Server(one_number=True)
+
+
+def _hundredth(_: Laws) -> Server:
+    return Server(leak=0.01)
+
+
+CELLS = (
+    Cell(name="1 in 8 answers accept-all", server=_some(8), tokens=3072, most=700),
+    Cell(name="one number a window", server=_once, tokens=4096, most=1000),
+    Cell(name="leak of 10 %", server=_leak(0.1), tokens=16_384, most=5500),
+    Cell(name="lenient 1.5", server=_lenient, tokens=2048, dense=True),
+    Cell(name="residual from p", server=_from_p, tokens=2048, dense=True),
+    Cell(name="accept-all", server=_accept_all, tokens=512, dense=True),
+    Cell(name="1 in 16 answers accept-all", server=_some(16), tokens=8192),
+    Cell(name="leak of 10 %", server=_leak(0.1), tokens=16_384, form="top-5", most=5500),
+    Cell(name="every 100th token from q", server=_hundredth, tokens=8192),
+    *(
+        Cell(name=name, server=server, tokens=tokens, form="one-hot q", dense=dense)
+        for name, server, tokens, dense in (
+            ("1 in 8 answers accept-all", _some(8), 1024, False),
+            ("one number a window", _once, 2048, False),
+            ("leak of 10 %", _leak(0.1), 2048, True),
+            ("lenient 1.5", _lenient, 1024, True),
+            ("residual from p", _from_p, 1024, True),
+            ("accept-all", _accept_all, 128, True),
+        )
+    ),
+    *(
+        Cell(name=name, server=server, tokens=tokens, form=form, dense=dense)
+        for form, name, server, tokens, dense in (
+            ("no q", "1 in 8 answers accept-all", _some(8), 8192, False),
+            ("no q", "accept-all", _accept_all, 3072, True),
+            ("no q, best token", "1 in 8 answers accept-all", _some(8), 1024, False),
+            ("no q, best token", "one number a window", _once, 4096, False),
+            ("no q, best token", "lenient 1.5", _lenient, 1024, True),
+            ("no q, best token", "residual from p", _from_p, 1024, True),
+            ("no q, best token", "accept-all", _accept_all, 512, True),
+        )
+    ),
+)
+
+
+def observed(laws: Laws, text: Text, form: Form) -> Observed:
+    """Return what the judge gets to know of ``text``, by the functions that read captures."""
+    rows, tokens = text.context.ravel(), text.token.ravel()
+    processing = form.processing(len(rows))
+    seen = _told(laws.raw_p, rows, tokens, form.atoms)
+    law = requested(seen, processing)
+    plain = Observed(
+        law=law,
+        ids=seen.ids,
+        q=None,
+        drafted=np.zeros(len(rows), dtype=np.bool_),
+        places=_places(text, windows=form.windows),
+        k=K,
+        vocabulary=VOCABULARY,
+        previous=np.column_stack([np.full(len(text.token), -1), text.token[:, :-1]]).ravel(),
+        contexts=rows,
+        copies=_copies(text, seen.ids, law),
+    )
+    if not form.draft_known:
+        return plain
+    if form.certain:
+        view = certain(laws.q[rows].argmax(axis=1), seen.ids, law, tokens)
+    else:
+        draft = _told(laws.raw_q, rows, tokens, form.atoms)
+        view = drawn(draft, np.ones(len(rows), dtype=np.bool_), seen.ids, law, processing)
+    return replace(
+        plain,
+        q=view.q,
+        drafted=view.drafted,
+        kept=view.kept,
+        q_chosen=view.chosen,
+        accept=view.accept,
+        listed=view.listed,
+        q_unasked=view.q_unasked,
+        previous=None,
+        contexts=None,
+    )
+
+
+def _told(law: Floats, rows: Ints, tokens: Ints, atoms: int) -> Raw:
+    """Return what a server tells of ``law`` [C, V] at the emitted ``tokens``."""
+    ids = np.argsort(-law, axis=1)[:, :atoms][rows]
+    with np.errstate(divide="ignore"):
+        logs = np.log(law)
+    return Raw(ids=ids, logprobs=logs[rows[:, None], ids], chosen=tokens, chosen_logprobs=logs[rows, tokens], vocabulary=VOCABULARY)
+
+
+def _places(text: Text, *, windows: bool) -> Places:
+    last = np.zeros(text.token.shape, dtype=np.bool_)
+    last[:, -1] = True
+    short = text.ended & (text.drafted > 0) & (text.slot < K)
+    ever = np.column_stack([np.zeros(len(short), dtype=np.bool_), np.logical_or.accumulate(short, axis=1)[:, :-1]])
+    after = np.zeros_like(short)
+    for step in range(1, short.shape[1]):
+        after[:, step] = np.where(text.slot[:, step] == 0, short[:, step - 1], after[:, step - 1])
+    ever = np.where(text.slot > 0, np.take_along_axis(ever, np.maximum(np.arange(ever.shape[1]) - text.slot, 0), axis=1), ever)
+    unknown = np.full(text.token.size, -1, dtype=np.int64)
+    return Places(
+        slot=text.slot.ravel() if windows else unknown,
+        drafted=text.drafted.ravel() if windows else unknown,
+        after_rejection=after.ravel() & windows,
+        rejected_before=ever.ravel() & windows,
+        ended=text.ended.ravel(),
+        last=last.ravel(),
+    )
+
+
+def _copies(text: Text, ids: Ints, law: object) -> Floats:
+    answers = [tuple(row) for row in text.token.tolist()]
+    return again(law, ids, answers, text.prompt.tolist())  # type: ignore[arg-type]
+
+
+def texts(cell_laws: Laws, server: Server, random: np.random.Generator, *, runs: int, tokens: int) -> Iterator[tuple[int, Text]]:
+    """Yield some runs at a time; every second prompt of a run is asked twice."""
+    answers, at_once = tokens // ANSWER_TOKENS, max(1, AT_ONCE // tokens)
+    for first in range(0, runs, at_once):
+        count = min(at_once, runs - first)
+        prompts = random.integers(2**40, size=(count, answers))
+        twice = prompts[:, 2::3].shape[1]
+        prompts[:, 2::3] = prompts[:, 1::3][:, :twice]
+        yield count, speak(cell_laws, server, random, prompts=prompts.ravel(), tokens=ANSWER_TOKENS)
+
+
+def without(seen: Observed) -> list[Bettor]:
+    """Return the panel without sparse, pointwise and one-number bets."""
+    return [one for one in bettors(replace(seen, q_chosen=None)) if not one.chance and one.name != Reuse.WINDOW.value]
+
+
+def power(cell: Cell, laws: Laws, runs: int) -> dict[str, object]:
+    """Return the median tokens to an alarm with and without the new bets, on the same runs."""
+    form, random = FORMS[cell.form], np.random.default_rng([SEED, *cell.name.encode(), *cell.form.encode()])
+    asked = laws.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
+    needed: dict[str, list[float]] = {"with": [], "without": []}
+    for count, text in texts(asked, cell.server(asked), random, runs=runs, tokens=cell.tokens):
+        seen = observed(asked, text, form)
+        for panel, found in (("with", list(bettors(seen))), ("without", without(seen))):
+            needed[panel] += _first(mixture(found, runs=count), -np.log(ALPHA))
+    after, before = (float(np.median(needed[panel])) for panel in ("with", "without"))
+    caught = {panel: int(np.isfinite(found).sum()) for panel, found in needed.items()}
+    kept = after <= cell.most and (not cell.dense or after <= 1.1 * before)
+    return {
+        "table": "power",
+        "form": cell.form,
+        "fault": cell.name,
+        "runs": runs,
+        "tokens": cell.tokens,
+        "median": _shown(after),
+        "caught": caught["with"],
+        "median without": _shown(before),
+        "caught without": caught["without"],
+        "allowed": _shown(cell.most) if np.isfinite(cell.most) else "1.1 times without" if cell.dense else "",
+        "kept": kept,
+    }
+
+
+def _first(wealth: Floats, barrier: float) -> list[float]:
+    reached = wealth >= barrier
+    return [float(row.argmax()) + 1.0 if row.any() else np.inf for row in reached]
+
+
+def _shown(tokens: float) -> str:
+    return f"{tokens:,.0f}" if np.isfinite(tokens) else "-"
+
+
+def size(form: Form, laws: Laws, runs: int, tokens: int) -> Iterator[dict[str, object]]:
+    """Yield how many healthy runs ever reach the levels of SIZES."""
+    random = np.random.default_rng([SEED, *form.name.encode()])
+    asked = laws.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
+    highest = np.concatenate(
+        [
+            mixture(bettors(observed(asked, text, form)), runs=count).max(axis=1)
+            for count, text in texts(asked, RIGHT, random, runs=max(runs // form.cost, 24), tokens=tokens)
+        ]
+    )
+    for alpha in SIZES:
+        alarms = int((highest >= -np.log(alpha)).sum())
+        within = limits(alarms, len(highest), 0.99)
+        yield {
+            "table": "size",
+            "form": form.name,
+            "runs": len(highest),
+            "tokens": tokens,
+            "alpha": alpha,
+            "alarms": alarms,
+            "share": f"{alarms / len(highest):.5f}",
+            "interval_99": f"[{within.low:.5f}, {within.high:.5f}]",
+            "kept": within.low <= alpha,
+        }
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print, and write with ``--write``."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("power", "size"), default="power")
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=1536, help="of a healthy run")
+    parser.add_argument("--only", default="", help="words that the fault or the form holds")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args(arguments)
+    begun, laws, rows = time.monotonic(), made_up(np.random.default_rng(SEED)), []
+    for row in _rows(options, laws):
+        print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        rows.append(row)
+    if options.write:
+        results.write("simulated", rows, command="python -m benchmarks.simulated", seconds=time.monotonic() - begun)
+    return 0 if all(row["kept"] for row in rows) else 1
+
+
+def _rows(options: argparse.Namespace, laws: Laws) -> Iterator[dict[str, object]]:
+    if options.what == "power":
+        chosen = [cell for cell in CELLS if options.only in f"{cell.form}: {cell.name}"]
+        yield from (power(cell, laws, options.runs) for cell in chosen)
+        return
+    for form in FORMS.values():
+        if options.only in form.name:
+            yield from size(form, laws, options.runs, options.tokens)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
