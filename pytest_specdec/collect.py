@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from pytest_specdec import bench, mark
 from pytest_specdec.errors import SpecdecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from pytest_specdec.bench import Bench
     from pytest_specdec.capture.schedule import Wanted
@@ -27,13 +28,14 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("specdec_pair", names, ids=names, scope="session", indirect=True)
 
 
-def plan(session: pytest.Session, items: list[pytest.Item]) -> None:
+def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     """Sort the selected tests by pair, plan what they want, and register what captures and reports it.
 
+    ``collected`` were there before some were deselected: the false-alarm budget is shared over those.
     Raises pytest.UsageError; a worker hands it to its controller instead and runs nothing.
     """
     try:
-        _plan(session, items)
+        _plan(session, items, collected)
     except (pytest.UsageError, SpecdecError) as error:
         from pytest_specdec import xdist  # noqa: PLC0415 - only a wrong session pays for it
 
@@ -42,14 +44,14 @@ def plan(session: pytest.Session, items: list[pytest.Item]) -> None:
         items.clear()
 
 
-def _plan(session: pytest.Session, items: list[pytest.Item]) -> None:
+def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     found = bench.of(session.config)
     if isinstance(found, str):
         raise pytest.UsageError(found)
     marks = {item: mark.read(item) for item in items if mark.is_ours(item)}
     _sort(found, items)
     if found.settings.replay is None:
-        found.plan = _made(found, marks)
+        found.plan = _made(found, marks, list(_left_out(marks, collected)))
     if found.settings.taken_up is not None:
         from pytest_specdec import resuming  # noqa: PLC0415 - only a run that is taken up pays for it
 
@@ -65,12 +67,20 @@ def _sort(found: Bench, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(mark.pair_name(item), -1) if mark.is_ours(item) else -1)
 
 
-def _made(found: Bench, marks: dict[pytest.Item, Mark]) -> Plan:
+def _made(found: Bench, marks: dict[pytest.Item, Mark], left_out: Sequence[Mark]) -> Plan:
     from pytest_specdec.capture import schedule  # noqa: PLC0415 - a replay never needs it
 
     selected = {mark.pair_name(item) for item in marks}
     only = tuple(name for name in found.pair_names if name in selected)
-    return schedule.make(found.config, _wanted(marks.values()), found.depth, only)
+    return schedule.make(found.config, _wanted(marks.values()), found.depth, only, _wanted(left_out))
+
+
+def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[Mark]:
+    """Yield the marks of deselected tests; one that is wrong is said when it is selected."""
+    for item in collected:
+        if item not in marks and mark.is_ours(item):
+            with suppress(pytest.UsageError):
+                yield mark.read(item)
 
 
 def _wanted(marks: Iterable[Mark]) -> tuple[Wanted, ...]:

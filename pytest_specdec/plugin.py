@@ -62,8 +62,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
     """Sort by pair and plan, after everyone else has selected and shuffled."""
+    collected = list(items)
     yield
     if any(item.get_closest_marker("specdec") or "specdec_pair" in getattr(item, "fixturenames", ()) for item in items):
         from pytest_specdec import collect  # noqa: PLC0415 - only tests of ours pay for it
 
-        collect.plan(session, items)
+        collect.plan(session, items, collected)

@@ -14,7 +14,7 @@ from pytest_specdec.config import gates
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model import selection
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import SHARES, Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
+from pytest_specdec.model.plan import Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
 from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
@@ -35,8 +35,16 @@ class Wanted:
     family: Family
 
 
-def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[str] | None = None) -> Plan:
+def make(
+    config: Config,
+    wanted: Sequence[Wanted],
+    depth: Depth,
+    only: Sequence[str] | None = None,
+    collected: Sequence[Wanted] = (),
+) -> Plan:
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
+
+    ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that.
 
     N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
     together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
@@ -48,7 +56,6 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
     asked = sorted(_united(kept), key=_order)
     workloads = tuple(_sent(workload).at(depth) for workload in asked)
     pools = {one.name: one for one in asked if one.survey and one.scored and depth is not Depth.SMOKE}
-    _fit_shares(kept)
     found = room.of(config, engine)
     laid = enumerate(_laid_out(pairs, workloads, depth, found.placement))
     boots = tuple(replace(boot, index=index, chooses=tuple(pools) if boot.role is Role.BASELINE else ()) for index, boot in laid)
@@ -61,7 +68,7 @@ def make(config: Config, wanted: Sequence[Wanted], depth: Depth, only: Sequence[
         depth=depth,
         pairs=pairs,
         workloads=workloads,
-        cells=_cells(pairs, kept, variants=len(config.variants)),
+        cells=_cells(pairs, kept, _counted([*collected, *wanted], depth), depth, variants=len(config.variants)),
         boots=boots,
         estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
         placement=found.placement,
@@ -144,25 +151,15 @@ def _order(workload: Workload) -> tuple[bool, bool, str]:
     return (workload.may_kill, not workload.timed, workload.name)
 
 
-def _fit_shares(wanted: Sequence[Wanted]) -> None:
-    """Refuse more workloads of a family than its share of the false-alarm budget was split over."""
-    counts = Counter(family for family, _ in {(one.family, one.workload.name) for one in wanted})
-    for family, count in counts.items():
-        share = SHARES.get(family)
-        if share is not None and count > share.workloads:
-            what = f"too many workloads of family {family}"
-            raise PlanError(
-                what,
-                found=f"{count} selected",
-                expected=f"at most {share.workloads}: the family's false-alarm budget is split over so many",
-                remedy="put requests together in one workload, or select fewer tests",
-            )
+def _counted(wanted: Sequence[Wanted], depth: Depth) -> Counter[Family]:
+    """Return how many workloads ``depth`` sends of each family."""
+    return Counter(family for family, _ in {(one.family, one.workload.name) for one in wanted if _is_sent(one.workload, depth)})
 
 
-def _cells(pairs: Sequence[Pair], wanted: Sequence[Wanted], *, variants: int) -> tuple[Cell, ...]:
+def _cells(pairs: Sequence[Pair], wanted: Sequence[Wanted], counts: Counter[Family], depth: Depth, *, variants: int) -> tuple[Cell, ...]:
     asked = dict.fromkeys((one.workload.name, one.family) for one in wanted)
     return tuple(
-        Cell(pair=pair.name, workload=workload, family=family, alpha=alpha_of(family, variants))
+        Cell(pair=pair.name, workload=workload, family=family, alpha=alpha_of(family, variants, depth, counts[family]))
         for pair in pairs
         for workload, family in asked
     )

@@ -25,20 +25,27 @@ class Share:
 
     part: float
     workloads: int
+    """As many as the suites send at standard and deep depth, all folders together; 1 where they send none."""
+    smoke: int = 1
+    """The same at smoke depth."""
+
+    def over(self, depth: Depth) -> int:
+        """Return the workloads at ``depth``."""
+        return self.smoke if depth is Depth.SMOKE else self.workloads
 
 
 SHARES: Mapping[Family, Share] = {
-    Family.SAMPLING: Share(part=0.50, workloads=8),
-    Family.GREEDY: Share(part=0.10, workloads=4),
-    Family.LOGPROBS: Share(part=0.10, workloads=4),
-    Family.PARAMETERS: Share(part=0.08, workloads=16),
-    Family.STRUCTURED: Share(part=0.06, workloads=8),
-    Family.SEEDS: Share(part=0.04, workloads=4),
-    Family.CONCURRENCY: Share(part=0.04, workloads=4),
-    Family.STATE: Share(part=0.04, workloads=4),
-    Family.PRESSURE: Share(part=0.02, workloads=2),
-    Family.TOOLS: Share(part=0.02, workloads=4),
-    Family.SPEED: Share(part=1.00, workloads=4),
+    Family.SAMPLING: Share(part=0.70, workloads=4, smoke=2),
+    Family.STRUCTURED: Share(part=0.07, workloads=2, smoke=2),
+    Family.GREEDY: Share(part=0.06, workloads=1),
+    Family.LOGPROBS: Share(part=0.06, workloads=1),
+    Family.PARAMETERS: Share(part=0.06, workloads=1),
+    Family.SEEDS: Share(part=0.01, workloads=1),
+    Family.CONCURRENCY: Share(part=0.01, workloads=1),
+    Family.STATE: Share(part=0.01, workloads=1),
+    Family.PRESSURE: Share(part=0.01, workloads=1),
+    Family.TOOLS: Share(part=0.01, workloads=1),
+    Family.SPEED: Share(part=1.00, workloads=2, smoke=2),
 }
 """Written before any run: the correctness parts add up to one, so that selecting tests never raises a share.
 
@@ -46,13 +53,17 @@ Families that are missing judge deterministically and take none. Speed has a bud
 """
 
 
-def alpha_of(family: Family, variants: int) -> float:
-    """Return the share of one workload of ``family`` under a config with ``variants`` variants; 0 for deterministic judges."""
+def alpha_of(family: Family, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
+    """Return the share of one workload of ``family`` under a config with ``variants`` variants; 0 for deterministic judges.
+
+    ``workloads`` of the family were collected before any was deselected. The share is split over so many, or over those written where
+    these are more: then running a part of the suites raises no share, and own suites of any size never exceed the budget.
+    """
     share = SHARES.get(family)
     if share is None:
         return 0.0
     budget = SPEED_ALPHA if family is Family.SPEED else CORRECTNESS_ALPHA
-    return budget * share.part / share.workloads / variants
+    return budget * share.part / max(share.over(depth), workloads) / variants
 
 
 class Placement(StrEnum):

@@ -16,8 +16,8 @@ from pytest_specdec.model.workload import Depth, Family
 
 @pytest.fixture
 def plan(config):
-    def _plan(*workloads, depth=Depth.STANDARD, only=None, family=Family.GREEDY, config=config):
-        return make(config, [Wanted(workload=w, family=family) for w in workloads], depth, only)
+    def _plan(*workloads, depth=Depth.STANDARD, only=None, family=Family.GREEDY, config=config, collected=()):
+        return make(config, [Wanted(workload=w, family=family) for w in workloads], depth, only, collected)
 
     return _plan
 
@@ -102,11 +102,15 @@ def test_nothing_to_capture_is_refused(plan, workload):
         plan(workload(take={Depth.SMOKE: 0}), depth=Depth.SMOKE)
 
 
-def test_more_workloads_than_the_budget_was_split_over_are_refused(plan, workload):
-    with pytest.raises(PlanError, match="at most 4") as caught:
-        plan(*(workload(f"greedy-{i}") for i in range(5)))
-    assert caught.value.remedy
+def test_more_workloads_than_the_budget_is_written_for_have_smaller_shares(plan, workload):
+    many = plan(*(workload(f"greedy-{i}") for i in range(5)))
+    assert {cell.alpha for cell in many.cells} == {alpha_of(Family.GREEDY, 2) / 5}
     assert plan(*(workload(f"free-{i}") for i in range(5)), family=Family.LIVENESS).cells[0].alpha == 0.0
+
+
+def test_deselected_tests_count_for_the_shares(plan, workload):
+    left_out = [Wanted(workload=workload(f"greedy-{i}"), family=Family.GREEDY) for i in range(5)]
+    assert {cell.alpha for cell in plan(workload("greedy-0"), collected=left_out).cells} == {alpha_of(Family.GREEDY, 2) / 5}
 
 
 def test_selecting_a_variant_does_not_raise_its_share(plan, workload):
