@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.controlled import DOUBT, Earned, counterpart, difference, least_score
 from pytest_specdec.stats.panel import bettors
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ class Compared:
     found: Difference
     needed: float
     """Standard errors by which a winner has to pay better here."""
+    control_peak: float
+    """Highest log wealth of the same bet on the control."""
 
     @property
     def stands(self) -> bool:
-        """Whether an alarm that this bet won is the variant's own."""
-        return self.found.score >= self.needed
+        """Whether an alarm that this bet won is the variant's own: the control has no evidence of its own for it, or clearly less."""
+        return self.control_peak < DOUBT or self.found.score >= self.needed
 
     def __str__(self) -> str:
         mine, theirs = self.found.mine, self.found.theirs
@@ -70,6 +72,7 @@ def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], lean
                 Earned(log_payoffs=other.log_payoffs, last=control.places.last),
             ),
             needed=needed,
+            control_peak=float(other.log_payoffs.cumsum().max(initial=0.0)),
         )
         for bettor, other in pairs
     ]

@@ -45,6 +45,8 @@ class Calibration:
     """How many tokens it comes from."""
     largest: float
     """The largest |reported - teacher-forced| of any token, nats; 0 without a token."""
+    noise_error: float = 0.0
+    """Standard error of ``noise``; 0 where it is not known."""
     lean: float = 0.0
     """By how much the power differs from one to which the scores have to be taken to become the reported law; 0 where that is not known."""
     lean_error: float = math.inf
@@ -57,8 +59,8 @@ class Calibration:
 
     @property
     def valid(self) -> bool:
-        """Whether a token-level gate may rest on it."""
-        return self.noise is None or self.noise <= INVALID_ABOVE
+        """Whether a token-level gate may rest on it: the noise is not above the limit for sure, however the estimate fell."""
+        return self.noise is None or self.noise - _SURE * self.noise_error <= INVALID_ABOVE
 
 
 def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) -> Calibration:
@@ -77,12 +79,23 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) ->
     measured = Calibration(
         noise=math.sqrt(math.fsum(found) / len(found)) if found else None,
         tokens=len(found),
+        noise_error=_root_error(found),
         largest=max((abs(delta) for delta, _ in known), default=0.0),
         lean=line.slope,
         lean_error=line.error,
     )
     upright = replace(measured, noise=line.noise)
     return upright if upright.leans else measured
+
+
+def _root_error(squared: Sequence[float]) -> float:
+    """Return the standard error of the root of the mean of ``squared``: half the mean's own error over the root."""
+    if len(squared) < 2:  # noqa: PLR2004 - a spread needs two
+        return math.inf if squared else 0.0
+    root = math.sqrt(math.fsum(squared) / len(squared))
+    if not math.isfinite(root):
+        return 0.0
+    return float(np.std(squared, ddof=1)) / math.sqrt(len(squared)) / (2.0 * root) if root > 0.0 else 0.0
 
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:

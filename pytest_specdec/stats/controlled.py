@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.laws import Bools, Floats
 
-__all__ = ["Difference", "Earned", "counterpart", "difference", "least_score"]
+__all__ = ["DOUBT", "Difference", "Earned", "counterpart", "difference", "least_score"]
 
 MOST = 10.0
 """Largest payoff counted: one wild token is no tendency."""
