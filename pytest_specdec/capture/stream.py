@@ -24,6 +24,10 @@ __all__ = ["DONE", "Event", "Received", "objects", "parsed", "read"]
 _END = rb"(?:\r\n|\n|\r(?!\n))"
 """A line ends in one of three ways (https://html.spec.whatwg.org/multipage/server-sent-events.html), in a mixture too."""
 _BLANK = re.compile(_END + _END)
+_MOST_EVENTS = 2**19
+"""Several times what the longest answers take; some hundred bytes of memory each, however short they are."""
+_MOST_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
+"""Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a law 60 on the wire."""
 _ORDER_MARK = b"\xef\xbb\xbf"
 DONE = "[DONE]"
 """What the last event says."""
@@ -55,12 +59,18 @@ class Received:
         return parsed(self.body)
 
     def events(self) -> tuple[Event, ...]:
-        """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out."""
+        """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out.
+
+        Raises ValueError when there are more than anything has, or their text is no UTF-8.
+        """
         ends, body, found, start = list(accumulate(map(len, self.parts))), self.body, [], 0
         for blank in _BLANK.finditer(body):
             if data := _data(body[start : blank.start()]):
                 found.append(Event(at_s=self.stamps_s[bisect_right(ends, blank.start() - 1)], data=data))
             start = blank.end()
+            if len(found) > _MOST_EVENTS:
+                msg = f"more than {_MOST_EVENTS:,} events"
+                raise ValueError(msg)
         if data := _data(body[start:]):
             found.append(Event(at_s=self.stamps_s[-1], data=data))
         return tuple(found)
@@ -91,6 +101,9 @@ def _data(block: bytes) -> str:
 
 def parsed(text: str | bytes) -> Mapping[str, JSON]:
     """Return the JSON object that a server sent. Raises ValueError when it is none, or has NaN in it, which JSON has not."""
+    if _values(text) > _MOST_VALUES + len(text) * _VALUES_PER_BYTE:
+        msg = "JSON of too many values"
+        raise ValueError(msg)
     try:
         data = json.loads(text, parse_constant=_no_number)
     except RecursionError:
@@ -100,6 +113,11 @@ def parsed(text: str | bytes) -> Mapping[str, JSON]:
         msg = f"expected a JSON object, found {str(text)[:100]!r}"
         raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
     return data
+
+
+def _values(text: str | bytes) -> int:
+    """Return about how many values there are in JSON: as many as commas and openings."""
+    return sum(map(text.count, ",[{")) if isinstance(text, str) else sum(map(text.count, (b",", b"[", b"{")))
 
 
 def _no_number(name: str) -> None:

@@ -28,6 +28,8 @@ HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".
 """What this version of openai stands on: httpx, or what came after it."""
 MOST_BYTES = 64 * 1024**2
 """Of a body, decoded; a thousand times what an answer takes."""
+_MOST_PARTS = 2**20
+"""Chunks, each of which takes memory of its own; a token takes at most one."""
 _PART_BYTES = 65_536
 """Decoded at once."""
 _COMPRESSED = {"gzip", "x-gzip", "deflate"}
@@ -42,7 +44,7 @@ class Bounds:
         self.overdue = False
         """Whether the time was used up and the socket shut."""
         self._most_bytes = most_bytes
-        self._bytes = 0
+        self._bytes = self._parts = 0
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._expire)
@@ -76,8 +78,9 @@ class Bounds:
     def count(self, part: bytes) -> None:
         """Count what came. Raises ValueError when it is more than the most."""
         self._bytes += len(part)
-        if self._bytes > self._most_bytes:
-            msg = f"a body of more than {self._most_bytes:,} bytes"
+        self._parts += 1
+        if self._bytes > self._most_bytes or self._parts > _MOST_PARTS:
+            msg = f"a body of more than {self._most_bytes:,} bytes, or {_MOST_PARTS:,} parts"
             raise ValueError(msg)
 
     def _expire(self) -> None:

@@ -339,7 +339,7 @@ client = Client(port=int(sys.argv[1]), model="m", dialect=engine_of("vllm").dial
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 sent = client.send(Request(id="a", route=Route.COMPLETIONS, body={"prompt": "A"}), streamed=sys.argv[2] == "True", deadline_s=60.0)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(f"{sent.ending} {(after - before) // 1024} {sent.answer.error[:80]}")
+print(sent.ending.name, (after - before) // 1024, sent.answer.error[:80])
 """
 MOST_MIB = 400
 """Of memory that one exchange may take beyond the client's own; the parts and their join are 64 each."""
@@ -368,8 +368,8 @@ MOST_MIB = 400
 def test_no_server_fills_the_memory(served, seen, is_streamed, parts):
     server = served(always(*parts))
     run = subprocess.run([sys.executable, "-c", CLIENT, str(server.port), str(is_streamed)], capture_output=True, text=True, check=True)
-    ending, mebibytes, error = run.stdout.split(" ", 2)
+    ending, mebibytes, error = run.stdout.strip().split(" ", 2)
     seen(
-        f"{'failed' if ending == 'error' else ending + ' ' + error}, memory "
-        + ("bounded" if int(mebibytes) < MOST_MIB else f"{mebibytes} MiB")
+        ("failed" if ending == "ERROR" else f"{ending} {error}")
+        + (", memory bounded" if int(mebibytes) < MOST_MIB else f", {mebibytes} MiB")
     )
