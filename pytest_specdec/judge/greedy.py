@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import culprit
 from pytest_specdec.judge.blackbox import unscorable
+from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.parting import parting
@@ -16,6 +17,7 @@ from pytest_specdec.judge.refusal import refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import rates
 from pytest_specdec.stats.asked import NONE, penalties
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.greedy_gap import Difference, Forced
     from pytest_specdec.judge.tolerance import Tolerance
+    from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.score import Score
     from pytest_specdec.model.transcript import Transcript
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_TOKENS", "judge"]
 
+UNEXPLAINED = "answers end where the baseline's go on, or go on where they end"
 LEAST_TOKENS = 200
 """Fewer scored tokens than this say little: at 200, wrong tokens are ruled out from a rate of 2.3 % on."""
 
@@ -45,7 +49,7 @@ class Tally:
     """The same of the baseline's other boots."""
     allowed: Tolerance
     differences: tuple[Difference, ...]
-    """From the baseline's own answers, as strings of tokens; reported, never judged."""
+    """From the baseline's own answers, as strings of tokens; each has to be a tie within tolerance or a wrong token, or is unexplained."""
 
     @property
     def wrong(self) -> int:
@@ -58,9 +62,10 @@ def judge(captured: Captured) -> Verdict:
 
     One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when they are more than both
     the control shows (Fisher, one-sided) and logit noise at the tolerance's own level would cause (binomial), each at the captured share of
-    alpha. Strings are compared for the report only. Presence and frequency penalties and biases are the baseline's choice too.
+    alpha. An answer that differs from the baseline's without a wrong token fails too, unless the first difference is a tie or an end
+    within tolerance. Presence and frequency penalties and biases are the baseline's choice too.
     """
-    return casualty(captured) or refusal(captured) or _scored(captured)
+    return casualty(captured) or refusal(captured) or ended(captured) or _scored(captured)
 
 
 def _scored(captured: Captured) -> Verdict:
@@ -78,6 +83,7 @@ def _scored(captured: Captured) -> Verdict:
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
+        or _unexplained(captured, tally)
         or _flips(captured, tally)
         or speculating(captured)
         or _passed(captured, tally)
@@ -99,8 +105,10 @@ def _peers(captured: Captured) -> tuple[Transcript, ...]:
 
 def _differences(captured: Captured, mine: Sequence[Forced], allowed: Tolerance) -> Iterator[Difference]:
     theirs = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    laws = {score.key: score.positions for score in _scores(captured, BASELINE)}
     for each in mine:
-        found = difference(each, theirs[each.answer.key], allowed.gap) if each.answer.key in theirs else None
+        key = each.answer.key
+        found = difference(each, theirs[key], allowed.gap, laws.get(key, ())) if key in theirs else None
         if found is not None:
             yield found
 
@@ -133,6 +141,33 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
         names="" if name == culprit.UNNAMED else name,
         figures=_figures(tally),
     )
+
+
+def _unexplained(captured: Captured, tally: Tally) -> Verdict | None:
+    """Fail answers that end where the baseline's goes on, or the other way round, without a wrong token; INVALID where none was scored."""
+    found = [each for each in tally.differences if each.kind is Kind.LENGTH]
+    unscored = _unscored(captured, tally)
+    if found:
+        first = min(found, key=lambda each: (each.index, *each.key))
+        return say(
+            captured,
+            Outcome.FAIL,
+            f"{UNEXPLAINED}: {len(found)} of {len(tally.mine)} answers; first request {first.key[0]}, behind token {first.index}",
+            evidence=_told(captured, tally),
+            cell=f"{len(found)} wrong ends",
+            names=UNEXPLAINED,
+            figures=_figures(tally),
+        )
+    if unscored:
+        headline = f"{len(unscored)} answers differ from the baseline's and were not scored, first {unscored[0].request_id}"
+        return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=_figures(tally))
+    return None
+
+
+def _unscored(captured: Captured, tally: Tally) -> list[Answer]:
+    scored = {each.answer.key for each in tally.mine}
+    theirs = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
+    return [a for a in captured.speculative.answers if a.ok and a.key not in scored and theirs.get(a.key, ()) != a.choice.token_ids]
 
 
 def _name(captured: Captured, tally: Tally) -> str:

@@ -29,8 +29,10 @@ class Kind(StrEnum):
     """The gap is within tolerance."""
     REAL = "real"
     """The gap exceeds the tolerance."""
+    END = "end within tolerance"
+    """One ended where the other goes on, and the baseline's law gives an end as good a chance."""
     LENGTH = "length"
-    """One goes on where the other has ended."""
+    """One goes on where the other has ended, and nothing explains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,20 +75,42 @@ def _gap(position: Position) -> float:
     return gap if gap > RESOLUTION else 0.0
 
 
-def difference(mine: Forced, theirs: Answer, tolerance: float) -> Difference | None:
-    """Return where ``mine`` and the baseline's own answer part and how; None when they are equal."""
+def difference(mine: Forced, theirs: Answer, tolerance: float, law: Sequence[Position] = ()) -> Difference | None:
+    """Return where ``mine`` and the baseline's own answer part and how; None when they are equal.
+
+    ``law`` is the baseline's at the tokens of its own answer, as far as it is known.
+    """
     ours, others = mine.answer.choice.token_ids, theirs.choice.token_ids
     if ours == others:
         return None
     shorter = min(len(ours), len(others))
     index = next((i for i in range(shorter) if ours[i] != others[i]), shorter)
-    return Difference(key=mine.answer.key, index=index, kind=_kind(mine.gaps[index], tolerance) if index < shorter else Kind.LENGTH)
+    if index < shorter:
+        kind = _kind(mine.gaps[index], tolerance)
+    elif index < len(ours):
+        kind = _went_on(mine.gaps[index], theirs, tolerance)
+    else:
+        kind = Kind.END if _contested(law[index : index + 1], tolerance) else Kind.LENGTH
+    return Difference(key=mine.answer.key, index=index, kind=kind)
 
 
 def _kind(gap: float, tolerance: float) -> Kind:
     if gap == 0.0:
         return Kind.TIE
     return Kind.REAL if gap > tolerance else Kind.NEAR_TIE
+
+
+def _went_on(gap: float, theirs: Answer, tolerance: float) -> Kind:
+    """Class a token where the baseline stopped without showing an end of sequence: the gap is that to the end."""
+    if gap > tolerance:
+        return Kind.REAL
+    return Kind.END if theirs.choice.finish_reason == "stop" else Kind.LENGTH
+
+
+def _contested(law: Sequence[Position], tolerance: float) -> bool:
+    """Whether an end that no id shows may have been as good as the baseline's token: another one is within tolerance of the best."""
+    best = [sorted(position.atom_logprobs, reverse=True)[:2] for position in law]
+    return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)
 
 
 def expected_flips(answers: Sequence[Forced], noise: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.quotation import quoted
 from pytest_specdec.judge.refusal import messages, refusal, refused
 from pytest_specdec.judge.saying import say
@@ -42,6 +43,7 @@ def judge(captured: Captured) -> Verdict:
         or refusal(captured)
         or _unanswered(captured)
         or _failed(captured)
+        or ended(captured)
         or speculating(captured, rejecting=False)
         or _passed(captured)
     )

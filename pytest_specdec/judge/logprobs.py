@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.refusal import refusal
 from pytest_specdec.judge.reporting import reported
@@ -68,7 +69,7 @@ def judge(captured: Captured) -> Verdict:
     probability .02 to .98 is off by ten times the noise and half a nat while none of the baseline's is, and where asked-for
     log-probabilities are missing or do not match the tokens.
     """
-    return casualty(captured) or refusal(captured) or _heard(captured)
+    return casualty(captured) or refusal(captured) or ended(captured) or _heard(captured)
 
 
 def _heard(captured: Captured) -> Verdict:

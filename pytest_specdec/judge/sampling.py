@@ -19,6 +19,7 @@ from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.judge.control import compared, leaning
 from pytest_specdec.judge.dependence import SEED_AGAIN
+from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.naming import acceptance, name
 from pytest_specdec.judge.promise import promise
@@ -76,7 +77,7 @@ def judge(captured: Captured) -> Verdict:
     tokens that would settle it. INVALID also where token ids or the baseline's scores of answered tokens are missing, although the survey
     found that the engine gives them; where it does not, judge/blackbox.py judges.
     """
-    return casualty(captured) or refusal(captured) or _heard(captured)
+    return casualty(captured) or refusal(captured) or ended(captured) or _heard(captured)
 
 
 def _heard(captured: Captured) -> Verdict:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import acceptance
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
+from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.gating import PROVEN_ERROR, Ruling, ruled, stated
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.measured import measured
@@ -37,7 +38,7 @@ def judge(captured: Captured) -> Verdict:
     In between nothing is decided.
     """
     judged = _timed if captured.workload.timed else acceptance.judged
-    return casualty(captured) or refusal(captured) or judged(captured)
+    return casualty(captured) or refusal(captured) or ended(captured) or judged(captured)
 
 
 def _timed(captured: Captured) -> Verdict:

@@ -14,6 +14,7 @@ from referencing.exceptions import Unresolvable
 from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.divergence import shared
 from pytest_specdec.judge.document import documents, grammars
+from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import casualty
 from pytest_specdec.judge.parting import probability
 from pytest_specdec.judge.refusal import messages, refusal, refused
@@ -84,7 +85,7 @@ def judge(captured: Captured) -> Verdict:
     """
     try:
         wanted = grammars(captured.workload.requests)
-        return casualty(captured) or refusal(captured) or _judged(captured, wanted)
+        return casualty(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
     except (SchemaError, Unresolvable) as error:
         return say(
             captured, Outcome.INVALID, f"a request of this workload asks for a schema that cannot be used: {str(error).splitlines()[0]}"

@@ -93,6 +93,7 @@ class Engine:
                 random=randomness(seed, index),
                 text=Text(self.tokenizer.pieces, request.stop),
                 eos_ids=self.shape.eos_ids,
+                end=self.rules.end,
                 grammar=None if request.grammar is None else self.grammars.start(request.grammar),
                 penalties=Penalties(request, self.shape.vocabulary) if request.penalised else None,
                 tell=tell,

@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference.verify import Rules
+from pytest_specdec.reference.verify import end as right_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -181,6 +182,46 @@ def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made t
     return Rules(admit=admit)
 
 
+def _cut_short(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """End every answer after a tenth of the tokens that it may have, and call that its limit."""
+
+    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+        return right_end(request, emitted, eos) or ("length" if emitted >= _tenth(request) else None)
+
+    return Rules(end=end)
+
+
+def _stop_short(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """End every answer after a tenth of the tokens that it may have, as if the model had ended it."""
+
+    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+        return right_end(request, emitted, eos) or ("stop" if emitted >= _tenth(request) else None)
+
+    return Rules(end=end)
+
+
+def _past_the_end(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Emit an end of sequence and go on behind it, up to the limit."""
+
+    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: ARG001, FBT001 - a rule's signature
+        return right_end(request, emitted, False)  # noqa: FBT003 - no token is an end
+
+    return Rules(end=end)
+
+
+def _wrong_finish(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Say of every answer that its limit ended it."""
+
+    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+        return "length" if right_end(request, emitted, eos) else None
+
+    return Rules(end=end)
+
+
+def _tenth(request: Request) -> int:
+    return -(-request.max_tokens // 10)
+
+
 FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "accept-all": _accept_all,
     "accept-all-unseeded": _accept_all_unseeded,
@@ -193,4 +234,8 @@ FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "penalties-ignored": _penalties_ignored,
     "report-draft-logprobs": _report_draft_logprobs,
     "die-on-json": _die_on_json,
+    "cut-short": _cut_short,
+    "stop-short": _stop_short,
+    "past-the-end": _past_the_end,
+    "wrong-finish": _wrong_finish,
 }

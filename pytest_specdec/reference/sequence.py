@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.reference.verify import end
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Several
@@ -52,6 +54,7 @@ class Sequence:
         random: np.random.Generator,
         text: Text,
         eos_ids: tuple[int, ...],
+        end: Callable[[Request, int, bool], str | None] = end,
         grammar: Grammar | None = None,
         penalties: Penalties | None = None,
         tell: Callable[[Delta], None] = lambda _: None,
@@ -73,7 +76,8 @@ class Sequence:
         """Accepted draft tokens by verify step, before a limit cuts the window."""
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
-        self._end_ids = () if request.ignore_eos else eos_ids
+        self._eos_ids = eos_ids
+        self._end = end
 
     @property
     def emitted(self) -> list[int]:
@@ -116,9 +120,6 @@ class Sequence:
         if self.stop_reason is not None:
             self.finish_reason = "stop"
             return
-        if token in self._end_ids:
-            self.finish_reason = "stop"
-        elif len(self.tokens) - len(self.request.prompt) >= self.request.max_tokens:
-            self.finish_reason = "length"
+        self.finish_reason = self._end(self.request, len(self.tokens) - len(self.request.prompt), token in self._eos_ids)
         if self.finish_reason is not None:
             self.text.end()

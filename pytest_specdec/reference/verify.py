@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.request import Request
     from pytest_specdec.reference.sequence import Sequence
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "bonus", "deal", "keep", "penalise", "report", "residual", "verify"]
+__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "bonus", "deal", "end", "keep", "penalise", "report", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,13 @@ def admit(request: Request) -> None:
     """Look at a request before it is queued."""
 
 
+def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+    """Return why an answer ends behind ``emitted`` tokens, the last an end of sequence where ``eos`` says so; None if it goes on."""
+    if eos and not request.ignore_eos:
+        return "stop"
+    return "length" if emitted >= request.max_tokens else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The decisions of a speculating engine."""
@@ -129,6 +136,7 @@ class Rules:
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
     admit: Callable[[Request], None] = admit
+    end: Callable[[Request, int, bool], str | None] = end
 
 
 def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], rules: Rules) -> Windows:

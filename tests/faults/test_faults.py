@@ -23,6 +23,7 @@ variants:
 """
 """Without idle layers: which tokens come out does not hang on them, only how long they take."""
 
+ALL = ("greedy", "parameters", "sampling", "logprobs", "structured", "liveness")
 CAUGHT = {
     "accept-all": {
         "greedy": "draft tokens accepted without verification",
@@ -51,6 +52,10 @@ CAUGHT = {
     "penalties-ignored": {"parameters": "penalties or biases are ignored at draft positions"},
     "report-draft-logprobs": {"logprobs": "reported log-probabilities of accepted draft tokens"},
     "die-on-json": {"liveness": "dies on request"},
+    "cut-short": dict.fromkeys(ALL, "answers are cut short"),
+    "stop-short": dict.fromkeys(ALL, "answers are cut short"),
+    "past-the-end": dict.fromkeys(ALL, "answers go on after their end"),
+    "wrong-finish": dict.fromkeys(ALL, "answers are cut short"),
 }
 FAMILIES = {"die-on-json": ("greedy", "liveness")}
 """Two families that both kill the server use up its restarts on the first of them."""
@@ -59,7 +64,7 @@ FAMILIES = {"die-on-json": ("greedy", "liveness")}
 def run(fault: str, folder: Path) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """Return the exit code of the suites and the verdicts by family."""
     (folder / "faulty.yaml").write_text(CONFIG)
-    families = FAMILIES.get(fault, ("greedy", "parameters", "sampling", "logprobs", "structured", "liveness"))
+    families = FAMILIES.get(fault, ALL)
     suites = [str(ROOT / "suites" / family) for family in families]
     options = ["--specdec-config", str(folder / "faulty.yaml"), "--specdec-run-dir", str(folder / "run"), "-p", "no:cacheprovider"]
     done = subprocess.run(

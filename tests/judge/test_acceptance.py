@@ -24,7 +24,7 @@ def drawn(prompts=20, steps=40, mean=0.7, seed=3, k=3):
 
 def seen(windows, *asked, alpha=1.25e-3, **fields):
     mine = [answer(f"chat-{i:02}", range(sum(each)), windows=(1, *each, 1)) for i, each in enumerate(windows)]
-    base = [answer(f"chat-{i:02}", range(20)) for i in range(len(windows))]
+    base = [answer(f"chat-{i:02}", range(sum(each))) for i, each in enumerate(windows)]
     gates = tuple(Gate(figure="acceptance_length", at_least=at_least, source="tiny.yaml:9 gates.acceptance_length") for at_least in asked)
     return captured("speed", mine, base, base, gates=gates, alpha=alpha, **fields)
 

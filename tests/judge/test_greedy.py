@@ -109,10 +109,10 @@ def test_texts_that_parted_at_an_earlier_tie_are_not_shown():
 
 def test_strings_that_differ_at_ties_are_reported_and_pass():
     other = (*TOKENS[:30], 7, *TOKENS[31:])
-    mine = ten(at_1=other, at_2=other[:40], at_5=TOKENS[:50])
+    mine = ten(at_1=other, at_2=other)
     verdict = greedy.judge(seen({2: {30: 0.1}}, mine=mine))
     assert verdict.outcome is Outcome.PASS
-    assert "3 of 10 answers differ as strings (1 tie, 1 near-tie, 1 length)" in verdict.headline
+    assert "2 of 10 answers differ as strings (1 tie, 1 near-tie)" in verdict.headline
     assert "differs: chat-02, pass 0, from token 31: near-tie" in verdict.evidence
 
 
@@ -179,6 +179,14 @@ def test_the_control_is_not_asked_to_speculate():
     assert greedy.judge(replace(seen(), speculative=replace(seen().control, counters=None), is_control=True)).outcome is Outcome.PASS
 
 
+def test_an_answer_that_differs_and_was_not_scored_makes_the_rest_worth_nothing():
+    mine = ten(at_3=(7, *TOKENS[1:]))
+    given = seen(mine=mine)
+    assert greedy.judge(given).outcome is Outcome.PASS
+    unscored = replace(given, scores={**given.scores, VARIANT: tuple(one for one in given.scores[VARIANT] if one.request_id != "chat-03")})
+    assert greedy.judge(unscored).outcome is Outcome.INVALID
+
+
 def near_ties(count):
     return {i: dict.fromkeys(range(count), 0.1) for i in range(10)}
 
@@ -226,13 +234,31 @@ def test_expected_flips_follow_the_gaussian_formula():
 
 @pytest.mark.parametrize(
     "theirs, index, kind",
-    [((1, 2, 3), None, None), ((1, 9, 3), 1, Kind.NEAR_TIE), ((9, 2, 3), 0, Kind.TIE), ((1, 2, 9), 2, Kind.REAL), ((1, 2), 2, Kind.LENGTH)],
+    [
+        ((1, 2, 3), None, None),
+        ((1, 9, 3), 1, Kind.NEAR_TIE),
+        ((9, 2, 3), 0, Kind.TIE),
+        ((1, 2, 9), 2, Kind.REAL),
+        ((1, 2), 2, Kind.REAL),
+        ((1,), 1, Kind.END),
+    ],
 )
 def test_the_first_difference_is_classed_by_its_gap(theirs, index, kind):
     each = answer("chat-00", (1, 2, 3))
     (mine,) = forced(transcript(VARIANT, [each]), [score(VARIANT, each, {1: 0.2, 2: 0.4}.items())])
     found = difference(mine, answer("chat-00", theirs), 0.25)
     assert (found and (found.index, found.kind)) == (kind and (index, kind))
+
+
+def test_a_difference_in_length_is_classed_by_what_the_baseline_could_have_done():
+    each, longer = answer("chat-00", (1, 2)), answer("chat-00", (1, 2, 3))
+    (mine,) = forced(transcript(VARIANT, [each]), [score(VARIANT, each)])
+    contested = [position(3, p_best=0.5, others=((900, 0.45),))]
+    assert difference(mine, longer, 0.25).kind is Kind.LENGTH
+    assert difference(mine, longer, 0.25, [position(token) for token in (1, 2, 3)]).kind is Kind.LENGTH
+    assert difference(mine, longer, 0.25, [position(1), position(2), *contested]).kind is Kind.END
+    (went_on,) = forced(transcript(VARIANT, [longer]), [score(VARIANT, longer)])
+    assert difference(went_on, answer("chat-00", (1, 2), finish="length"), 0.25).kind is Kind.LENGTH
 
 
 FAULTS = [

@@ -221,7 +221,7 @@ def test_unknown_windows_are_no_hindrance():
             request_id=answer.request_id,
             status=200,
             prompt_token_ids=answer.prompt_token_ids,
-            choices=(Choice(token_ids=answer.choice.token_ids, logprobs=answer.choice.logprobs),),
+            choices=(Choice(token_ids=answer.choice.token_ids, logprobs=answer.choice.logprobs, finish_reason="stop"),),
         )
         for answer in one.speculative.answers
     )

@@ -21,7 +21,7 @@ GOOD = json.dumps({"name": "Ada", "age": 36})
 
 
 def texts(*given, finish="stop", **common):
-    return [answer(f"chat-{i:02}", (1,), text=text, finish=finish, **common) for i, text in enumerate(given)]
+    return [answer(f"chat-{i:02}", text=text, finish=finish, **common) for i, text in enumerate(given)]
 
 
 def judged(mine, theirs=None, control=None, *, formats=None, alpha=1e-3, **fields):
@@ -69,13 +69,13 @@ def test_the_first_invalid_document_fails_where_the_baseline_has_none(text, said
 
 @pytest.mark.parametrize("text", ['{"name": "Ada", "a', '{"na', "", GOOD, '{"age": 12'])
 def test_a_document_cut_by_its_limit_is_judged_as_a_prefix(text):
-    mine = [*texts(*[GOOD] * 9), answer("chat-09", (1,), text=text, finish="length")]
+    mine = [*texts(*[GOOD] * 9), answer("chat-09", text=text, finish="length")]
     assert judged(mine).outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize("text", ['{{"name', "[", 'Here is {"', GOOD + "}", '{"name": 1, "age": 2}'])
 def test_a_cut_document_that_no_continuation_saves_fails(text):
-    mine = [*texts(*[GOOD] * 9), answer("chat-09", (1,), text=text, finish="length")]
+    mine = [*texts(*[GOOD] * 9), answer("chat-09", text=text, finish="length")]
     assert judged(mine).outcome is Outcome.FAIL
 
 
@@ -117,7 +117,7 @@ def test_requests_without_a_format_are_not_judged():
 
 
 def test_every_choice_of_an_answer_is_a_document():
-    two = answer("chat-00", (1,), text=GOOD)
+    two = answer("chat-00", text=GOOD)
     two = replace(two, choices=(*two.choices, replace(two.choice, index=1, text="no")))
     assert judged([two]).headline.startswith("1 of 2 documents are invalid")
 
@@ -154,7 +154,7 @@ def test_a_kind_that_is_refused_as_a_whole_is_said_and_the_rest_is_judged():
     verdict = judged(mine, formats=formats)
     assert verdict.outcome is Outcome.PASS
     assert verdict.headline.endswith("; json_object is refused")
-    only_text = [*mine[2:], answer("chat-04", (1,), text="hi")]
+    only_text = [*mine[2:], answer("chat-04", text="hi")]
     assert judged(only_text, texts(*[GOOD] * 5), formats=[*formats, None]).outcome is Outcome.REFUSED
 
 

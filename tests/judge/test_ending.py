@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import greedy, liveness, logprobs, sampling, speed, structured
+from pytest_specdec.judge.ending import Flaw, ended
+from pytest_specdec.model.answer import Usage
+from pytest_specdec.model.verdict import Outcome
+from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score
+
+EOS = 2
+MOST = 64
+
+
+def words(i, count=30):
+    """Ordinary tokens of request ``i``; every one of them stands in the middle of some answer."""
+    return tuple(10 + (7 * i + j * (1 + i % 3)) % 23 for j in range(count))
+
+
+def stopped(i, tokens=None, finish="stop"):
+    ids = (*words(i), EOS) if tokens is None else tuple(tokens)
+    usage = Usage(prompt_tokens=3, completion_tokens=len(ids))
+    return answer(f"chat-{i:02}", ids, finish=finish, text=" ".join(map(str, ids)), usage=usage)
+
+
+def long(i):
+    return stopped(i, words(i, MOST), "length")
+
+
+def baseline():
+    return [long(i) if i % 3 == 0 else stopped(i) for i in range(9)]
+
+
+def changed(**changes):
+    """The baseline's answers but for some, by index, as ``at_3=answer``."""
+    return [changes.get(f"at_{i}", each) for i, each in enumerate(baseline())]
+
+
+def seen(mine, theirs=None, control=None, family="liveness", **body):
+    theirs = baseline() if theirs is None else theirs
+    workload = a_workload(requests(9, max_tokens=MOST, **body))
+    return captured(family, mine, theirs, theirs if control is None else control, workload=workload)
+
+
+def test_answers_that_end_as_the_baselines_do_are_right():
+    assert ended(seen(baseline())) is None
+    assert ended(seen(baseline()).as_control()) is None
+
+
+WRONG = {
+    "length before the limit": (changed(at_0=stopped(0, words(0, 13), "length")), Flaw.CUT, "'length' after 13 of 64"),
+    "a stop behind an ordinary token": (changed(at_1=stopped(1, words(5, 13))), Flaw.CUT, "which ends no sequence"),
+    "a stop where the baseline goes on": (changed(at_0=stopped(0, words(0, 13))), Flaw.CUT, "after 13 tokens"),
+    "a stop before any token": (changed(at_1=stopped(1, ())), Flaw.CUT, "before any token"),
+    "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), Flaw.PAST, "2 tokens behind id 2"),
+    "more tokens than were allowed": (changed(at_0=stopped(0, words(0, 66), "length")), Flaw.PAST, "66 tokens where max_tokens is 64"),
+    "another reason for the same tokens": (changed(at_1=stopped(1, (*words(1), EOS), "length")), Flaw.CUT, "'length' after 31"),
+    "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), Flaw.CUT, "which ends no sequence"),
+    "no reason": (changed(at_1=stopped(1, finish=None)), Flaw.REASON, "no finish_reason"),
+    "a reason that nobody asked for": (changed(at_1=stopped(1, (*words(5), EOS), "abort")), Flaw.REASON, "'abort'"),
+    "a usage that counts more": (
+        changed(at_0=replace(long(0), usage=Usage(prompt_tokens=3, completion_tokens=70))),
+        Flaw.COUNT,
+        "70 completion tokens where 64 ids",
+    ),
+    "no usage": (changed(at_0=replace(long(0), usage=None)), Flaw.COUNT, "no usage"),
+    "another text of the same tokens": (
+        changed(at_1=replace(stopped(1), choices=(replace(stopped(1).choice, text="17 other"),))),
+        Flaw.TEXT,
+        "from the same tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("mine, flaw, words_of_it", WRONG.values(), ids=WRONG)
+def test_a_wrong_end_fails_by_name(mine, flaw, words_of_it):
+    verdict = ended(seen(mine))
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.names == flaw.value
+    assert words_of_it in verdict.short[0]
+    assert "1 of 9 answers" in verdict.headline
+    assert ended(replace(seen(baseline(), control=mine), control=None)) is None
+
+
+@pytest.mark.parametrize("mine, flaw, words_of_it", WRONG.values(), ids=WRONG)
+def test_what_the_control_does_too_is_no_fault_of_the_variant(mine, flaw, words_of_it):
+    given = seen(mine, control=mine)
+    assert ended(given) is None or ended(given).names != flaw.value or words_of_it not in ended(given).short[0]
+    assert ended(given.as_control()) is not None
+
+
+@pytest.mark.parametrize("judge", [greedy, liveness, logprobs, sampling, speed, structured])
+def test_every_family_that_judges_answers_asks_for_their_ends(judge):
+    verdict = judge.judge(seen(changed(at_0=stopped(0, words(0, 13), "length")), family=judge.__name__.rpartition(".")[2]))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, Flaw.CUT.value)
+
+
+def test_the_end_of_the_context_is_a_limit_too():
+    full = [stopped(i, words(i, 40), "length") if i == 0 else each for i, each in enumerate(baseline())]
+    near = changed(at_0=stopped(0, words(0, 38), "length"))
+    assert ended(seen(full, full)) is None
+    assert ended(seen(near, full)) is None, "a window's room is kept free"
+    assert ended(seen(changed(at_0=stopped(0, words(0, 20), "length")), full)).names == Flaw.CUT
+
+
+def test_stops_that_the_request_asked_for_end_an_answer():
+    theirs = [stopped(i, words(i, 9)) for i in range(9)]
+    assert ended(seen(theirs, theirs, stop=["zzz"])) is None
+    assert "behind id 1, which ends an answer" in ended(seen(changed(at_0=stopped(0, (10, 1, 11))), stop_token_ids=[1])).short[0]
+    other = [stopped(i, words(i + 1, 5)) for i in range(9)]
+    assert ended(seen(other, theirs, stop=["zzz"])) is None
+    beyond = [replace(each, choices=(replace(each.choice, text="a zzz b"),)) for each in other]
+    assert "behind the stop string" in ended(seen(beyond, theirs, stop="zzz")).short[0]
+    shown = [replace(each, choices=(replace(each.choice, text="a zzz"),)) for each in other]
+    assert ended(seen(shown, theirs, stop="zzz", include_stop_str_in_output=True)) is None
+
+
+def test_a_stop_string_does_not_excuse_a_stop_where_the_baseline_goes_on():
+    theirs = [stopped(i, words(i, 30)) for i in range(9)]
+    mine = [stopped(i, words(i, 12)) for i in range(9)]
+    assert ended(seen(mine, theirs, stop=["zzz"])).names == Flaw.CUT
+
+
+def test_min_tokens_and_ignore_eos_are_kept():
+    long_ones = [long(i) for i in range(9)]
+    ends_early = [stopped(i, (*words(i, 5), EOS)) for i in range(9)]
+    assert "min_tokens is 40" in ended(seen(ends_early, long_ones, min_tokens=40)).short[0]
+    assert "ignore_eos" in ended(seen(ends_early, long_ones, ignore_eos=True)).short[0]
+    within = [stopped(i, (*words(i, 5), EOS, *words(i, 58)), "length") for i in range(9)]
+    assert ended(seen(within, within, ignore_eos=True)) is None
+
+
+def without_eos(answers):
+    """As an engine shows them that leaves the end of sequence out of the ids and counts it."""
+
+    def bare(each):
+        ids = tuple(one for one in each.choice.token_ids if one != EOS)
+        return replace(each, choices=(replace(each.choice, token_ids=ids, text=" ".join(map(str, ids))),))
+
+    return [bare(each) for each in answers]
+
+
+def test_an_engine_that_does_not_show_its_ends_is_not_blamed_for_it():
+    theirs = without_eos(baseline())
+    assert ended(seen(theirs, theirs)) is None
+    other = without_eos(changed(at_1=stopped(1, (*words(5, 20), EOS))))
+    assert ended(seen(other, theirs)) is None
+    wrong = without_eos(changed(at_1=stopped(1, words(1, 13), "length")))
+    assert ended(seen(wrong, theirs)).names == Flaw.CUT
+
+
+@pytest.mark.parametrize("runner_up, outcome", [(0.1, Outcome.PASS), (0.4, Outcome.FAIL)])
+def test_an_end_that_is_not_shown_is_judged_by_the_law_behind_it(runner_up, outcome):
+    """The answer ends after 13 tokens; the baseline goes on, with another token ``runner_up`` nats below its own."""
+    theirs = without_eos([stopped(i) for i in range(9)])
+    mine = [without_eos([stopped(0, (*words(0, 13), EOS))])[0], *theirs[1:]]
+    law = tuple(score("baseline", each, others=((900, 0.6 * 2.718281828**-runner_up),)) for each in theirs)
+    given = replace(seen(mine, theirs, family="greedy"), scores={VARIANT: tuple(score(VARIANT, each) for each in mine), "baseline": law})
+    assert greedy.judge(given).outcome is outcome
+
+
+@pytest.mark.parametrize("gap, outcome", [(0.1, Outcome.PASS), (0.4, Outcome.FAIL)])
+def test_going_on_where_an_end_is_not_shown_is_judged_as_the_token_that_came(gap, outcome):
+    theirs = without_eos([stopped(i) for i in range(9)])
+    mine = [without_eos([stopped(0, (*words(0, 40), EOS))])[0], *theirs[1:]]
+    law = tuple(score(VARIANT, each, {30: gap}.items() if i == 0 else ()) for i, each in enumerate(mine))
+    given = replace(seen(mine, theirs, family="greedy"), scores={VARIANT: law}, alpha=0.0)
+    assert greedy.judge(given).outcome is outcome
+
+
+def twice(each):
+    counted = Usage(prompt_tokens=3, completion_tokens=2 * len(each.choice.token_ids))
+    return replace(each, choices=(each.choice, replace(each.choice, index=1)), usage=counted)
+
+
+def test_several_choices_are_counted_together():
+    mine = list(map(twice, baseline()))
+    theirs = [*baseline()[:4], *mine[4:]]
+    assert ended(seen(mine, theirs)) is None
+    miscounted = replace(mine[0], usage=Usage(prompt_tokens=3, completion_tokens=5))
+    assert ended(seen([miscounted, *mine[1:]], theirs)).names == Flaw.COUNT
