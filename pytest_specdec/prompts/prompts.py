@@ -128,7 +128,7 @@ class Prompts:
         self,
         *,
         temperature: float = 1.0,
-        max_tokens: int = 40,
+        max_tokens: int = 48,
         requests: int | None = None,
         name: str = "",
         take: Mapping[Depth, int] | None = None,

@@ -16,7 +16,7 @@ DOCUMENTS = JSON_TASKS.structured(version=2, max_tokens=128, concurrency=16, ato
 # Short, at temperature 1, every second one without a seed: 90 of them rule out that 5 % are invalid, 460 that 1 % are.
 DRAWN = JSON_TASKS.structured_draws(
     temperature=1.0,
-    max_tokens=40,
+    max_tokens=48,
     requests=460,
     concurrency=32,
     take={Depth.SMOKE: 8, Depth.STANDARD: 90},
