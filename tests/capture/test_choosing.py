@@ -107,6 +107,14 @@ def test_the_surveys_answers_and_scores_are_kept_and_their_seeds_never_come_agai
     assert not seeds & {request.body["seed"] for request in pool.requests}
 
 
+def test_the_survey_of_a_pool_without_seeds_has_seeds_of_its_own(pool):
+    """So that what an engine draws for the survey, as its own seed has it, is not what it draws for the answers."""
+    unseeded = replace(pool, requests=tuple(replace(r, body={k: v for k, v in r.body.items() if k != "seed"}) for r in pool.requests))
+    survey = candidates.survey(unseeded, reported=Route)
+    assert len({request.seed for request in survey.requests}) == len(survey.requests) == 6
+    assert len(survey.turns) == 1
+
+
 def test_a_server_that_refuses_to_report_is_surveyed_without(run, config, pool, directory, with_args):
     refusing = with_args(config, refuse_fields="logprobs")
     assert run(refusing, pool).state is State.COMPLETE
