@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import endpoint, orphans, ready
 from pytest_specdec.capture.launch.process import Server
+from pytest_specdec.capture.launch.signals import deferred
 from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _FAILED_STARTS = 2
 """Of these, those in a row that may come to nothing: each takes as long as a boot may."""
 _SETTLE_S = 2.0
 """Seconds that a dying server gets to be dead: the API process outlives its engine by a moment."""
+
+_GRACE_S = 1.0
+"""Seconds after the capture's deadline and ``stop_s`` at which a server is killed by its watchdog, whatever its starter is stuck in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +190,12 @@ class Arm:
     def stop(self, stop_s: float) -> None:
         """End the server if there is one."""
         server, client = self._server, self._client
-        self._server, self._client = None, None
+        self._client = None
         if server is not None:
             self._last_tail = server.log_tail()
             server.stop(stop_s)
             self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
+            self._server = None  # not before: an interrupt in between would leave a server that nobody knows
         if client is not None:
             self.wall_s += client.busy.wall_s
             self.busy_s += client.busy.seconds
@@ -199,8 +204,9 @@ class Arm:
 
     def _start(self) -> None:
         recipe = self.recipe
-        self._server = Server(recipe.command, recipe.log)
-        orphans.note(recipe.log.with_suffix(".json"), self._server)
+        with deferred():
+            self._server = Server(recipe.command, recipe.log, most_s=self.left_s() + recipe.stop_s + _GRACE_S)
+            orphans.note(recipe.log.with_suffix(".json"), self._server)
         found = ready.wait(
             self._server,
             recipe.setup,

@@ -94,7 +94,7 @@ def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, le
     try:
         recipes.engine.check(recipes.config)
         recipes.check()
-        orphans.sweep(recipes.directory.root.parent)
+        orphans.sweep(recipes.directory.root.parent, held=recipes.directory.root)
         with ExitStack() as held:
             for device in _devices():
                 held.enter_context(lease.device(device, min(reporter.left_s, lease.LONGEST_S), reporter.check))

@@ -29,6 +29,11 @@ class Secrets:
         found = {value for value in named if len(value) >= _SHORTEST} | {value for value in also if value}
         return cls(values=tuple(sorted(found, key=len, reverse=True)))
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The values as they may be met, longest first."""
+        return tuple(sorted(self.values, key=len, reverse=True))
+
     def mask(self, text: str) -> str:
         """Return ``text`` with every secret replaced by ``***``."""
         for value in self.values:

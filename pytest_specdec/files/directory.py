@@ -6,12 +6,17 @@ import hashlib
 import os
 import re
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 
-__all__ = ["RunDirectory", "atomic_write", "safe"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["RunDirectory", "atomic_write", "safe", "writable"]
 
 _LONGEST = 80
 
@@ -127,11 +132,32 @@ def safe(name: str) -> str:
     return f"{slug or 'name'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Make a full disk, a read-only folder and their like a RunError that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        what = "the file cannot be written"
+        raise RunError(
+            what,
+            where=str(path),
+            found=error.strerror or str(error),
+            expected="a folder that this user may write to, with room in it",
+            remedy="make room, mend its permissions, or keep the run elsewhere with --specdec-run-dir",
+        ) from error
+
+
 def atomic_write(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees the old file or the whole new one, whatever happens meanwhile.
+    """Write ``text`` so that a reader sees the old file or the whole new one, whatever happens meanwhile; RunError when it cannot.
 
     Halves of surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
     """
+    with writable(path):
+        _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -71,13 +71,13 @@ def test_an_engine_core_that_is_killed_is_named_with_its_request(run, config, wo
 
 def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config, workload, directory, with_args, monkeypatch):
     stopped, real = [], watchdog.send
-    monkeypatch.setattr(watchdog, "send", lambda number, pid, marker: (stopped.append((pid, marker)), real(number, pid, marker)))
+    monkeypatch.setattr(watchdog, "send", lambda number, found: (stopped.append(found), real(number, found)))
     once = str(directory.root / "once")
     run(with_args(config, "draft-k3", engine_core=True, die_on="p2 of greedy", only_once=once), workload(concurrency=1))
     (casualty,) = transcripts.read(directory, "draft-k3", "greedy").casualties
     assert (casualty.request_id, casualty.process) == ("p2", "server, killed by SIGKILL, exit code -9")
-    assert stopped
-    assert not any(watchdog.members(pid, marker) for pid, marker in stopped)
+    assert any(stopped)
+    assert not any(watchdog.stat(pid)[2] == started for found in stopped for pid, started in found.items())
 
 
 def test_a_boot_has_six_restarts_over_all_its_workloads(run, config, workload, with_args):

@@ -16,6 +16,10 @@ from pytest_specdec.capture.launch import docker, port, watchdog
 from pytest_specdec.capture.launch.process import Command, Server
 from pytest_specdec.capture.secrets import Secrets
 from pytest_specdec.errors import CaptureError, EngineError
+from pytest_specdec.files import records
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.plan import Plan
+from pytest_specdec.model.workload import Depth
 
 
 def python(code, **fields):
@@ -38,7 +42,7 @@ def start(log):
     yield _start
     for server in servers:
         server.stop(0.0)
-        assert watchdog.members(server.pid, server.marker) == []
+        assert not server.members
 
 
 def said(log, text):
@@ -79,9 +83,9 @@ def test_grandchildren_that_outlive_their_parent_are_ended(start, own_session):
     sleep = f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session={own_session})"
     server = start(python(f"import subprocess, sys; {sleep}"))
     assert server.wait(20.0)
-    assert len(watchdog.members(server.pid, server.marker)) == 1
+    assert len(server.members) == 1
     server.stop(0.5)
-    assert watchdog.members(server.pid, server.marker) == []
+    assert not server.members
 
 
 @pytest.mark.parametrize("collected, words", [(False, "was killed by SIGKILL"), (True, "is gone")])
@@ -112,8 +116,8 @@ def test_a_process_that_lost_its_environment_is_found_by_its_session(start, log)
     )
     server = start(python(code))
     said(log, "1")
-    assert watchdog.members(server.pid, "no such marker") == [server.pid]
-    assert watchdog.members(-1, server.marker) == []
+    assert watchdog.members(server.pid, server.started, "no such marker") == {server.pid: server.started}
+    assert watchdog.members(-1, -1, server.marker) == {}
 
 
 def test_variables_that_would_set_up_a_server_are_scrubbed(start, log, monkeypatch):
@@ -161,8 +165,8 @@ def test_a_process_that_cannot_be_ended_is_an_error(start, monkeypatch):
 
 def test_a_watchdog_that_somebody_killed_is_not_missed(start):
     server = start(python("import time; time.sleep(600)"))
-    server._watchdog.kill()
-    server._watchdog.wait()
+    server._children[0].kill()
+    server._children[0].wait()
     server.stop(5.0)
     assert server.exit_code == -signal.SIGTERM
 
@@ -183,37 +187,42 @@ def test_a_server_dies_with_its_killed_starter(tmp_path):
         [sys.executable, "-c", KILLED.format(touched=str(touched), log=str(tmp_path / "log"))], stdout=subprocess.PIPE, text=True
     )
     marker = starter.stdout.readline().strip()
-    assert len(watchdog.members(-1, marker)) == 1
+    assert len(watchdog.members(-1, -1, marker)) == 1
     starter.kill()
     starter.communicate()
     for _ in range(400):
-        if touched.exists() and not watchdog.members(-1, marker):
+        if touched.exists() and not watchdog.members(-1, -1, marker):
             return
         time.sleep(0.02)
-    raise AssertionError(watchdog.members(-1, marker))
+    raise AssertionError(watchdog.members(-1, -1, marker))
 
 
-def test_a_later_run_ends_the_servers_of_a_dead_owner(start, tmp_path):
-    server = start(python("import time; time.sleep(600)"))
-    note = tmp_path / "runs" / "then" / "servers" / "0-arm.json"
-    note.parent.mkdir(parents=True)
+@pytest.fixture
+def then(tmp_path):
+    """The servers' folder of an earlier run."""
+    plan = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), cells=(), boots=(), estimate_s=0.0)
+    records.write_plan(RunDirectory.create(tmp_path / "runs" / "then"), plan)
+    (tmp_path / "runs" / "then" / "servers").mkdir()
+    return tmp_path / "runs" / "then" / "servers"
+
+
+def test_a_later_run_ends_the_servers_of_a_dead_owner(start, then):
+    server, note, runs = start(python("import time; time.sleep(600)")), then / "0-arm.json", then.parent.parent
     orphans.note(note, server)
-    assert orphans.sweep(tmp_path / "runs") == ()
+    assert orphans.sweep(runs) == ()
     note.write_text(note.read_text().replace('"owner_started": ', '"owner_started": 1'))
-    assert orphans.sweep(tmp_path / "runs") == (server.pid,)
+    assert orphans.sweep(runs) == (server.pid,)
     assert server.wait(20.0)
-    assert orphans.sweep(tmp_path / "runs") == ()
+    assert orphans.sweep(runs) == ()
 
 
-def test_a_process_that_only_bears_an_orphans_number_is_left_alone(start, tmp_path):
-    server = start(python("import time; time.sleep(600)"))
-    note = tmp_path / "runs" / "then" / "servers" / "0-arm.json"
-    note.parent.mkdir(parents=True)
+def test_a_process_that_only_bears_an_orphans_number_is_left_alone(start, then):
+    server, note = start(python("import time; time.sleep(600)")), then / "0-arm.json"
     orphans.note(note, server)
     text = note.read_text().replace('"owner_started": ', '"owner_started": 1').replace('"started": ', '"started": 1')
     note.write_text(text.replace(server.marker, "0" * 32))
     note.with_name("1-half.json").write_text(text[:20])
-    assert orphans.sweep(tmp_path / "runs") == ()
+    assert orphans.sweep(then.parent.parent) == ()
     assert not server.wait(0.05)
 
 

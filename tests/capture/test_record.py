@@ -372,7 +372,7 @@ def test_servers_do_not_outlive_a_capture_that_is_ended(number, tmp_path):
     assert capture.stdout.readline() == "answering\n"
     note = next((tmp_path / "runs" / "now" / "servers").glob("*.json")).read_text()
     marker = note.partition('"marker": "')[2][:32]
-    assert len(watchdog.members(-1, marker)) == 2
+    assert len(watchdog.members(-1, -1, marker)) == 2
     capture.send_signal(number)
     _, errors = capture.communicate(timeout=30)
     assert gone(marker)
@@ -386,7 +386,7 @@ def test_servers_do_not_outlive_a_capture_that_is_ended(number, tmp_path):
 
 def gone(marker):
     for _ in range(200):
-        if not watchdog.members(-1, marker):
+        if not watchdog.members(-1, -1, marker):
             return True
         time.sleep(0.05)
     return False

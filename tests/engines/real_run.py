@@ -30,13 +30,14 @@ class Server:
     """A server by the note that its starter left: its first process, which leads a session, and its port."""
 
     pid: int
+    started: int
     marker: str
     port: int
     arm: str
 
     def titled(self, title: str) -> list[int]:
         """Return its processes whose title begins so; its first one for no title."""
-        members = watchdog.members(self.pid, self.marker)
+        members = watchdog.members(self.pid, self.started, self.marker)
         return [pid for pid in members if command_line(pid).startswith(title)] if title else [self.pid]
 
     def in_flight(self) -> int:
@@ -46,7 +47,7 @@ class Server:
         return 0
 
     def survivors(self) -> list[str]:
-        return [command_line(pid) for pid in watchdog.members(self.pid, self.marker)]
+        return [command_line(pid) for pid in watchdog.members(self.pid, self.started, self.marker)]
 
 
 @dataclass
@@ -102,7 +103,7 @@ class RealRun:
             session.kill()
             session.wait()
         for server in self.servers.values():
-            watchdog.send(signal.SIGKILL, server.pid, server.marker)
+            watchdog.send(signal.SIGKILL, watchdog.members(server.pid, server.started, server.marker))
 
     def strike(self, session, arm, workload, title) -> tuple[Server, int]:
         """Kill the process ``title`` of the arm's server as soon as it has answers to ``workload`` in flight; return both."""
@@ -151,7 +152,9 @@ class RealRun:
                 told = json.loads(path.read_text())
                 port = re.search(r"--port (\d+)", told["command"])
                 arm = path.stem.partition("-")[2]
-                self.servers.setdefault(told["marker"], Server(told["pid"], told["marker"], int(port[1]) if port else 0, arm))
+                self.servers.setdefault(
+                    told["marker"], Server(told["pid"], told["started"], told["marker"], int(port[1]) if port else 0, arm)
+                )
 
     def _answering(self, arm, workload) -> bool:
         lines = (self.root / "progress.jsonl").read_text().splitlines() if (self.root / "progress.jsonl").exists() else []

@@ -5,23 +5,32 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.launch import watchdog
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
 
-__all__ = ["gone", "titles"]
+__all__ = ["gone", "signal_name", "titles"]
 
 _LONGEST = 60
 
 
-def titles(session: int, marker: str) -> dict[int, str]:
-    """Return the living processes of a server, each with its title or, where it has none, the beginning of its command line."""
-    return {pid: title for pid in watchdog.members(session, marker) if (title := _title(pid))}
+def titles(living: Iterable[int]) -> dict[int, str]:
+    """Return the ``living`` processes of a server, each with its title or, where it has none, the beginning of its command line."""
+    return {pid: title for pid in living if (title := _title(pid))}
 
 
-def gone(known: dict[int, str], session: int, marker: str) -> dict[int, str]:
-    """Return those of ``known`` that do not live any more, each in words with its end, as far as nobody has collected it yet."""
-    living = set(watchdog.members(session, marker))
+def gone(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
+    """Return those of ``known`` that are not ``living`` any more, each in words with its end, as far as nobody has collected it yet."""
     return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` and its like; a real-time signal, of which most have no name, is a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _end(pid: int) -> str:
@@ -30,7 +39,7 @@ def _end(pid: int) -> str:
         code = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[-1])
     except (OSError, IndexError):
         return "is gone"
-    return f"was killed by {signal.Signals(os.WTERMSIG(code)).name}" if os.WIFSIGNALED(code) else "is gone"
+    return f"was killed by {signal_name(os.WTERMSIG(code))}" if os.WIFSIGNALED(code) else "is gone"
 
 
 def _title(pid: int) -> str:

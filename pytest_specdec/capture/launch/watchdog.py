@@ -1,39 +1,89 @@
-"""The watchdog: ends a server's processes when the process that started the server is gone, however it went.
+"""The watchdog: ends a server's processes when its starter is gone or out of time, and strikes secrets out of its log.
 
 Run by path (``python -I -S watchdog.py FD MARKER [COMMAND ...]``) it imports nothing but what the interpreter has loaded anyway. It reads
-the pipe ``FD`` of which only the starter holds the other end: ``done`` means that the server was stopped in order, a bare end of file that
-the starter died.
+the pipe ``FD`` of which only the starter holds the other end, line by line: ``server PID STARTED``, ``log PATH`` and ``secret BYTES`` in
+hexadecimal, ``seconds N`` until the server is ended in any case, and ``done`` when the server was stopped in order. A bare end of file says
+that the starter died or lost its way: then everything is killed.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
 
 MARKER = "PYTEST_SPECDEC_SERVER"
 """The environment variable that every process of a server inherits."""
+_BLOCK = 1 << 20
+"""Bytes of a log that are searched for secrets at once."""
 
 
-def members(session: int, marker: str) -> list[int]:
-    """Return the living processes of ``session`` and those that carry ``marker``, which finds those that left the session too.
-
-    A process that wrote over its environment (a changed title) is found by its session, one that left the session by its environment.
-    """
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, session, marker)]  # noqa: PTH208 - no pathlib here
-
-
-def _belongs(pid: int, session: int, marker: str) -> bool:
-    state, its_session = _state_and_session(pid)
-    if state in {"Z", "X", ""} or pid == os.getpid():
-        return False
-    return its_session == session or f"{MARKER}={marker}".encode() in _read(f"/proc/{pid}/environ").split(b"\0")
-
-
-def _state_and_session(pid: int) -> tuple[str, int]:
+def stat(pid: int) -> tuple[str, int, int]:
+    """Return state, session, and start in clock ticks since the machine booted; ``("", -1, -1)`` without such a process."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    return (fields[0].decode(), int(fields[3])) if fields else ("", -1)
+    return (fields[0].decode(), int(fields[3]), int(fields[19])) if fields else ("", -1, -1)
+
+
+def members(session: int, started: int, marker: str, known: dict[int, int] | None = None) -> dict[int, int]:
+    """Return the living processes of a server by number, each with its start, which tells it from a later process of that number.
+
+    They are those that carry ``marker`` in their environment, and those of ``session``, which finds a process that wrote over its
+    environment (a changed title). A session is the server's only as long as something shows it, since numbers are given again: its leader,
+    alive or not yet collected, that started then; a process in it that carries the marker; or one of ``known``, members before.
+    """
+    inside, marked, is_ours = {}, {}, False
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
+        state, its_session, its_start = stat(pid)
+        is_ours = is_ours or (pid == session and its_start == started)
+        if state in {"Z", "X", ""} or pid == os.getpid():
+            continue
+        if its_session == session:
+            inside[pid] = its_start
+        if f"{MARKER}={marker}".encode() in _read(f"/proc/{pid}/environ").split(b"\0"):
+            marked[pid] = its_start
+    earlier = (known or {}).items()
+    is_ours = is_ours or bool(inside.keys() & marked.keys()) or bool(inside.items() & earlier)
+    return marked | (inside if is_ours else {})
+
+
+def send(number: int, found: dict[int, int]) -> None:
+    """Send the signal to processes that :func:`members` found; to none that got the number of one of them since."""
+    for pid, started in found.items():
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        except OSError:  # forbidden by a sandbox, or a kernel before 5.3
+            handle = -1
+        try:
+            if stat(pid)[2] == started:
+                os.kill(pid, number) if handle < 0 else signal.pidfd_send_signal(handle, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+
+def strike_out(path: str, secrets: list[bytes]) -> None:
+    """Write asterisks over every one of ``secrets`` in a file, in place: neither memory nor room on the disk is needed for it."""
+    longest = max(map(len, secrets), default=0)
+    if not longest:
+        return
+    with open(path, "r+b") as file:  # noqa: PTH123 - pathlib would double the start-up time
+        at, part = 0, file.read(_BLOCK + longest)
+        while part:
+            for secret in secrets:
+                found = part.find(secret)
+                while found >= 0:
+                    file.seek(at + found)
+                    file.write(b"*" * len(secret))
+                    found = part.find(secret, found + len(secret))
+            at += _BLOCK
+            file.seek(at)
+            part = file.read(_BLOCK + longest)
 
 
 def _read(path: str) -> bytes:
@@ -44,35 +94,86 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def send(number: int, session: int, marker: str) -> None:
-    """Send the signal to every member."""
-    for pid in members(session, marker):
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
+class _Watch:
+    """What the starter has told so far."""
+
+    def __init__(self, pipe: int, marker: str) -> None:
+        self._pipe = pipe
+        self._marker = marker
+        self._rest = b""
+        self._leader = -1
+        self._until_s = float("inf")
+        self.session, self.started = -1, -1
+        self.known: dict[int, int] = {}
+        self.log = ""
+        self.secrets: list[bytes] = []
+        self.is_done = False
+
+    def listen(self) -> None:
+        """Take lines until the last one, the end of the pipe, or the end of the time."""
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        while not self.is_done:
+            left_s = self._until_s - time.monotonic()
+            ready = [fd for fd, _ in poll.poll(None if left_s == float("inf") else max(0, int(left_s * 1000) + 1))]
+            if not ready:
+                return
+            if self._leader in ready:
+                # The starter has not collected the leader yet, so that its number still shows which session is ours.
+                self.known = members(self.session, self.started, self._marker)
+                poll.unregister(self._leader)
+                self._leader = -1
+            if self._pipe in ready and not self._heard():
+                return
+            if self._leader >= 0:
+                poll.register(self._leader, select.POLLIN)
+
+    def _heard(self) -> bool:
+        part = os.read(self._pipe, 4096)
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        for line in lines:
+            self._take(line.split())
+        return bool(part)
+
+    def _take(self, words: list[bytes]) -> None:
+        if words[0] == b"server":
+            self.session, self.started = int(words[1]), int(words[2])
+            try:
+                self._leader = os.pidfd_open(self.session)
+            except OSError:
+                self._leader = -1
+        elif words[0] == b"log":
+            self.log = bytes.fromhex(words[1].decode()).decode(errors="surrogateescape")
+        elif words[0] == b"secret":
+            self.secrets.append(bytes.fromhex(words[1].decode()))
+        elif words[0] == b"seconds":
+            self._until_s = time.monotonic() + float(words[1])
+        self.is_done = words[0] == b"done"
 
 
-def _watch(pipe: int) -> bytes:
-    told = b""
-    while part := os.read(pipe, 64):
-        told += part
-    return told
+def _end(watch: _Watch, marker: str) -> None:
+    """Kill every process of the server; it may have been forked a moment ago, so what is about to appear is looked for a little longer."""
+    known = watch.known
+    for _ in range(20):
+        found = members(watch.session, watch.started, marker, known)
+        if not found and watch.session >= 0:
+            return
+        known |= found
+        send(signal.SIGKILL, found)
+        time.sleep(0.05)
 
 
 def _main(pipe: int, marker: str, command: list[str]) -> None:
-    told = _watch(pipe).split()
-    if told and told[-1] == b"done":
-        return
-    session = int(told[0]) if told else -1
-    # The starter may have died between two forks: what is about to appear is looked for a little longer.
-    for _ in range(20):
-        send(signal.SIGKILL, session, marker)
-        time.sleep(0.05)
-        if not members(session, marker) and told:
-            break
-    if command:
-        os.execvp(command[0], command)  # noqa: S606 - the command comes from the starter
+    watch = _Watch(pipe, marker)
+    watch.listen()
+    if not watch.is_done:
+        _end(watch, marker)
+    try:
+        if watch.log:
+            strike_out(watch.log, watch.secrets)
+    finally:
+        if command and not watch.is_done:
+            os.execvp(command[0], command)  # noqa: S606 - the command comes from the starter
 
 
 if __name__ == "__main__":
