@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import pytest
 
 from pytest_specdec import baselines, place
 from pytest_specdec.config import expand, lint, load
-from pytest_specdec.errors import ConfigError, SpecdecError
+from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import calibration, records
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.model.workload import Depth
@@ -42,8 +42,10 @@ class Bench:
         """Where the run is, or will be."""
         self.warnings = warnings
         """Of the pair lint."""
-        self.began_ns = time.time_ns()
-        """When the session began."""
+        self.session = uuid.uuid4().hex
+        """The id of the session, which all its workers share."""
+        self.refusal = ""
+        """Why this session may not or cannot capture into the run directory; then it judges nothing of it either."""
         self.told: dict[str, str] = {}
         """Errors told in full, with the test that told them."""
         self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
@@ -78,7 +80,9 @@ class Bench:
 
     @property
     def directory(self) -> RunDirectory:
-        """The run directory; RunError before there is one."""
+        """The run directory; RunError before there is one, and where it is not this session's."""
+        if self.refusal:
+            raise RunError(self.refusal)
         return RunDirectory.open(self.root)
 
     @property
@@ -138,7 +142,7 @@ def _made(config: pytest.Config) -> Bench:
     baselines.check(settings.baselines, loaded.name)
     warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
     made = Bench(settings, expand.filled(loaded, os.environ), root=place.root(config), plan=None, warnings=warnings)
-    made.began_ns = getattr(config, "workerinput", {}).get(place.BEGAN, made.began_ns)
+    made.session = getattr(config, "workerinput", {}).get(place.SESSION, made.session)
     return made
 
 

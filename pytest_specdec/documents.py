@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.report.run import Judgement
 
-__all__ = ["gathered", "show", "write"]
+__all__ = ["gathered", "is_of", "show", "write"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,12 @@ MARKUP: Mapping[Tone, Mapping[str, bool]] = {
     Tone.BAD: {"red": True, "bold": True},
     Tone.PLAIN: {},
 }
+
+
+def is_of(config: pytest.Config, root: Path, session: str) -> bool:
+    """Return whether the run in ``root`` is this session's, or one that it judges again; another session may have been faster."""
+    settings = config.stash[SETTINGS]
+    return bool(settings.replay or settings.taken_up) or records.session(RunDirectory(root)) == session
 
 
 def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement], warnings: Sequence[str]) -> Run:

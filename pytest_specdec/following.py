@@ -23,25 +23,23 @@ if TYPE_CHECKING:
 __all__ = ["follow", "is_of"]
 
 
-def is_of(path: Path, began_ns: int) -> bool:
-    """Return whether ``path`` was written in the session that began then."""
-    try:
-        return path.stat().st_mtime_ns >= began_ns
-    except OSError:
-        return False
+def is_of(root: Path, session: str) -> bool:
+    """Return whether the run in ``root`` is captured by ``session`` and its plan is written."""
+    directory = RunDirectory(root)
+    return directory.plan.is_file() and records.session(directory) == session
 
 
-def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, began_ns: int = 0) -> None:
-    """Print the plan and then the progress of the capture in ``root`` until it or the session, which began then, is over."""
+def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
+    """Print the plan and then the progress of the capture in ``root`` until it or ``session`` is over."""
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
     for line in plan.lines(records.read_plan(directory), origin=place.shown(root, config), replayed=False):
         ticker.say(line)
     late = over.is_set()
-    while _status(directory, began_ns) is None and not over.wait(every_s):
+    while _status(directory, session) is None and not over.wait(every_s):
         for step in records.read_progress(directory)[-1:]:
             ticker(step)
-    status = _status(directory, began_ns)
+    status = _status(directory, session)
     if status is not None:
         if not late:
             _break_line(ticker, over)
@@ -54,9 +52,9 @@ def _break_line(ticker: Ticker, over: threading.Event) -> None:
         ticker.say("")
 
 
-def _status(directory: RunDirectory, began_ns: int) -> Status | None:
+def _status(directory: RunDirectory, session: str) -> Status | None:
     """Return the last word of the capture, None while it runs."""
-    if not is_of(directory.status, began_ns):
+    if not is_of(directory.root, session):
         return None
     try:
         status = records.read_status(directory)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec import mark, place
+from pytest_specdec.errors import RunError
 from pytest_specdec.progress import Ticker, ended
 from pytest_specdec.report import plan
 
@@ -24,7 +25,7 @@ def register(config: pytest.Config, found: Bench) -> None:
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
         from pytest_specdec.summary import Summary  # noqa: PLC0415 - a worker has no summary
 
-        config.pluginmanager.register(Summary(config, found.root, warnings=found.warnings), "specdec_summary")
+        config.pluginmanager.register(Summary(config, found.root, session=found.session, warnings=found.warnings), "specdec_summary")
 
 
 class Loop:
@@ -66,6 +67,14 @@ class Loop:
         from pytest_specdec.capturing import capture  # noqa: PLC0415 - a replay never captures
 
         ticker = Ticker(self._config)
-        status = capture(self._bench, ticker, in_worker=hasattr(self._config, "workerinput"))
+        try:
+            status = capture(self._bench, ticker, in_worker=hasattr(self._config, "workerinput"))
+        except RunError as error:
+            from pytest_specdec import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
+
+            self._bench.refusal = str(error)
+            if not xdist.hand_over(self._config, str(error)):
+                raise pytest.UsageError(str(error)) from None
+            return
         if status is not None:
             ticker.say(ended(status))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +13,13 @@ from pytest_specdec.options import SETTINGS
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["BEGAN", "HANDED", "ROUND", "root", "shown"]
+__all__ = ["HANDED", "ROUND", "SESSION", "root", "shown"]
 
 HANDED = "specdec_root"
 """Under this key the controller hands its workers the run directory."""
 
-BEGAN = "specdec_began_ns"
-"""Under this one, when the session began: what a run said of itself before is not of this session."""
+SESSION = "specdec_session"
+"""Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""
 
 ROUND = "specdec_round"
 """Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
@@ -33,12 +34,8 @@ def root(config: pytest.Config) -> Path:
 
 
 def _unused(folder: Path, name: str) -> Path:
-    first = folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}"
-    path, count = first, 1
-    while path.exists():
-        count += 1
-        path = first.with_name(f"{first.name}-{count}")
-    return path
+    """Return a name that no session has that begins in the same second: nothing is made before the capture, so none can be reserved."""
+    return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def shown(path: Path, config: pytest.Config) -> str:

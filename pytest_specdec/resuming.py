@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec import place
+from pytest_specdec import place, variables
 from pytest_specdec.capture import extension, observe
 from pytest_specdec.files import codec, records, yaml
 from pytest_specdec.files.directory import RunDirectory
@@ -73,7 +74,9 @@ def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now
     kept, here = records.read_environment(directory), observe.environment(config, "")
     machine = ("machine", kept.machine, here.machine)
     client = ("pytest-specdec", kept.packages.get("pytest-specdec"), here.packages.get("pytest-specdec"))
+    expanded = variables.changed(records.read_variables(directory), config.text, os.environ)
     found = [
+        *(f"the environment variable {name} has another value than the run was begun with" for name in expanded),
         *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),
         *_differences("plan", _encoded(then), _encoded(now)),
         *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),

@@ -25,9 +25,10 @@ CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, VERDICT})
 class Summary:
     """Registered where tests of ours will run: in the only process, or in the controller of several."""
 
-    def __init__(self, config: pytest.Config, root: Path, *, warnings: Sequence[str] = ()) -> None:
+    def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
         self._config = config
         self._root = root
+        self._session = session
         self._warnings = tuple(warnings)
         self._judgements: list[Judgement] = []
         self._left_out: set[tuple[str, str]] = set()
@@ -53,6 +54,8 @@ class Summary:
             return
         from pytest_specdec import documents, gathering  # noqa: PLC0415 - only tests of ours pay for it
 
+        if not documents.is_of(self._config, self._root, self._session):
+            return
         warnings = (*self._warnings, *gathering.notes(self._left_out))
         self._run = documents.gathered(self._config, self._root, self._judgements, warnings)
         self._artifacts = documents.write(self._config, self._root, self._run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,9 +34,9 @@ class Node(Protocol):
 
 def register(config: pytest.Config) -> None:
     """Join the controller; whether there are tests of ours only the workers will know."""
-    root = place.root(config)
-    config.pluginmanager.register(Controller(config, root), "specdec_controller")
-    config.pluginmanager.register(Summary(config, root), "specdec_summary")
+    root, session = place.root(config), uuid.uuid4().hex
+    config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
+    config.pluginmanager.register(Summary(config, root, session=session), "specdec_summary")
 
 
 def hand_over(config: pytest.Config, usage_error: str) -> bool:
@@ -50,17 +50,17 @@ def hand_over(config: pytest.Config, usage_error: str) -> bool:
 class Controller:
     """Registered in the process that starts the workers."""
 
-    def __init__(self, config: pytest.Config, root: Path) -> None:
+    def __init__(self, config: pytest.Config, root: Path, session: str) -> None:
         self._config = config
         self._root = root
         self._usage_error = ""
-        self._began_ns = time.time_ns()
+        self._session = session
         self._round = 0
 
     def pytest_configure_node(self, node: Node) -> None:
         """Hand the run directory to a worker."""
         node.workerinput[place.HANDED] = str(self._root)
-        node.workerinput[place.BEGAN] = self._began_ns
+        node.workerinput[place.SESSION] = self._session
         if self._config.stash[SETTINGS].continued:
             from pytest_specdec import resuming  # noqa: PLC0415 - only a run that is taken further pays for it
 
@@ -98,8 +98,8 @@ class Controller:
         """Wait for a worker to plan, then follow it to its end."""
         from pytest_specdec import following  # noqa: PLC0415 - only a capture pays for it
 
-        while not following.is_of(self._root / "plan.json", self._began_ns):
+        while not following.is_of(self._root, self._session):
             if over.is_set():
                 return
             over.wait(LOOK_EVERY_S)
-        following.follow(self._config, self._root, over, every_s=LOOK_EVERY_S, began_ns=self._began_ns)
+        following.follow(self._config, self._root, over, every_s=LOOK_EVERY_S, session=self._session)

@@ -58,8 +58,7 @@ class Duties:
         with self.loud():
             self.arm.start()
         try:
-            if self.ledger.is_news(self.arm.version):
-                records.write_environment(self.recipes.directory, observe.environment(self.recipes.config, self.arm.version))
+            self._check_build()
         except BaseException:
             self.arm.stop(0.0)
             raise
@@ -119,7 +118,8 @@ class Duties:
         self.reporter.step(self.boot, "answering", name, workload.name, of=len(workload.requests) * workload.passes)
 
     def keep(self, answering: Answering) -> None:
-        """Write what was answered."""
+        """Write what was answered. Raises CaptureError when the server that answered is of another build than the run."""
+        self._check_build()
         answered = answering.answered()
         transcript, workload = answered.transcript, answered.transcript.workload
         if answered.missing:
@@ -154,6 +154,10 @@ class Duties:
         scores.write(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
         self.ledger.scored(self.boot, asked, scored.missing)
         return scored.missing
+
+    def _check_build(self) -> None:
+        if self.ledger.is_news(self.arm.version):
+            records.write_environment(self.recipes.directory, observe.environment(self.recipes.config, self.arm.version))
 
     def _reporting(self) -> list[Route]:
         """Return the routes on which the baseline was found to report log-probabilities."""

@@ -30,7 +30,6 @@ class Ledger:
         self._boot_errors: dict[int, str] = {}
         before = earlier or Status(state=State.RUNNING)
         self._served: dict[int, Served] = {one.boot: one for one in before.served}
-        self._versions = {version} - {""}
         self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
         self._lock = threading.Lock()
 
@@ -45,17 +44,17 @@ class Ledger:
         self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if kept.has(boot, t)}
 
     def is_news(self, version: str) -> bool:
-        """Enter an engine's version; return whether it is the first that is heard of it.
+        """Enter an engine's version; return whether it is the first that is heard of. A server that tells none says nothing.
 
         Raises CaptureError when an earlier part of the run was captured from another.
         """
         with self._lock:
-            if self._version and version != self._version:
+            if version and self._version and version != self._version:
                 what = "the engine is another build than the one that this run was begun with"
-                raise CaptureError(what, found=version, expected=self._version, remedy="capture anew, without --specdec-resume")
-            known = version in self._versions
-            self._versions.add(version)
-            return not known
+                raise CaptureError(what, found=version, expected=self._version, remedy="capture anew, into another run directory")
+            is_first = bool(version) and not self._version
+            self._version = self._version or version
+            return is_first
 
     def ended(self, boot: Boot, arm: Arm) -> None:
         """Enter what a stopped server did."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import Path
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["expand", "filled"]
+__all__ = ["expand", "filled", "names"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -52,6 +52,14 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
         image=text("image", engine.image),
     )
     return replace(config, engine=places)
+
+
+def names(value: JSON) -> tuple[str, ...]:
+    """Return the variables that the strings of ``value`` name, each once."""
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(match[1] for match in _VARIABLE.finditer(value)))
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return tuple(dict.fromkeys(name for part in parts for name in names(part)))
 
 
 def _lookup(name: str, environ: Mapping[str, str], path: Path) -> str:

@@ -74,6 +74,16 @@ class RunDirectory:
         return self.root / "status.json"
 
     @property
+    def session(self) -> Path:
+        """Which session captures here, or did last."""
+        return self.root / "session.json"
+
+    @property
+    def variables(self) -> Path:
+        """Digests of what the config took from the environment."""
+        return self.root / "variables.json"
+
+    @property
     def progress(self) -> Path:
         """One line per step, while the capture runs."""
         return self.root / "progress.jsonl"

@@ -9,11 +9,11 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, lines
 from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.environment import Environment
+from pytest_specdec.model.environment import Environment, Variables
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.selection import Selection
-from pytest_specdec.model.status import Progress, Status
+from pytest_specdec.model.status import Progress, Session, Status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,13 +29,17 @@ __all__ = [
     "read_progress",
     "read_selections",
     "read_status",
+    "read_variables",
     "sent",
+    "session",
     "unscorable",
     "write_capabilities",
     "write_environment",
     "write_plan",
     "write_selection",
+    "write_session",
     "write_status",
+    "write_variables",
 ]
 
 T = TypeVar("T")
@@ -70,6 +74,29 @@ def write_status(directory: RunDirectory, status: Status) -> None:
 def read_status(directory: RunDirectory) -> Status:
     """Return how far the capture came."""
     return _read(directory.status, "status", Status)
+
+
+def write_session(directory: RunDirectory, session: str) -> None:
+    """Write which session captures here from now on."""
+    _write(directory.session, "session", Session(id=session))
+
+
+def session(directory: RunDirectory) -> str:
+    """Return the session that captures here, or did last; empty where none says so."""
+    try:
+        return _read(directory.session, "session", Session).id
+    except RunError:
+        return ""
+
+
+def write_variables(directory: RunDirectory, variables: Variables) -> None:
+    """Write what the config took from the environment."""
+    _write(directory.variables, "variables", variables)
+
+
+def read_variables(directory: RunDirectory) -> Variables:
+    """Return what the config took from the environment."""
+    return _read(directory.variables, "variables", Variables)
 
 
 def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Environment"]
+__all__ = ["Environment", "Variables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +34,13 @@ class Environment:
         word = (self.devices[0] if self.devices else self.processor) or "machine"
         slug = "-".join("".join(c if c.isalnum() else " " for c in word.lower()).split())[:40]
         return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variables:
+    """Which values a config's ``${VAR}`` had, told by digests that give none of them away."""
+
+    salt: str
+    """Hexadecimal, random for every run."""
+    digests: Mapping[str, str]
+    """By the variable's name, hexadecimal; without those that were not set."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Missing", "Progress", "Served", "State", "Status"]
+__all__ = ["Missing", "Progress", "Served", "Session", "State", "Status"]
 
 
 class State(StrEnum):
@@ -15,6 +15,14 @@ class State(StrEnum):
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
     """Ended with something missing; what it had is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The session of pytest, all its workers together, that captures into a run."""
+
+    id: str
+    """Random: no clock and no process number tells two sessions apart everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ parser.add_argument("--ignore-ids", action="store_true", help="answer every prom
 parser.add_argument("--processed-logprobs", action="store_true", help="report log-probabilities after temperature")
 parser.add_argument("--die-on-scoring", action="store_true")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
+parser.add_argument("--served-version", default="1.2.3")
 parser.add_argument("--print-secrets", action="store_true")
 options = parser.parse_args()
 
@@ -134,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {value}.0' for name, value in COUNTERS.items()]
             self.reply(200, "\n".join(lines if options.speculative_config else []), "text/plain")
         elif self.path in {"/health", "/version"}:
-            self.reply(200, {"version": "1.2.3"})
+            self.reply(200, {"version": options.served_version})
         else:
             self.reply(200, {"data": [{"id": "fake-model"}]})
 

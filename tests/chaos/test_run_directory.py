@@ -1,0 +1,157 @@
+"""Faults in run directories: shared, torn, full, of another build; each is refused or named, and never judged as if it were whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pytest_specdec.capture import engines, record
+from pytest_specdec.files.directory import RunDirectory
+from tests.capture.conftest import FakeEngine
+from tests.capture.test_resume import planned
+from tests.plugin.conftest import Project
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    for name in ("CI", "GITHUB_STEP_SUMMARY", "PYTEST_ADDOPTS", "FAKE_CAPTURE"):
+        monkeypatch.delenv(name, raising=False)
+    return Project(pytester)
+
+
+def words(result):
+    return result.stdout.str() + result.stderr.str()
+
+
+def begun_here(run):
+    """Have a run that the fake captured say that it was captured on this machine."""
+    from pytest_specdec.capture import observe
+    from pytest_specdec.config import load
+    from pytest_specdec.files import codec
+
+    path = run / "environment.json"
+    real = codec.encode(observe.environment(load.load(run / "config.yaml"), "0"))
+    path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.chaos("two sessions in one run directory", expected="the second is refused and judges nothing", quick=True)
+def test_a_run_directory_has_one_session(project, monkeypatch, workers, seen):
+    project.tests()
+    monkeypatch.setenv("FAKE_CAPTURE", "slow")
+    monkeypatch.setenv("FAKE_SECONDS", "5")
+    argv = [sys.executable, "-m", "pytest", "--specdec-config=tiny", "--specdec-run-dir=shared"]
+    first = subprocess.Popen([*argv], cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    second = subprocess.Popen([*argv, *workers], cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    texts = {process.communicate(timeout=120)[0]: process.returncode for process in (first, second)}
+    refused = [text for text, code in texts.items() if "the run directory is in use" in text and code == pytest.ExitCode.USAGE_ERROR]
+    judged = [text for text, code in texts.items() if "4 passed" in text and code == 0]
+    assert len(project.captures) == 1
+    seen("the second is refused and judges nothing" if len(refused) == len(judged) == 1 else "\n".join(texts))
+
+
+@pytest.mark.chaos("two sessions that begin in the same second", expected="a folder each", quick=True)
+def test_sessions_of_one_second_have_a_folder_each(project, monkeypatch, seen):
+    project.tests()
+    argv = [sys.executable, "-m", "pytest", "--specdec-config=tiny"]
+    for process in [subprocess.Popen(argv, cwd=project.path, stdout=subprocess.DEVNULL) for _ in range(3)]:
+        assert process.wait(120) == 0
+    seen("a folder each" if len(project.runs) == len(project.captures) == 3 else f"{len(project.runs)} folders")
+
+
+@pytest.fixture
+def stored(project, monkeypatch):
+    """An incomplete run whose config names two variables."""
+    monkeypatch.setenv("DRAFTER", "one")
+    monkeypatch.setenv("MY_PAT", "sesame-open")
+    project.config('baseline: {env: {DRAFTER: "${DRAFTER}", LOGIN: "${MY_PAT}"}}\n')
+    monkeypatch.setenv("FAKE_CAPTURE", "missing:ngram-k3")
+    project.tests().run()
+    monkeypatch.delenv("FAKE_CAPTURE")
+    (run,) = project.runs
+    begun_here(run)
+    return run
+
+
+@pytest.mark.parametrize("name", ["DRAFTER", "MY_PAT"])
+@pytest.mark.chaos("a run is resumed with another value of a ${VAR}", expected="refused, the variable named, no value shown", quick=True)
+def test_another_value_of_a_variable_is_refused(project, stored, monkeypatch, name, seen):
+    monkeypatch.setenv(name, "another-value")
+    result = project.run(f"--specdec-resume={stored}")
+    named = f"environment variable {name} has another value" in words(result)
+    shown = any(value in words(result) for value in ("another-value", "sesame-open"))
+    refused = result.ret == pytest.ExitCode.USAGE_ERROR
+    seen("refused, the variable named, no value shown" if refused and named and not shown else words(result))
+
+
+@pytest.mark.chaos("a run is resumed with the same values", expected="taken up", quick=True)
+def test_the_same_values_are_taken_up(project, stored, seen):
+    seen("taken up" if project.run(f"--specdec-resume={stored}").ret == 0 else "refused")
+
+
+@pytest.mark.chaos("servers of two builds in one capture", expected="incomplete, both builds named", quick=True)
+def test_two_builds_are_not_one_run(tmp_path, monkeypatch, seen):
+    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config, plan = planned(tmp_path, **{"served-version": "1.2.4"})
+    status = record.record(config, plan, RunDirectory.create(tmp_path / "runs" / "now"), deadline_s=None, tell=lambda _: None)
+    named = all(build in status.error for build in ("1.2.3", "1.2.4"))
+    seen(f"{status.state}, both builds named" if named else f"{status.state}: {status.error}")
+
+
+@pytest.mark.chaos("what a run stores of a secret ${VAR}", expected="a digest", quick=True)
+def test_a_run_stores_digests_of_variables(stored, seen):
+    texts = "".join(path.read_text() for path in stored.rglob("*") if path.is_file())
+    digests = json.loads((stored / "variables.json").read_text())["digests"]
+    seen("a digest" if set(digests) == {"DRAFTER", "MY_PAT"} and "sesame" not in texts else texts)
+
+
+TAKEN_OVER = """
+
+def dies_after_answers(config, plan, directory, *, deadline_s, tell):
+    from pytest_specdec.model.status import State, Status
+
+    about = {"engine": "reference", "engine_version": "0", "model": "target"}
+    records.write_environment(directory, Environment(**about, processor="p", cores=2, memory_gib=8.0))
+    records.write_status(directory, Status(state=State.RUNNING))
+    written(plan, directory, tell)
+    records.write_status(directory, Status(state=State.RUNNING))
+    directory.transcript("draft-k3", "code").unlink()
+    (HERE / "captures.jsonl").write_text("{}\\n")
+    os._exit(9)
+
+
+def dies_at_boot(config, plan, directory, *, deadline_s, tell):
+    from pytest_specdec.capture import kept
+    from pytest_specdec.model.status import Missing, State, Status
+
+    whole = kept.of(directory, plan)
+    kept.discard(directory, plan, whole)
+    lacking = [w.name for w in plan.workloads if ("draft-k3", w.name) not in whole.answers]
+    missing = [Missing(arm="draft-k3", workload=name, reason="died at boot") for name in lacking]
+    status = Status(state=State.INCOMPLETE if missing else State.COMPLETE, missing=tuple(missing))
+    records.write_status(directory, status)
+    return status
+
+
+def pytest_configure(config):
+    record.record, record.resume = dies_after_answers, dies_at_boot
+"""
+
+
+@pytest.mark.chaos(
+    "the capturing xdist worker is killed, and the variant dies at boot for the next one",
+    expected="what it had answered is judged, the rest is an error",
+    quick=True,
+)
+def test_a_takeover_judges_nothing_that_is_missing(project, seen):
+    conftest = (project.path / "conftest.py").read_text()
+    project.pytester.makeconftest(conftest + TAKEN_OVER)
+    result = project.tests().run("-n2", subprocess=True)
+    lines = [line for line in result.outlines if line.startswith("draft-k3 ")]
+    cells = lines[-1].split() if lines else []
+    as_expected = result.ret == 1 and cells[1:] == ["3/3", "NOT", "CAPTURED"]
+    seen("what it had answered is judged, the rest is an error" if as_expected else words(result))
