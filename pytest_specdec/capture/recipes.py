@@ -10,7 +10,8 @@ from pytest_specdec.capture.arm import Recipe
 from pytest_specdec.capture.engines.arguments import merged
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.launch import port
-from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.config import credentials
 from pytest_specdec.config.expand import expand
 from pytest_specdec.files import records
 from pytest_specdec.model.plan import Role
@@ -33,6 +34,11 @@ class Recipes:
     plan: Plan
     directory: RunDirectory
     engine: Engine
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must reach no artifact: of the environment, and what the config takes from it."""
+        return credentials.of(self.config.text)
 
     def check(self) -> None:
         """Raise ConfigError when a variable that some boot needs is not set, before the first one starts."""
@@ -70,7 +76,7 @@ class Recipes:
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
-            secrets=Secrets.of(os.environ, env, also=(api_key,)),
+            secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
 
     def _overlay(self, boot: Boot) -> Overlay | VariantSettings:

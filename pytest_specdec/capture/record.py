@@ -109,7 +109,7 @@ def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, le
 
 def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:
     records.write_plan(directory, plan)
-    atomic_write(directory.config, config.text)
+    atomic_write(directory.config, directory.secrets.mask(config.text))
     records.write_status(directory, Status(state=State.RUNNING))
 
 

@@ -12,8 +12,8 @@ import openai
 from pytest_specdec.capture import burst, reply, stream
 from pytest_specdec.capture.busy import Busy
 from pytest_specdec.capture.launch.port import HOST
-from pytest_specdec.capture.secrets import Secrets
 from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, Bounds, Transport
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.answer import Answer, Timing
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Route

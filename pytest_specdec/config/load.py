@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import gates, problems, validate
+from pytest_specdec.config import credentials, gates, problems, validate
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.config.features import FEATURES
 from pytest_specdec.config.rules import plain
@@ -35,7 +35,13 @@ def load(path: Path) -> Config:
     """
     text = _text(path)
     document = yaml.load(text, str(path))
-    found = (*validate.problems(document), *_texts_in_args(document), *_unknown_features(document), *gates.odd(document))
+    found = (
+        *validate.problems(document),
+        *credentials.written_out(document),
+        *_texts_in_args(document),
+        *_unknown_features(document),
+        *gates.odd(document),
+    )
     if found:
         raise problems.error(found)
     data: Any = document.data

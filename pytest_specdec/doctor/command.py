@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.secrets import Secrets
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.config import load
 from pytest_specdec.doctor.check import Check, Level
 from pytest_specdec.errors import ConfigError

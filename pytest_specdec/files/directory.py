@@ -7,11 +7,12 @@ import os
 import re
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
+from pytest_specdec.files.secrets import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,8 @@ class RunDirectory:
     """The layout of one run; folders inside of it are made when something is written."""
 
     root: Path
+    secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
+    """Struck out of what is written here: one edge for all of it."""
 
     @classmethod
     def create(cls, root: Path) -> RunDirectory:

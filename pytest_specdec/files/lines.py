@@ -46,9 +46,15 @@ def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]
 def read(path: Path, schema: str) -> Lines | None:
     """Return the lines of ``path``, None when it is absent. Raises RunError with file and line when it is cut, torn or of another kind."""
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        where, remedy = f"{path}:{data.count(10, 0, error.start) + 1}", "capture again: the file was cut or edited"
+        msg = "the file is not whole"
+        raise RunError(msg, where=where, found=str(error), expected="UTF-8", remedy=remedy) from None
     # Not splitlines: answers may hold U+2028 and its like, which JSON leaves as they are.
     parsed = [_parsed(path, number, line) for number, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
     header = _header(path, schema, parsed[0])

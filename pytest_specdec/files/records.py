@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, lines
-from pytest_specdec.files.directory import atomic_write
+from pytest_specdec.files.directory import atomic_write, writable
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.environment import Environment, Variables
 from pytest_specdec.model.pair import BASELINE
@@ -44,6 +45,7 @@ __all__ = [
 
 T = TypeVar("T")
 _SCHEMA = "urn:pytest-specdec:{}:1"
+_NONE = Secrets()
 
 
 def write_plan(directory: RunDirectory, plan: Plan) -> None:
@@ -58,7 +60,7 @@ def read_plan(directory: RunDirectory) -> Plan:
 
 def write_environment(directory: RunDirectory, environment: Environment) -> None:
     """Write what the figures depend on."""
-    _write(directory.environment, "environment", environment)
+    _write(directory.environment, "environment", environment, secrets=directory.secrets)
 
 
 def read_environment(directory: RunDirectory) -> Environment:
@@ -68,7 +70,7 @@ def read_environment(directory: RunDirectory) -> Environment:
 
 def write_status(directory: RunDirectory, status: Status) -> None:
     """Write how far the capture came."""
-    _write(directory.status, "status", status)
+    _write(directory.status, "status", status, secrets=directory.secrets)
 
 
 def read_status(directory: RunDirectory) -> Status:
@@ -101,7 +103,7 @@ def read_variables(directory: RunDirectory) -> Variables:
 
 def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:
     """Write what the survey found of ``arm``."""
-    _write(directory.capabilities_of(arm), "capabilities", capabilities, arm=arm)
+    _write(directory.capabilities_of(arm), "capabilities", capabilities, secrets=directory.secrets, arm=arm)
 
 
 def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
@@ -138,23 +140,31 @@ def unscorable(directory: RunDirectory) -> str:
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:
     """Add one step to the end of the progress file, where others read it while it grows."""
-    directory.progress.parent.mkdir(parents=True, exist_ok=True)
-    with directory.progress.open("a", encoding="utf-8") as file:
-        file.write(lines.compact(codec.encode(progress)) + "\n")
+    line = lines.compact(directory.secrets.masked(codec.encode(progress)))
+    with writable(directory.progress):
+        directory.progress.parent.mkdir(parents=True, exist_ok=True)
+        with directory.progress.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line + "\n")
 
 
 def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
-    """Return the steps so far; a last line that is still being written is left out."""
+    """Return the steps so far; a line that is torn, or still being written, is left out: nothing is decided by them."""
     try:
-        text = directory.progress.read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = directory.progress.read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return ()
-    whole = text[: text.rfind("\n") + 1].split("\n")[:-1]
-    return tuple(codec.decode(Progress, json.loads(line)) for line in whole)
+    return tuple(step for line in text[: text.rfind("\n") + 1].split("\n")[:-1] if (step := _step(line)) is not None)
 
 
-def _write(path: Path, kind: str, value: object, **more: JSON) -> None:
-    encoded = codec.encode(value)
+def _step(line: str) -> Progress | None:
+    try:
+        return codec.decode(Progress, json.loads(line))
+    except (ValueError, RecursionError, RunError):
+        return None
+
+
+def _write(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
+    encoded = secrets.masked(codec.encode(value))
     assert isinstance(encoded, dict)
     document = {"schema": _SCHEMA.format(kind), **more, **encoded}
     atomic_write(path, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
@@ -170,9 +180,10 @@ def _document(path: Path, kind: str) -> dict[str, JSON]:
     except FileNotFoundError:
         msg = f"the run has no {path.name}"
         raise RunError(msg, where=str(path), expected="a capture that came so far") from None
-    except ValueError as error:
-        msg = "the file is not whole"
-        raise RunError(msg, where=str(path), found=str(error), expected="one JSON document") from None
+    except (OSError, ValueError, RecursionError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
+        msg, remedy = "the file is not whole", "remove it, and take the run up again with --specdec-resume"
+        raise RunError(msg, where=where, found=str(error), expected="one JSON document in UTF-8", remedy=remedy) from None
     found = document.pop("schema", None) if isinstance(document, dict) else None
     if found != _SCHEMA.format(kind):
         remedy = "read it with the version of pytest-specdec that wrote it"

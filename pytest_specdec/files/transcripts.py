@@ -23,10 +23,10 @@ _MICROSECONDS = 6
 
 def write(directory: RunDirectory, transcript: Transcript) -> None:
     """Write ``transcript`` to its place, its seconds rounded to microseconds."""
-    header = codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS)))
+    header = directory.secrets.masked(codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS))))
     assert isinstance(header, dict)
     del header["answers"]
-    rest = (codec.encode(_rounded(answer)) for answer in transcript.answers)
+    rest = (directory.secrets.masked(codec.encode(_rounded(answer))) for answer in transcript.answers)
     lines.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, rest)
 
 

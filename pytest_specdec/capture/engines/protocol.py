@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.capture.launch.process import Command
-    from pytest_specdec.capture.secrets import Secrets
+    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.score import Position, ScoringRoute

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.capture.secrets import Secrets
+    from pytest_specdec.files.secrets import Secrets
 
 from pytest_specdec.capture.launch.process import Command
 

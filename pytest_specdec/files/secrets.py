@@ -1,0 +1,126 @@
+"""Secrets: the values that must reach no artifact, in all the ways in which they may be spelt, and the pen that strikes them out."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_plus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Secrets", "is_literal", "is_secret"]
+
+_VARIABLE = re.compile(
+    r"(?:(?:^|[-_.])(?:KEY|PASS|PAT|AUTH|AUTHORIZATION|BEARER)|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(?:_ID)?$",
+    re.IGNORECASE,
+)
+"""Variables of the environment that hold secrets: their last word says so."""
+_KEY = re.compile(
+    r"(?:^|[-_.])(?:api[-_]?key|apikey|(?:access|private|secret|signing|auth|hf|hub)[-_](?:key|token)|secret|passw(?:or)?d|passphrase|"
+    r"credentials?|pat|authorization|bearer)s?$",
+    re.IGNORECASE,
+)
+"""Keys of a config's arguments that hold secrets. Less than of variables: engines have arguments like ``eos_token`` and ``top-k-tokens``."""
+_LITERAL = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|AKIA[0-9A-Z]{16})\b"
+    r"|authorization\W+(?:bearer|basic)\s+(?!\$\{)[^\s\"']+",
+    re.IGNORECASE,
+)
+"""Values that are secrets wherever they stand."""
+_SHORTEST = 6
+"""A shorter value of a variable that no config names is a word that ordinary text may hold."""
+_OURS = frozenset({"schema", "arm", "workload", "digest", "request_id", "under", "state", "ending", "finish_reason", "doing", "route"})
+_BASE64 = 8
+"""Characters from which on a value is looked for in base64: of a shorter one too little is left that is its own."""
+
+
+def is_secret(name: str, *, variable: bool = False) -> bool:
+    """Return whether the name of a config's key, or of an environment variable, says that its value is a secret."""
+    return bool((_VARIABLE if variable else _KEY).search(name))
+
+
+def is_literal(text: str) -> bool:
+    """Return whether ``text`` holds what is a secret by its looks: a well-known kind of token, or an authorization header."""
+    return bool(_LITERAL.search(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Values to be struck out of everything that is written or printed."""
+
+    values: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, *environments: Mapping[str, str], also: Iterable[str | None] = ()) -> Secrets:
+        """Return the values of variables that are named like secrets (``HF_TOKEN``, ``MY_PAT``) and those in ``also``."""
+        named = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
+        found = {value for value in named if len(value) >= _SHORTEST and not value.isdecimal()} | {value for value in also if value}
+        return cls(values=tuple(sorted(found, key=len, reverse=True)))
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The values as they are and as JSON, shells, URLs, HTML, Python and base64 write them, twice over too, longest first."""
+        return _spellings(self.values)
+
+    def mask(self, text: str) -> str:
+        """Return ``text`` with every secret replaced by ``***``, however it is spelt."""
+        return _pattern(self.values).sub("***", text) if self.values else text
+
+    def masked(self, data: JSON) -> JSON:
+        """Return ``data`` with the secrets in its strings replaced: before it is serialised, so that no number loses digits.
+
+        Names that are our own, such as an arm's or a request's, stay: a secret that is a common word would make the file unreadable.
+        """
+        return _masked(data, self) if self.values else data
+
+    def __repr__(self) -> str:
+        return f"<Secrets: {len(self.values)} values>"
+
+
+def _masked(data: JSON, secrets: Secrets) -> JSON:
+    if isinstance(data, str):
+        return secrets.mask(data)
+    if isinstance(data, Mapping):
+        return {name: value if name in _OURS else _masked(value, secrets) for name, value in data.items()}
+    return [_masked(value, secrets) for value in data] if isinstance(data, list) else data
+
+
+@cache
+def _pattern(values: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, _spellings(values))))
+
+
+@cache
+def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
+    once = {text for value in values for text in _spelt(value)}
+    encoded = {text for value in values for text in _in_base64(value) if len(value) >= _BASE64}
+    return tuple(sorted({text for each in once for text in _spelt(each)} | encoded, key=len, reverse=True))
+
+
+def _spelt(value: str) -> Iterator[str]:
+    yield value
+    yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value).replace("/", "\\/")[1:-1])
+    yield from (quote(value, safe=""), quote(value), quote_plus(value), html.escape(value), repr(value)[1:-1])
+    yield shlex.quote(value)
+    yield value.replace("'", "'\"'\"'")
+
+
+def _in_base64(text: str) -> Iterator[str]:
+    """Give what base64 makes of ``value`` wherever it begins in what is encoded: three bytes become four characters."""
+    value = text.encode(errors="surrogateescape")
+    for before in range(3):
+        first, length = (before * 8 + 5) // 6, ((before + len(value)) * 8) // 6
+        inside = slice(first, length)
+        data = b"\0" * before + value
+        yield base64.b64encode(data).decode()[inside]
+        yield base64.urlsafe_b64encode(data).decode()[inside]
