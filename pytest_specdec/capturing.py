@@ -15,6 +15,7 @@ import pytest
 
 from pytest_specdec import variables
 from pytest_specdec.capture import kept, record
+from pytest_specdec.config import credentials
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory, writable
@@ -41,7 +42,7 @@ def capture(bench: Bench, tell: Callable[[Progress], None], *, in_worker: bool) 
     with _claimed(bench.root):
         if _is_finished(bench):
             return None
-        directory = RunDirectory(bench.root)
+        directory = RunDirectory(bench.root, credentials.of(bench.config.text))
         is_begun = bench.settings.taken_up is not None or _is_begun(directory, bench.session)
         _prepare(directory, bench, is_begun=is_begun)
         return _recorded(bench, directory, tell, in_worker=in_worker, is_begun=is_begun)
@@ -123,7 +124,7 @@ def _broken(bench: Bench, directory: RunDirectory, error: str) -> Status:
     try:
         records.write_status(directory, status)
     except RunError:
-        bench.refusal = error
+        bench.refusal = directory.secrets.mask(error)
     return status
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_specdec import baselines, chosen, command, place
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records
-from pytest_specdec.files.directory import RunDirectory, atomic_write
+from pytest_specdec.files.directory import RunDirectory, atomic_write, writable
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.status import State
 from pytest_specdec.options import SETTINGS
 from pytest_specdec.report import markdown, terminal
@@ -55,7 +56,7 @@ def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement],
         environment=environment,
         status=_or_none(records.read_status, directory),
         judgements=_in_order(plan, judgements),
-        capabilities=records.read_capabilities(directory),
+        capabilities=_or_none(records.read_capabilities, directory) or {},
         notes=(*warnings, *chosen.notes(directory, plan), *baselines.notes(config.stash[SETTINGS].baselines, plan.config, environment)),
         made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
     )
@@ -79,13 +80,13 @@ def write(config: pytest.Config, root: Path, run: Run) -> tuple[str, ...]:
     """Write the documents and return a line for each; a replay leaves the stored run alone and writes only where it was told to."""
     settings = config.stash[SETTINGS]
     folder = settings.run_dir if settings.replay else root
-    texts = {"run.json": json.dumps(document(run), ensure_ascii=False, indent=1) + "\n"}
+    secrets = Secrets.of(os.environ)
+    texts = {"run.json": json.dumps(secrets.masked(document(run)), ensure_ascii=False, indent=1) + "\n"}
     if "md" in settings.reports:
-        texts["report.md"] = markdown.render(run)
-    _append_step_summary(markdown.render(run))
+        texts["report.md"] = secrets.mask(markdown.render(run))
+    _append_step_summary(secrets.mask(markdown.render(run)))
     if folder is None:
         return ()
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         atomic_write(folder / name, text)
     lines = tuple(f"{Path(name).stem}: {place.shown(folder / name, config)}" for name in texts)
@@ -113,15 +114,27 @@ def _baseline(config: pytest.Config, folder: Path, run: Run) -> tuple[str, ...]:
 def _append_step_summary(text: str) -> None:
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
-        with Path(path).open("a", encoding="utf-8") as summary:
+        with writable(Path(path)), Path(path).open("a", encoding="utf-8", errors="backslashreplace") as summary:
             summary.write(text)
 
 
-def show(config: pytest.Config, reporter: pytest.TerminalReporter, root: Path, run: Run, artifacts: Sequence[str]) -> None:
-    """Print the summary of the run in ``root``."""
+def show(config: pytest.Config, reporter: pytest.TerminalReporter, root: Path, run: Run) -> None:
+    """Print the summary of the run in ``root``, write its documents, and say where they are, or why they are not."""
     reporter.write_sep("-", "specdec", bold=True)
     further, verbose = command.again(config, "--specdec-continue", root), config.get_verbosity() > 0
-    for line in terminal.lines(run, artifacts=artifacts, remedy=_remedy(config, root, run), further=further, verbose=verbose):
+    lines = terminal.lines(run, artifacts=(), remedy=_remedy(config, root, run), further=further, verbose=verbose)
+    remedy = len(lines) - run.red
+    _print(reporter, lines[:remedy])
+    try:
+        for artifact in write(config, root, run):
+            reporter.write_line(artifact)
+    except (RunError, OSError) as error:
+        reporter.write_line(f"the documents of the run are not written: {error}", **MARKUP[Tone.BAD])
+    _print(reporter, lines[remedy:])
+
+
+def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:
+    for line in lines:
         for shown in line:
             reporter.write(shown.text, **MARKUP[shown.tone])
         reporter.write_line("")

@@ -34,7 +34,6 @@ class Summary:
         self._left_out: set[tuple[str, str]] = set()
         """Why, and what."""
         self._run: Run | None = None
-        self._artifacts: tuple[str, ...] = ()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -49,7 +48,7 @@ class Summary:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the documents; a run in which nothing could be judged is no success."""
+        """Gather the run; one in which nothing could be judged is no success."""
         if not (self._root / "plan.json").is_file():
             return
         from pytest_specdec import documents, gathering  # noqa: PLC0415 - only tests of ours pay for it
@@ -58,13 +57,14 @@ class Summary:
             return
         warnings = (*self._warnings, *gathering.notes(self._left_out))
         self._run = documents.gathered(self._config, self._root, self._judgements, warnings)
-        self._artifacts = documents.write(self._config, self._root, self._run)
+        if self._config.pluginmanager.getplugin("terminalreporter") is None:
+            documents.write(self._config, self._root, self._run)
         if exitstatus == pytest.ExitCode.OK and not self._run.judged:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table and what goes with it."""
+        """Print the table and what goes with it, then write the documents: a full disk is not to cost the verdicts."""
         if self._run is not None:
             from pytest_specdec import documents  # noqa: PLC0415 - only tests of ours pay for it
 
-            documents.show(self._config, terminalreporter, self._root, self._run, self._artifacts)
+            documents.show(self._config, terminalreporter, self._root, self._run)

@@ -66,11 +66,13 @@ class Duties:
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the server and enter what it did."""
-        self.reporter.step(self.boot, "stopping", self.boot.arm)
         try:
-            self.arm.stop(0.0 if at_once else self.arm.recipe.stop_s)
+            self.reporter.step(self.boot, "stopping", self.boot.arm)
         finally:
-            self.ledger.ended(self.boot, self.arm)
+            try:
+                self.arm.stop(0.0 if at_once else self.arm.recipe.stop_s)
+            finally:
+                self.ledger.ended(self.boot, self.arm)
 
     def kill(self) -> None:
         """Kill the server's processes, if it has any, from another thread than the one that works with it."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan, Tokens
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Kept", "discard", "has_harmed", "of"]
+__all__ = ["Kept", "discard", "discard_torn", "has_harmed", "of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,15 @@ def has_harmed(directory: RunDirectory, plan: Plan) -> bool:
     """Return whether there are answers that another capture would give anew although nothing is missing."""
     found = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
     return any(transcript is not None and _is_harmed(transcript) for transcript in found)
+
+
+def discard_torn(directory: RunDirectory) -> None:
+    """Remove what the survey found of an arm where it cannot be read: it is found again, and decides nothing that is there already."""
+    for path in directory.capabilities.glob("*.json"):
+        try:
+            records.read_capabilities_file(path)
+        except RunError:
+            path.unlink(missing_ok=True)
 
 
 def discard(directory: RunDirectory, plan: Plan, kept: Kept) -> None:

@@ -10,10 +10,10 @@ from pytest_specdec.capture.arm import Recipe
 from pytest_specdec.capture.engines.arguments import merged
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.launch import port
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.config import credentials
 from pytest_specdec.config.expand import expand
 from pytest_specdec.files import records
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate, in_turn, kept, lease, observe, orphans, side_by_side
@@ -13,7 +14,8 @@ from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.capture.ledger import Ledger
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.recipes import Recipes
-from pytest_specdec.errors import CaptureError, EngineError
+from pytest_specdec.config import credentials
+from pytest_specdec.errors import CaptureError, EngineError, RunError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.plan import Placement
@@ -36,7 +38,7 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     What goes wrong with an engine, a lease or the deadline is in the status, with what is missing because of it. ConfigError is raised
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
-    ledger = Ledger(plan)
+    directory, ledger = replace(directory, secrets=credentials.of(config.text)), Ledger(plan)
     records.write_environment(directory, observe.environment(config, ""))
     return _recorded(config, plan, plan.boots, directory, ledger, deadline_s=deadline_s, tell=tell)
 
@@ -46,6 +48,8 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
 
     Servers of another version than the earlier ones end it: their answers are not those of one engine.
     """
+    directory = replace(directory, secrets=credentials.of(config.text))
+    kept.discard_torn(directory)
     plan = records.sent(directory, plan)
     found = kept.of(directory, plan)
     kept.discard(directory, plan, found)
@@ -68,23 +72,24 @@ def _recorded(
 
     def told(progress: Progress) -> None:
         with telling:
-            records.append_progress(directory, progress)
+            with suppress(RunError):  # nothing is decided by it: what follows it says that the disk is full
+                records.append_progress(directory, progress)
             tell(progress)
 
     planned = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route, pools=plan.pools)
     reporter = Reporter(planned, len(plan.boots), deadline_s, told)
     recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)
-    error = "the capture was ended before it was done"
     try:
         with _sigterm_raises():
             error = _carried_out(boots, recipes, reporter, ledger)
     except BaseException as ended:
-        error = f"the capture was ended by {type(ended).__name__}: {ended}"
+        with suppress(RunError):
+            error = f"the capture was ended by {type(ended).__name__}: {ended}"
+            records.write_status(directory, ledger.status(wall_s=reporter.elapsed_s, error=error))
         raise
-    finally:
-        status = ledger.status(wall_s=reporter.elapsed_s, error=error)
-        records.write_status(directory, status)
+    status = ledger.status(wall_s=reporter.elapsed_s, error=error)
+    records.write_status(directory, status)
     return status
 
 
@@ -102,8 +107,10 @@ def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, le
                 side_by_side.run(boots, recipes, reporter, ledger)
             else:
                 in_turn.run(boots, recipes, reporter, ledger)
-    except (EngineError, CaptureError) as error:
+    except (EngineError, CaptureError, RunError) as error:
         return str(error)
+    except OSError as error:
+        return str(CaptureError("the machine refused what a capture needs", found=str(error), remedy="make room, or raise the limit"))
     return ""
 
 

@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.config import load
 from pytest_specdec.doctor.check import Check, Level
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.report.printable import printable
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.capture.engines.protocol import Engine
-    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.config.config import Config
     from pytest_specdec.doctor.started import Arm
+    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.workload import Depth
 
 __all__ = ["Patient", "admitted", "examine"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines.arguments import merged
 from pytest_specdec.capture.engines.protocol import Setup
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.config.expand import expand
 from pytest_specdec.config.rules import plain
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, DraftKind
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "append_progress",
     "read_capabilities",
+    "read_capabilities_file",
     "read_environment",
     "read_plan",
     "read_progress",
@@ -110,10 +111,16 @@ def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
     """Return what the survey found, by arm; empty when there was none."""
     found: dict[str, Capabilities] = {}
     for path in sorted(directory.capabilities.glob("*.json")):
-        document = _document(path, "capabilities")
-        arm = str(document.pop("arm", path.stem))
-        found[arm] = _decoded(path, Capabilities, document)
+        arm, capabilities = read_capabilities_file(path)
+        found[arm] = capabilities
     return found
+
+
+def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
+    """Return an arm and what the survey found of it."""
+    document = _document(path, "capabilities")
+    arm = str(document.pop("arm", path.stem))
+    return arm, _decoded(path, Capabilities, document)
 
 
 def write_selection(directory: RunDirectory, selection: Selection) -> None:

@@ -30,7 +30,7 @@ _KEY = re.compile(
     r"credentials?|pat|authorization|bearer)s?$",
     re.IGNORECASE,
 )
-"""Keys of a config's arguments that hold secrets. Less than of variables: engines have arguments like ``eos_token`` and ``top-k-tokens``."""
+"""Keys of a config's arguments that hold secrets; fewer than of variables, since engines have arguments like ``eos_token``."""
 _LITERAL = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|AKIA[0-9A-Z]{16})\b"
     r"|authorization\W+(?:bearer|basic)\s+(?!\$\{)[^\s\"']+",

@@ -16,9 +16,9 @@ from pytest_specdec.capture.engines.protocol import Footprint, Pace, Setup
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import port
 from pytest_specdec.capture.launch.process import Command
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.workload import Request, Route, Workload
 

@@ -10,9 +10,9 @@ from pytest_specdec.capture.engines import engine_of, place, speculation
 from pytest_specdec.capture.engines.arguments import flags, merged
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.engines.vllm import vocabulary_of
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.config.config import EngineSettings, VariantSettings
 from pytest_specdec.errors import EngineError
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 
 

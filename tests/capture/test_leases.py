@@ -15,9 +15,9 @@ from pytest_specdec.capture.estimate import Step
 from pytest_specdec.capture.launch import port
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.requests import Client
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.capture.traffic import Traffic
 from pytest_specdec.errors import BootError, DeadlineError, LeaseError
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Boot, Role
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Request, Route

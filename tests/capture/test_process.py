@@ -14,10 +14,10 @@ import pytest
 from pytest_specdec.capture import orphans
 from pytest_specdec.capture.launch import docker, port, watchdog
 from pytest_specdec.capture.launch.process import Command, Server
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.workload import Depth
 

@@ -11,8 +11,8 @@ from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.engines.reference import Reference
 from pytest_specdec.capture.launch.port import free
 from pytest_specdec.capture.launch.process import Command, Server
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.errors import BootError
+from pytest_specdec.files.secrets import Secrets
 
 PLANT = """
 import sys

@@ -20,10 +20,10 @@ from pytest_specdec.capture.arm import Arm, Recipe
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.launch import watchdog
 from pytest_specdec.capture.launch.process import Command, Server
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.workload import Depth
 

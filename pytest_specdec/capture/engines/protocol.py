@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.capture.launch.process import Command
-    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.config.config import Config
+    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.score import Position, ScoringRoute
     from pytest_specdec.model.workload import JSON, Request

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.launch import processes, watchdog
 from pytest_specdec.capture.launch.cause import cause
 from pytest_specdec.capture.launch.signals import deferred
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files.directory import writable
+from pytest_specdec.files.secrets import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
