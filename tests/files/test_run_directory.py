@@ -72,6 +72,6 @@ def test_different_names_are_different_file_names(one, other):
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     atomic_write(tmp_path / "a" / "x.txt", "old\n")
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(RunError, match="cannot be written\n.*x.txt\n.*No space left"):
+    with pytest.raises(RunError, match=r"cannot be written\n.*x.txt\n.*No space left"):
         atomic_write(tmp_path / "a" / "x.txt", "new\n")
     assert [path.read_text() for path in (tmp_path / "a").iterdir()] == ["old\n"]
