@@ -6,19 +6,72 @@ whose log-ratios vary with ``pass sd``; a run with a file has the control's log-
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks import results
+from pytest_specdec import baselines
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.speedup import across_boots, boots
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 RUNS = 20_000
+FILES = 4_000
+FLOORS = "A healthy run held against the floor that healthy runs have brought into a baseline file"
 PASSES = 4
 ALPHA = 0.00125
 PROVEN = 0.025
 BOOT_SDS = (0.005, 0.02, 0.03, 0.05, 0.10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run measures of a variant that is as fast as its baseline."""
+
+    log_ratios: npt.NDArray[np.float64]
+    """One per pass."""
+    apart: float
+    """The control's log speed over the baseline's."""
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, boot_sd: float, pass_sd: float) -> Run:
+        """Draw three boots and the passes in them; a pass of one server varies by sqrt(2/3) of what a log-ratio does."""
+        baseline, control, variant = rng.normal(0.0, boot_sd, 3)
+        noise = rng.normal(0.0, pass_sd, (PASSES, 2)) * math.sqrt(2.0 / 3.0)
+        apart = control - baseline + rng.normal(0.0, pass_sd * math.sqrt(4.0 / 3.0 / PASSES))
+        return cls(log_ratios=variant - (baseline + control) / 2.0 + noise[:, 1] - noise[:, 0] * math.sqrt(0.5), apart=apart)
+
+
+def held(*, boot_sd: float, earlier: int, pass_sd: float = 0.02, seed: int = 1) -> dict[str, object]:
+    """Return how often a healthy run proves, or fails, the floor that ``earlier`` healthy runs have brought into a baseline file."""
+    rng = np.random.default_rng(seed)
+    proven = failed = 0
+    for _ in range(FILES):
+        runs = [Run.drawn(rng, boot_sd, pass_sd) for _ in range(earlier)]
+        (gate,) = functools.reduce(lambda known, run: baselines.measured([_verdict(run)], known), runs, ())
+        run = Run.drawn(rng, boot_sd, pass_sd)
+        found = across_boots(list(run.log_ratios), boots([run.apart, *gate.boot_log_ratios]), baseline_boots=2)
+        proven += found.at_least(PROVEN) >= (gate.at_least or 0.0)
+        failed += found.at_most(ALPHA) < (gate.at_least or 0.0)
+    return {
+        "boot sd": f"{boot_sd:.1%}",
+        "earlier runs": earlier,
+        "proven": f"{proven / FILES:.3f}",
+        "failed": f"{failed / FILES:.4f}",
+    }
+
+
+def _verdict(run: Run) -> Verdict:
+    figures = {"speedup": math.exp(float(run.log_ratios.mean())), "boot_log_ratio": run.apart}
+    return Verdict(outcome=Outcome.PASS, family=Family.SPEED, pair="v", workload="w", headline="", figures=figures)
 
 
 def cell(*, truth: float, gate: float, boot_sd: float, pass_sd: float = 0.02, earlier: int = 0, seed: int = 1) -> dict[str, object]:
@@ -26,13 +79,9 @@ def cell(*, truth: float, gate: float, boot_sd: float, pass_sd: float = 0.02, ea
     rng = np.random.default_rng(seed)
     proven = failed = 0
     for _ in range(RUNS):
-        baseline, control, variant = rng.normal(0.0, boot_sd, 3)
-        noise = rng.normal(0.0, pass_sd, (PASSES, 2)) * math.sqrt(2.0 / 3.0)  # of the arms' means: together pass_sd in the log-ratio
-        both = noise[:, 0] * math.sqrt(0.5)
-        apart = rng.normal(0.0, pass_sd * math.sqrt(4.0 / 3.0 / PASSES))
-        d = [control - baseline + apart, *rng.normal(0.0, math.sqrt(2.0 * boot_sd**2 + 4.0 / 3.0 * pass_sd**2 / PASSES), earlier)]
-        ratios = math.log(truth) + variant - (baseline + control) / 2.0 + noise[:, 1] - both
-        found = across_boots(list(ratios), boots(d), baseline_boots=2)
+        run = Run.drawn(rng, boot_sd, pass_sd)
+        before = rng.normal(0.0, math.sqrt(2.0 * boot_sd**2 + 4.0 / 3.0 * pass_sd**2 / PASSES), earlier)
+        found = across_boots(list(math.log(truth) + run.log_ratios), boots([run.apart, *before]), baseline_boots=2)
         proven += found.at_least(PROVEN) >= gate
         failed += found.at_most(ALPHA) < gate
     return {
@@ -62,7 +111,9 @@ def rows() -> list[dict[str, object]]:
             {"truth": truth, "gate": 1.0, "boot_sd": sd} for truth in (0.85, 0.75, 0.6) for sd in (0.02, 0.05)
         ],
     }
-    return [{"table": title, **cell(**asked)} for title, cells in tables.items() for asked in cells]
+    floors = [held(boot_sd=sd, earlier=earlier) for earlier in (1, 5, 10) for sd in BOOT_SDS]
+    measured = [{"table": title, **cell(**asked)} for title, cells in tables.items() for asked in cells]
+    return [*measured, *({"table": FLOORS, **row} for row in floors)]
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ def add(parser: pytest.Parser) -> None:
         "--specdec-update-baselines",
         action="count",
         default=0,
-        help="Write this run's speed into the baseline file of this machine; never loosens a gate. Under CI it has to be given twice.",
+        help="Add this run to the baseline file of this machine, whose floors follow the typical run. Under CI it has to be given twice.",
     )
 
 

@@ -158,6 +158,12 @@ class Arm:
         page = endpoint.get(self.recipe.setup.port, dialect.counters_path)
         return None if page is None else dialect.counters(page)
 
+    def check_port(self) -> None:
+        """Raise BootError when another process has come to answer on the running server's port."""
+        server = self._server
+        if server is not None and server.exit_code is None:
+            ready.check_port(server, self.recipe.setup.port)
+
     def drop(self) -> None:
         """End a server that cannot be trusted any more."""
         self.stop(min(self.recipe.stop_s, _SETTLE_S))

@@ -120,7 +120,8 @@ class Duties:
         self.reporter.step(self.boot, "answering", name, workload.name, of=len(workload.requests) * workload.passes)
 
     def keep(self, answering: Answering) -> None:
-        """Write what was answered. Raises CaptureError when the server that answered is of another build than the run."""
+        """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
+        self.arm.check_port()
         self._check_build()
         answered = answering.answered()
         transcript, workload = answered.transcript, answered.transcript.workload
@@ -153,6 +154,7 @@ class Duties:
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
         with self.loud():
             scored = scoring.score(transcript, asked.atoms)
+        self.arm.check_port()
         scores.write(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
         self.ledger.scored(self.boot, asked, scored.missing)
         return scored.missing

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.files import failures, records, scores, transcripts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, Tokens
@@ -48,10 +48,12 @@ def of(directory: RunDirectory, plan: Plan) -> Kept:
     """Return what is whole in ``directory``; what is not whole is as good as not there.
 
     A timed workload is kept only when all arms have it: figures of two occasions are not compared. Answers beside a death that no
-    request brings about again are not whole: they are judged as an infrastructure error, and a second occasion may do without one.
+    request brings about again are not whole: they are judged as an infrastructure error, and a second occasion may do without one. Where
+    there are so many that they are a finding, they stay as they are.
     """
+    findings = _findings(directory, plan)
     wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
-    whole = {key for key in wanted if _is_whole(directory, plan, *key)}
+    whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
     torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
     answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
     # Scores that nobody can have are not missing: no server is booted for them.
@@ -66,8 +68,9 @@ def of(directory: RunDirectory, plan: Plan) -> Kept:
 
 def has_harmed(directory: RunDirectory, plan: Plan) -> bool:
     """Return whether there are answers that another capture would give anew although nothing is missing."""
+    findings = _findings(directory, plan)
     found = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
-    return any(transcript is not None and _is_harmed(transcript) for transcript in found)
+    return any(transcript is not None and _is_harmed(transcript, findings) for transcript in found)
 
 
 def discard_torn(directory: RunDirectory) -> None:
@@ -83,6 +86,7 @@ def discard(directory: RunDirectory, plan: Plan, kept: Kept) -> None:
     """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
     for boot in plan.boots:
         for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in kept.answers):
+            failures.put_by(directory, arm, name)
             directory.transcript(arm, name).unlink(missing_ok=True)
             directory.transcript(arm, f"{name}.partial").unlink(missing_ok=True)
         for asked in boot.scores:
@@ -97,17 +101,23 @@ def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]
     return {(arm, name) for arms, name in double if any((each, name) not in known for each in arms) for arm in arms}
 
 
-def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str) -> bool:
+def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
+    """Return the variants whose failures that nothing brings about again are a finding."""
+    found = {pair.name: failures.read(directory, plan, pair.name) for pair in plan.pairs}
+    return {name for name, arms in found.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
+
+
+def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings: Collection[str]) -> bool:
     try:
         found = transcripts.read(directory, arm, name)
     except RunError:
         return False
-    return found is not None and found.digest == plan.workload(name).digest and not _is_harmed(found)
+    return found is not None and found.digest == plan.workload(name).digest and not _is_harmed(found, findings)
 
 
-def _is_harmed(transcript: Transcript) -> bool:
-    """Say whether a server died and no request explains it; one that does explains what was in flight beside it, too."""
-    return bool(transcript.casualties) and not any(casualty.recurred for casualty in transcript.casualties)
+def _is_harmed(transcript: Transcript, findings: Collection[str]) -> bool:
+    """Say whether a server died and nothing explains it; a request that does explains what was in flight beside it, too."""
+    return bool(transcript.unexplained) and transcript.arm not in findings
 
 
 def _is_scored(directory: RunDirectory, under: str, asked: Tokens) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import endpoint
+from pytest_specdec.capture import endpoint, stream
+from pytest_specdec.capture.launch import listeners
 from pytest_specdec.capture.requests import Client
 from pytest_specdec.errors import BootError
 from pytest_specdec.model.workload import Request, Route
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.engines.protocol import Dialect, Setup
     from pytest_specdec.capture.launch.process import Server
+    from pytest_specdec.model.workload import JSON
 
-__all__ = ["Ready", "wait"]
+__all__ = ["Ready", "check_port", "wait"]
 
 _ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
 _PAUSE_S = 0.05
+_LONGEST = 200
+"""Characters of a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,9 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
         if server.exit_code is not None:
             raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
         if dialect.health_path is None or endpoint.get(setup.port, dialect.health_path) is not None:
+            check_port(server, setup.port)
             found = _ask(setup, dialect, draft_tokens, max(1.0, until_s - time.monotonic()))
+            check_port(server, setup.port)  # it may have come to listen since
             if isinstance(found, Ready):
                 return found
             last = found
@@ -52,6 +58,14 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"
     raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
+
+
+def check_port(server: Server, port: int) -> None:
+    """Raise BootError when another process than those of ``server`` answers on its port: nothing that it says is the server's."""
+    if who := listeners.stranger(server, port):
+        what = f"port {port} is answered by another process than the server"
+        remedy = "end that process, or remove `port` from args: then a free port is chosen; a launcher has to pass on PYTEST_SPECDEC_SERVER"
+        raise BootError(what, where=str(server.log), found=who, expected=f"only processes of: {server.command}", remedy=remedy)
 
 
 def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, deadline_s: float) -> Ready | str:
@@ -66,17 +80,23 @@ def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, deadline_s: float) -
 
 def _served_model(setup: Setup) -> str:
     """Return the first name in ``/v1/models``, or the configured one."""
-    try:
-        return str(json.loads(endpoint.get(setup.port, "/v1/models", api_key=setup.api_key) or "{}")["data"][0]["id"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return setup.model
+    models = _object(endpoint.get(setup.port, "/v1/models", api_key=setup.api_key)).get("data")
+    first = models[0] if isinstance(models, Sequence) and models else None
+    name = first.get("id") if isinstance(first, Mapping) else None
+    return name if isinstance(name, str) and name else setup.model
 
 
 def _version(port: int, dialect: Dialect) -> str:
+    version = _object(endpoint.get(port, dialect.version_path)).get("version")
+    return version[:_LONGEST] if isinstance(version, str) else ""
+
+
+def _object(text: str | None) -> Mapping[str, JSON]:
+    """Return the object that an endpoint answered with; an empty one in place of anything else."""
     try:
-        return str(json.loads(endpoint.get(port, dialect.version_path) or "{}").get("version", ""))
-    except (AttributeError, ValueError):
-        return ""
+        return stream.parsed(text or "{}")
+    except ValueError:
+        return {}
 
 
 def _not_ready(server: Server, what: str, remedy: str) -> BootError:

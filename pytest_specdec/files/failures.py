@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["read"]
+__all__ = ["put_by", "read"]
 
 
 def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Failures]:
@@ -31,6 +33,16 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Failures]:
     return {pair: mine, **{arm: _of_arm(directory, plan, arm) for arm in (BASELINE, CONTROL)}}
 
 
+def put_by(directory: RunDirectory, arm: str, workload: str) -> None:
+    """Keep answers beside a failure that nothing brought about, before the workload is answered anew: another occasion undoes none."""
+    for name in (workload, f"{workload}.partial"):
+        with suppress(RunError):
+            transcript = transcripts.read(directory, arm, name)
+            if transcript is not None and transcript.unexplained:
+                number = len(_earlier(directory, arm, workload)) + 1
+                transcripts.write(directory, replace(transcript, workload=f"{workload}.earlier{number}"))
+
+
 def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> Failures:
     found = list(_transcripts(directory, plan, arm))
     return Failures(
@@ -41,12 +53,16 @@ def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> Failures:
 
 def _transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
     """Give what can be read: a torn file is the affair of its own workload."""
-    names = dict.fromkeys(name for boot in plan.boots if arm in boot.arms for name in boot.answers)
-    for name in (each for known in names for each in (known, f"{known}.partial")):
+    asked = dict.fromkeys(name for boot in plan.boots if arm in boot.arms for name in boot.answers)
+    for name in (each for one in asked for each in (one, f"{one}.partial", *_earlier(directory, arm, one))):
         with suppress(RunError):
             transcript = transcripts.read(directory, arm, name)
             if transcript is not None:
                 yield transcript
+
+
+def _earlier(directory: RunDirectory, arm: str, workload: str) -> list[str]:
+    return [path.stem for path in sorted(directory.transcript(arm, workload).parent.glob(f"{glob.escape(workload)}.earlier*.jsonl"))]
 
 
 def _requests(transcript: Transcript) -> int:
@@ -58,4 +74,4 @@ def _requests(transcript: Transcript) -> int:
 def _lines(transcript: Transcript) -> Iterator[str]:
     for met in transcript.unexplained:
         others = f" and {len(met) - 1} more in flight" if len(met) > 1 else ""
-        yield f"{transcript.workload.removesuffix('.partial')}: {met[0].ending.value} on {met[0].request_id}{others}"
+        yield f"{transcript.workload}: {met[0].ending.value} on {met[0].request_id}{others}"

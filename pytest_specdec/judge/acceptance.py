@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.acceptance_length import AcceptanceLength
     from pytest_specdec.judge.gating import Ruled
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.gate import Gate
+    from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["LEAST_PROMPTS", "judged", "shown"]
@@ -45,15 +47,18 @@ def _ruling(length: AcceptanceLength | None, rulings: Sequence[Ruled]) -> tuple[
     if missed:
         return Outcome.FAIL, f"below {missed[0]}"
     if any(one.ruling is Ruling.OPEN for one in rulings):
-        return Outcome.NOT_DECIDED, f"{_why_open(length)} {gates[0]}"
+        open_ = next(one.gate for one in rulings if one.ruling is Ruling.OPEN)
+        return Outcome.NOT_DECIDED, f"{_why_open(length, open_)} {open_}"
     return Outcome.PASS, f"above {' and '.join(map(str, gates))}" if gates else "no gate asks for more"
 
 
-def _why_open(length: AcceptanceLength | None) -> str:
+def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     if length is None or not length.prompts:
         return "no answer shows what each of its steps brought, and a gate asks for it:"
     if length.prompts < LEAST_PROMPTS:
         return f"{length.prompts} prompts are too few to decide on"
+    if length.at_most(PROVEN_ERROR) < (gate.at_least or 0.0):
+        return "a fail has to be surer, but the limits over prompts lie below"
     return "the limits over prompts hold"
 
 
@@ -77,7 +82,8 @@ def shown(length: AcceptanceLength | None) -> str:
 def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[Ruled], outcome: Outcome, why: str) -> Verdict:
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
-    lines = [*map(str, rulings), f"limits: 95 %, Student's t over {over} prompts; {drafted} draft tokens a step"]
+    limits = f"limits: 95 %, Student's t over {over} prompts; {drafted} draft tokens a step"
+    lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters)]
     proven = [one.low for one in rulings if one.ruling is Ruling.PROVEN]
     return say(
         captured,
@@ -90,6 +96,13 @@ def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence
         cell=shown(length),
         figures=_figures(length),
     )
+
+
+def _counted(counters: SpecCounters | None) -> list[str]:
+    """Say what servers call the mean acceptance length: a drafter that often finds nothing has fewer tokens a step."""
+    if counters is None or not counters.drafts:
+        return []
+    return [f"counted by the server: {counters.mean_acceptance_length:.2f} tokens a step that something was drafted for"]
 
 
 def _figures(length: AcceptanceLength | None) -> dict[str, float]:

@@ -29,8 +29,6 @@ __all__ = ["casualty", "judge"]
 
 _VERB = {Ending.DIED: "dies on", Ending.HUNG: "hangs on", Ending.ERROR: "answers 5xx to"}
 _IN_COMPANY = {Ending.DIED: "dies", Ending.HUNG: "hangs", Ending.ERROR: "answers 5xx"}
-_SCATTERED = 3
-"""Failures that no request brings about, over all boots of a variant, that are a finding where the baseline's boots have none."""
 _PROMPT = {"prompt", "messages", "seed"}
 _RESUME = "the same command with --specdec-resume RUN answers this workload again, and keeps what is whole"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
@@ -153,7 +151,7 @@ def _scattered(captured: Captured) -> Verdict | None:
     """
     mine = captured.failures.get(captured.arm)
     others = [captured.failures[arm] for arm in (BASELINE, CONTROL) if arm in captured.failures]
-    if captured.is_control or mine is None or len(mine.unexplained) < _SCATTERED or any(other.unexplained for other in others):
+    if captured.is_control or mine is None or not mine.are_finding(others):
         return None
     count, theirs = len(mine.unexplained), sum(other.requests for other in others)
     p_value = rates.greater_than_other(count, mine.requests, 0, theirs)
@@ -164,7 +162,7 @@ def _scattered(captured: Captured) -> Verdict | None:
         f"none of {theirs} of the baseline and its control did",
         short=(
             *mine.unexplained[:3],
-            f"rule         {_SCATTERED} scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
+            f"rule         three scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
         ),
         evidence=(*mine.unexplained, *(line for each in captured.speculative.casualties for line in _told(each))),
         cell=f"{count} scattered",

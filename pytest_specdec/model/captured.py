@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -58,6 +58,9 @@ class Capabilities:
         return ", ".join(f"{feature} {support}" for feature, support in missing.items())
 
 
+_SCATTERED = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """Deaths, hangs and 5xx of one arm in a whole run that no request brought about again, and the requests that they befell."""
@@ -66,6 +69,10 @@ class Failures:
     """Answered or failed, over all workloads and boots of the arm."""
     unexplained: tuple[str, ...] = ()
     """One line per failure, however many requests were in flight."""
+
+    def are_finding(self, others: Iterable[Failures]) -> bool:
+        """Whether there are enough of them to be the arm's own, where ``others`` have none: three. One or two may be anybody's."""
+        return len(self.unexplained) >= _SCATTERED and not any(other.unexplained for other in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

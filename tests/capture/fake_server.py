@@ -44,6 +44,7 @@ parser.add_argument("--top-logprobs", action="store_true", help="list the most p
 parser.add_argument("--ignore-ids", action="store_true", help="answer every prompt of token ids as if it were another one")
 parser.add_argument("--processed-logprobs", action="store_true", help="report log-probabilities after temperature")
 parser.add_argument("--die-on-scoring", action="store_true")
+parser.add_argument("--hang-on-scoring", action="store_true")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
 parser.add_argument("--served-version", default="1.2.3")
 parser.add_argument("--print-secrets", action="store_true")
@@ -147,6 +148,8 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body["messages"][-1]["content"] if chat else body["prompt"]
         if isinstance(prompt, list) and options.die_on_scoring:
             die()
+        if isinstance(prompt, list) and options.hang_on_scoring:
+            hang()
         text = prompt if isinstance(prompt, str) else ""
         print("asked", text[:40], flush=True)
         with flying_lock:

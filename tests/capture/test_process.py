@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import orphans
-from pytest_specdec.capture.launch import docker, port, watchdog
+from pytest_specdec.capture.launch import docker, listeners, port, watchdog
 from pytest_specdec.capture.launch.process import Command, Server
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files import records
@@ -233,6 +233,22 @@ def test_a_pinned_port_that_is_taken_names_its_holder():
         with pytest.raises(EngineError, match=rf"held by process {os.getpid()}: ") as caught:
             port.pinned(holder.getsockname()[1])
         assert "remove `port` from args" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "listed,stranger",
+    [("socket:[{inode}]", ""), ("socket:[1]", "a process outside of the container"), ("", "")],
+    ids=["its own", "another's", "unknown"],
+)
+def test_a_container_is_asked_whether_the_port_is_its_own(start, listed, stranger, monkeypatch):
+    """The container's processes are root's, whose open files only root may read."""
+    with socket.socket() as listening:
+        listening.bind((port.HOST, 0))
+        listening.listen()
+        inode = os.fstat(listening.fileno()).st_ino
+        monkeypatch.setattr(listeners, "_holder", lambda _: "")
+        server = start(python("import time; time.sleep(600)", look=("echo", listed.format(inode=inode))))
+        assert listeners.stranger(server, listening.getsockname()[1]) == stranger
 
 
 def test_a_port_that_is_bound_but_not_listened_on_is_taken_too():

@@ -15,7 +15,7 @@ import pytest
 from pytest_specdec.capture import kept as kept_answers
 from pytest_specdec.capture import record
 from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.files import failures, records, scores, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
@@ -205,3 +205,23 @@ def test_a_capture_that_was_killed_is_taken_up_again(tmp_path):
     status = record.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert (status.state, status.boots) == (State.COMPLETE, 2)
     assert directory.transcript("draft-k3", "w").read_bytes() == first
+
+
+def test_a_death_is_not_undone_by_another_occasion(run, config, workload, directory, with_args):
+    """The workload is whole after the second one; what befell the variant in the first is still counted."""
+    fatal = with_args(config, "draft-k3", die_on="p1 of greedy", only_once=str(directory.root / "once"))
+    run(fatal, workload(concurrency=1))
+    run(config, workload(concurrency=1), again=True)
+    assert transcripts.read(directory, "draft-k3", "greedy").casualties == ()
+    found = failures.read(directory, records.read_plan(directory), "draft-k3")["draft-k3"]
+    assert (found.unexplained, found.requests) == (("greedy.earlier1: died on p1",), 10)
+
+
+def test_scattered_failures_that_are_a_finding_stay(run, config, workload, directory, with_args):
+    broken = with_args(config, "draft-k3", break_on=" of ", numbers="2,6,10", tally=str(directory.root / "tally"))
+    asked = [workload(name, requests=3, concurrency=1) for name in ("a", "b", "c")]
+    run(broken, *asked)
+    assert len(failures.read(directory, records.read_plan(directory), "draft-k3")["draft-k3"].unexplained) == 3
+    boots = booted(directory)
+    run(config, *asked, again=True)
+    assert booted(directory) == boots

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
+from pytest_specdec.capture import deadlines
 from pytest_specdec.capture.record import record
 from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.config.config import Limits
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.judge import liveness
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 from tests.capture.conftest import config, directory, fake_engine, with_args, workload  # noqa: F401 - fixtures
 
@@ -103,3 +110,51 @@ def test_scattered_failures_are_counted_over_the_whole_run(run, judged, seen, co
     assert first.figures["scattered_failures"] == 3
     assert "outside the 1e-3 budget" in first.short[-1]
     seen(f"{'/'.join(outcomes)} in all {len(names)} workloads: {first.cell}, p = {first.figures['p_value']:.2g}")
+
+
+@pytest.mark.chaos("dies in company in every workload", expected="1 found, 3 asked 1 at a time, 0 missing, 3 restarts", quick=True)
+def test_one_finding_about_company_leaves_the_others_captured(run, judged, seen, config, workload, directory, with_args):  # noqa: F811
+    config = with_args(config, VARIANT, die_on=" of ", **in_company(2))
+    names = ("a", "b", "c", "d")
+    status = run(config, *(workload(name, requests=4, concurrency=4) for name in names))
+    found = sum(judged(name).outcome is Outcome.FAIL for name in names)
+    alone = sum(transcripts.read(directory, VARIANT, name).concurrency == 1 for name in names[1:])
+    seen(f"{found} found, {alone} asked 1 at a time, {len(status.missing)} missing, {status.restarts} restarts")
+
+
+@pytest.mark.chaos("hangs where the baseline needs a moment; limit 120 s", expected="fail: 1 hung, no answer within 1.5 s", quick=True)
+def test_a_hang_is_given_what_the_baseline_needed(run, judged, seen, config, workload, directory, with_args, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(deadlines, "FLOOR_S", 1.5)
+    config = replace(with_args(config, VARIANT, hang_on="p3 of greedy"), limits=replace(config.limits, request_s=120.0))
+    run(config, workload(concurrency=1), depth=Depth.STANDARD)
+    verdict = judged()
+    error = transcripts.read(directory, VARIANT, "greedy").answers[3].error
+    assert "(the baseline needed 0.0" in error
+    seen(f"{verdict.outcome}: {verdict.cell}, no answer within {error.partition('no answer within ')[2].partition(' (')[0]}")
+
+
+ENDS = [
+    ("completions hang behind a healthy /health", {"hang_healthy": True}, Placement.IN_TURN, 2.0),
+    ("a request hangs", {"hang_on": "p0 of greedy"}, Placement.IN_TURN, 4.0),
+    ("a request hangs, servers side by side", {"hang_on": "p0 of greedy"}, Placement.SIDE_BY_SIDE, 6.0),
+    ("scoring hangs", {"hang_on_scoring": True}, Placement.IN_TURN, 5.0),
+]
+
+
+@pytest.mark.parametrize(
+    "args, placement, deadline_s",
+    [
+        pytest.param(*case, marks=pytest.mark.chaos(f"{fault}; capture deadline {case[-1]:g} s", expected="over, nothing left", quick=True))
+        for fault, *case in ENDS
+    ],
+)
+def test_no_wait_outlasts_the_capture(run, seen, config, workload, with_args, directory, args, placement, deadline_s):  # noqa: F811
+    """Attacked before: 8 s of 2, and 12.5 s of 3."""
+    config = replace(with_args(config, None, **args), placement=placement, limits=Limits(boot_s=60.0, request_s=120.0, stop_s=0.5))
+    began_s = time.monotonic()
+    status = run(config, workload(), deadline_s=deadline_s)
+    took_s = time.monotonic() - began_s
+    left = list((directory.root / "servers").glob("*.json"))
+    assert "the time given to the capture is used up" in status.error
+    assert took_s < deadline_s + config.limits.stop_s + 2.0
+    seen("over, nothing left" if not left else f"left: {left}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -13,13 +14,18 @@ import zlib
 
 import pytest
 
-from pytest_specdec.capture import endpoint, requests
+from pytest_specdec.capture import endpoint, ready, requests
 from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture.engines.protocol import Setup
+from pytest_specdec.capture.launch import port
+from pytest_specdec.capture.launch.process import Command, Server
 from pytest_specdec.capture.requests import Client
+from pytest_specdec.errors import BootError
 from pytest_specdec.files import lines
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Request, Route
-from tests.chaos.raw_server import LONGEST_S, RawServer, always, chunk, head, response
+from tests.chaos.raw_server import LONGEST_S, RawServer, always, chunk, head, repeatedly, response
 
 DEADLINE_S = 10.0
 BODY = {"prompt": "A", "max_tokens": 4}
@@ -327,6 +333,72 @@ def test_a_second_response_answers_nothing(served, seen):
 def test_a_connection_closed_behind_an_answer_is_no_death(served, seen):
     found = texts_of(served(always(whole(choice(text="x")))), 20)
     seen(f"{found.count('x')} answers, " + ("a death" if "?" in found else "no death"))
+
+
+LISTENS = """
+import socket, sys, time
+time.sleep(float(sys.argv[2]))
+listening = socket.socket()
+listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+listening.bind(("127.0.0.1", int(sys.argv[1])))
+listening.listen()
+print("listening", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def booted(tmp_path):
+    """A server process of ours that listens on the port given after so many seconds, and whether it does by now."""
+    started = []
+
+    def _booted(number, after_s):
+        server = Server(Command(argv=(sys.executable, "-c", LISTENS, str(number), str(after_s))), tmp_path / "server.log")
+        started.append(server)
+        return server
+
+    yield _booted
+    for server in started:
+        server.stop(0.0)
+
+
+def until_listening(server):
+    while "listening" not in server.log_tail():
+        assert server.exit_code is None
+        time.sleep(0.02)
+
+
+@pytest.mark.chaos(
+    "our port answered by a foreign server while ours boots",
+    expected="refused: port is answered by another process than the server",
+    quick=True,
+)
+def test_a_foreign_server_is_not_taken_for_ours(served, seen, booted):
+    foreign = served(repeatedly(whole()))
+    server = booted(foreign.port, 60)
+    setup = Setup(model="m", port=foreign.port, secrets=Secrets())
+    with pytest.raises(BootError) as caught:
+        ready.wait(server, setup, engine_of("vllm").dialect, draft_tokens=0, boot_s=20.0, tick=lambda: None)
+    assert f"process {os.getpid()}: " in caught.value.found
+    assert foreign.requests == ["/health"]
+    seen(f"refused: {caught.value.what.replace(f'port {foreign.port}', 'port')}")
+
+
+@pytest.mark.chaos(
+    "a foreign server that shares our port (SO_REUSEPORT), from later on", expected="ours at first, then refused", quick=True
+)
+def test_a_foreign_server_that_shares_our_port_is_refused(seen, booted):
+    number = port.free()
+    server = booted(number, 0)
+    until_listening(server)
+    ready.check_port(server, number)
+    with socket.socket() as foreign:
+        foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        foreign.bind((port.HOST, number))
+        foreign.listen()
+        with pytest.raises(BootError, match="another process"):
+            ready.check_port(server, number)
+    seen("ours at first, then refused")
 
 
 CLIENT = """

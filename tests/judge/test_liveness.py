@@ -6,9 +6,10 @@ import pytest
 
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.answer import Timing
+from pytest_specdec.model.captured import Failures
 from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.model.workload import Request, Route
+from pytest_specdec.model.workload import Family, Request, Route
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, transcript
 
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
@@ -190,3 +191,78 @@ def test_the_cause_is_shown_instead_of_the_shutdown():
     verdict = judged(four(at_1=answer("chat-01", status=None)), casualties=[told], workload=a_workload(asked))
     assert verdict.short[2:] == ('cause        "KeyError: 7 (engine.py:3, in step)"',)
     assert "log          KeyError: 7" in verdict.evidence
+
+
+def together(*ids, failure=0):
+    return replace(dead(ids[0]), group=ids, failure=failure)
+
+
+def test_a_group_that_recurs_is_a_finding_that_names_it():
+    first = [dead(f"chat-{i:02}", recurred=False) for i in range(4)]
+    verdict = judged(casualties=[*first, together("chat-01", "chat-02")])
+    assert verdict.outcome is Outcome.FAIL
+    assert verdict.headline.startswith("the server dies with 2 requests in flight, the smallest group seen to do it")
+    assert verdict.short[0] == "in flight    chat-01, chat-02"
+    assert verdict.cell == "died, 2 in flight"
+    assert "recurred with 2 in flight: chat-01, chat-02" in verdict.evidence[0]
+
+
+def test_one_request_that_kills_alone_is_told_before_a_group():
+    assert "request chat-03, alone" in judged(casualties=[together("chat-01", "chat-02"), dead("chat-03")]).headline
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        transcript("baseline", four(), casualties=(dead("chat-02"),)),
+        transcript("baseline", four(), concurrency=1),
+        four(at_2=answer("chat-02", status=500)),
+    ],
+)
+def test_a_group_that_the_baseline_does_not_survive_is_invalid(theirs):
+    verdict = judged(theirs=theirs, casualties=[together("chat-01", "chat-02")])
+    assert verdict.outcome is Outcome.INVALID
+    assert "does not survive 2 requests in flight together, chat-01, chat-02, either" in verdict.headline
+
+
+def scattered(mine=3, theirs=0, *, family="liveness", casualties=(), **fields):
+    failures = {
+        VARIANT: Failures(requests=170, unexplained=tuple(f"w{i}: died on p{i}" for i in range(mine))),
+        "baseline": Failures(requests=170),
+        "control": Failures(requests=170, unexplained=("w: died on p",) * theirs),
+    }
+    return replace(of(casualties=casualties, failures=failures, **fields), family=Family(family))
+
+
+def test_three_failures_against_none_are_a_finding_with_its_p_value():
+    verdict = liveness.judge(scattered())
+    assert verdict.outcome is Outcome.FAIL
+    assert "3 of 170 requests ended in a death, hang or 5xx that no request brings about again; none of 340" in verdict.headline
+    assert verdict.figures["p_value"] == pytest.approx(170 * 169 * 168 / (510 * 509 * 508))
+    assert verdict.short[-1] == "rule         three scattered failures against none: p = 0.037, outside the 1e-3 budget"
+
+
+def test_fewer_failures_and_failures_of_both_arms_are_no_finding():
+    assert liveness.judge(scattered(2)).outcome is Outcome.PASS
+    assert liveness.judge(scattered(3, 1)).outcome is Outcome.PASS
+    assert liveness.judge(scattered(2, casualties=[dead(recurred=False)])).outcome is Outcome.INVALID
+    assert liveness.judge(scattered().as_control()).outcome is Outcome.PASS
+
+
+def test_other_families_tell_scattered_failures_where_they_met_one():
+    assert liveness.casualty(scattered(family="greedy")) is None
+    assert liveness.casualty(scattered(family="greedy", casualties=[dead(recurred=False)])).outcome is Outcome.FAIL
+
+
+def test_a_failure_that_was_not_tried_again_says_so():
+    verdict = judged(casualties=[dead(recurred=None), replace(dead("chat-02", recurred=None), failure=1)])
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == "infrastructure: the server dies on request chat-01 once, and no restart was left to try again; 1 more such"
+
+
+def test_times_of_arms_with_fewer_requests_in_flight_do_not_compare():
+    slowed = transcript("baseline", four(), concurrency=2)
+    verdict = judged(theirs=slowed, workload=a_workload(requests(4), timed=True))
+    assert verdict.outcome is Outcome.INVALID
+    assert "baseline was asked 2 at a time instead of 8" in verdict.headline
+    assert judged(theirs=slowed).evidence[-1].startswith("baseline was asked 2 at a time instead of 8")

@@ -39,5 +39,6 @@ def command(
         env=env,
         stop=("docker", "stop", "--time", str(round(stop_s)), name),
         kill=("docker", "kill", name),
+        look=("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd"),
         secrets=secrets,
     )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
-from pathlib import Path
 
+from pytest_specdec.capture.launch import listeners
+from pytest_specdec.capture.launch.listeners import HOST
 from pytest_specdec.errors import EngineError
 
 __all__ = ["HOST", "free", "pinned"]
 
-HOST = "127.0.0.1"
-_LISTEN = "0A"
 _GIVEN: set[int] = set()
 
 
@@ -37,37 +35,8 @@ def pinned(port: int) -> int:
             raise EngineError(
                 what,
                 where="engine.args.port",
-                found=_holder(port) or str(error),
+                found=f"held by {who}" if (who := listeners.holder(port)) else str(error),
                 expected=f"a port that can be bound on {HOST}",
                 remedy="end that process, or remove `port` from args: then a free port is chosen",
             ) from error
     return port
-
-
-def _holder(port: int) -> str:
-    inodes = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _listening(port, table)}
-    for process in Path("/proc").glob("[0-9]*"):
-        if inodes & _open_files(process):
-            return f"held by process {process.name}: {_command(process)}"
-    return ""
-
-
-def _listening(port: int, table: str) -> set[str]:
-    rows = (line.split() for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:])
-    return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
-
-
-def _open_files(process: Path) -> set[str]:
-    found = set()
-    with suppress(OSError):  # another user's process, or one that has just ended
-        for entry in (process / "fd").iterdir():
-            with suppress(OSError):
-                found.add(str(entry.readlink()))
-    return found
-
-
-def _command(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
-    except OSError:
-        return "unknown"

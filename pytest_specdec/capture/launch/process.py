@@ -53,6 +53,8 @@ class Command:
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
     """The same, at once."""
+    look: tuple[str, ...] = ()
+    """A command that lists the open files of what does not run among our processes, such as a container."""
     secrets: Secrets = field(default_factory=Secrets)
 
     def __str__(self) -> str:
