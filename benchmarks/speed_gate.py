@@ -16,6 +16,9 @@ import numpy as np
 
 from benchmarks import results
 from pytest_specdec import baselines
+from pytest_specdec.judge.acceptance_length import acceptance_length
+from pytest_specdec.model.answer import Answer, Choice
+from pytest_specdec.model.transcript import Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.speedup import across_boots, boots
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 RUNS = 20_000
 FILES = 4_000
+ACCEPTANCE = "Acceptance length, at the threshold: proven and failed are both false"
 FLOORS = "A healthy run held against the floor that healthy runs have brought into a baseline file"
 PASSES = 4
 ALPHA = 0.00125
@@ -67,6 +71,31 @@ def held(*, boot_sd: float, earlier: int, pass_sd: float = 0.02, seed: int = 1) 
         "proven": f"{proven / FILES:.3f}",
         "failed": f"{failed / FILES:.4f}",
     }
+
+
+def accepted(*, prompts: int, concentration: float, steps: int = 40, seed: int = 1) -> dict[str, object]:
+    """Return how often a gate that is reached exactly is proven or failed, where each prompt has its own chance of acceptance."""
+    rng = np.random.default_rng(seed)
+    truth = acceptance_length(_answers(rng, 200_000, 1, concentration)).tokens  # type: ignore[union-attr]
+    found = [acceptance_length(_answers(rng, prompts, steps, concentration)) for _ in range(FILES)]
+    lengths = [each for each in found if each is not None]
+    return {
+        "prompts": prompts,
+        "prompts' chances": f"Beta({0.7 * concentration:g}, {0.3 * concentration:g})",
+        "true": f"{truth:.2f}",
+        "proven": f"{sum(each.at_least(PROVEN) >= truth for each in lengths) / FILES:.4f}",
+        "failed": f"{sum(each.at_most(ALPHA) < truth for each in lengths) / FILES:.5f}",
+    }
+
+
+def _answers(rng: np.random.Generator, prompts: int, steps: int, concentration: float) -> Transcript:
+    """Draw three draft tokens a step, of which those before the first refusal are accepted."""
+    chances = rng.beta(0.7 * concentration, 0.3 * concentration, (prompts, 1, 1))
+    windows = 1 + np.cumprod(rng.random((prompts, steps, 3)) < chances, axis=2).sum(axis=2)
+    answers = (
+        Answer(request_id=str(i), status=200, choices=(Choice(windows=(1, *(int(w) for w in row), 1)),)) for i, row in enumerate(windows)
+    )
+    return Transcript(arm="v", boot=0, workload="w", digest="", answers=tuple(answers))
 
 
 def _verdict(run: Run) -> Verdict:
@@ -113,7 +142,8 @@ def rows() -> list[dict[str, object]]:
     }
     floors = [held(boot_sd=sd, earlier=earlier) for earlier in (1, 5, 10) for sd in BOOT_SDS]
     measured = [{"table": title, **cell(**asked)} for title, cells in tables.items() for asked in cells]
-    return [*measured, *({"table": FLOORS, **row} for row in floors)]
+    lengths = [accepted(prompts=prompts, concentration=concentration) for prompts in (20, 100) for concentration in (6.0, 30.0)]
+    return [*measured, *({"table": FLOORS, **row} for row in floors), *({"table": ACCEPTANCE, **row} for row in lengths)]
 
 
 def main() -> None:
