@@ -38,6 +38,9 @@ parser.add_argument("--company", type=int, default=1, help="misbehave only with 
 parser.add_argument("--numbers", default="", help="misbehave only on these requests of that word, from 1, over all starts: 3,9")
 parser.add_argument("--tally", help="a file with a byte per request of that word, for --numbers")
 parser.add_argument("--hang-healthy", action="store_true", help="answer /health and nothing else")
+parser.add_argument("--raw-on", default="", help="send the bytes of --raw in place of a response")
+parser.add_argument("--raw", help="a file")
+parser.add_argument("--metrics", help="a file with the page of counters")
 parser.add_argument("--no-token-ids", action="store_true")
 parser.add_argument("--no-prompt-logprobs", action="store_true")
 parser.add_argument("--top-logprobs", action="store_true", help="list the most probable tokens beside log-probabilities, by id")
@@ -132,7 +135,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        if self.path == "/metrics":
+        if self.path == "/metrics" and options.metrics:
+            self.reply(200, Path(options.metrics).read_text(), "text/plain")
+        elif self.path == "/metrics":
             lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {value}.0' for name, value in COUNTERS.items()]
             self.reply(200, "\n".join(lines if options.speculative_config else []), "text/plain")
         elif self.path in {"/health", "/version"}:
@@ -162,8 +167,8 @@ class Handler(BaseHTTPRequestHandler):
                 flying.remove(text)
         if is_broken:
             return self.reply(500, {"error": {"message": "internal failure", "code": 500}})
-        if options.garble_on and options.garble_on in text:
-            return self.reply(200, "<html>")
+        if any(word and word in text for word in (options.raw_on, options.garble_on)):
+            return self.malformed()
         if any(field in body for field in options.refuse_fields.split(",")):
             return self.reply(400, {"error": {"message": "no such field", "code": 400}})
         if (options.refuse_on and options.refuse_on in text) or options.boot == "refuse":
@@ -172,6 +177,13 @@ class Handler(BaseHTTPRequestHandler):
         self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
         ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()]
         return self.answer(body, chat, [5] if options.ignore_ids and isinstance(prompt, list) else ids)
+
+    def malformed(self):
+        if not options.raw:
+            return self.reply(200, "<html>")
+        self.wfile.write(Path(options.raw).read_bytes())
+        self.close_connection = True
+        return None
 
     def answer(self, body, chat, ids):
         tokens, ids, laws = [], list(ids), []

@@ -1,0 +1,91 @@
+"""What a server may send instead of an answer, in a whole capture: that request is a casualty, and the rest is answered."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from pytest_specdec.capture.launch import port
+from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.record import record
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.files import records, transcripts
+from pytest_specdec.model.workload import Depth, Family
+from tests.capture.conftest import SERVER, config, directory, fake_engine, with_args, workload  # noqa: F401 - fixtures
+from tests.chaos.raw_server import head, response
+
+VARIANT = "draft-k3"
+
+
+@pytest.fixture
+def run(directory, workload, config, with_args):  # noqa: F811
+    """Record one workload, with arguments for the variant's server alone."""
+
+    def _run(**args):
+        asked = workload()
+        plan = make(config, [Wanted(workload=asked, family=Family.LIVENESS)], Depth.SMOKE, [VARIANT])
+        return record(with_args(config, VARIANT, **args), plan, directory, deadline_s=None, tell=lambda _: None)
+
+    return _run
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(sent, id=fault, marks=pytest.mark.chaos(fault, expected="complete: p2 failed twice, 4 answered", quick=quick))
+        for fault, sent, quick in [
+            ("200,000 opening brackets, in a capture", response("[" * 200_000), True),
+            ("200 with an empty object, in a capture", response("{}"), False),
+            ("a token id that is NaN, in a capture", response('{"choices": [{"token_ids": [NaN]}]}'), False),
+            ("a redirect, in a capture", response("", "302 Found", ["location: http://127.0.0.1:9/"]), False),
+            ("more bytes than the most, in a capture", head() + b" " * (64 * 1024**2 + 1), False),
+        ]
+    ],
+)
+def test_a_malformed_answer_costs_one_request(run, seen, directory, tmp_path, sent):  # noqa: F811
+    (tmp_path / "raw").write_bytes(sent)
+    status = run(raw_on="p2 of", raw=str(tmp_path / "raw"))
+    transcript = transcripts.read(directory, VARIANT, "greedy")
+    failed = {casualty.request_id for casualty in transcript.casualties if casualty.recurred}
+    seen(f"{status.state.value}: {', '.join(failed)} failed twice, {sum(answer.ok for answer in transcript.answers)} answered")
+
+
+@pytest.mark.chaos("half of a surrogate pair, in a capture", expected="complete: read back equal, readable as \\ud83d", quick=True)
+def test_odd_text_is_kept(run, seen, directory, tmp_path):  # noqa: F811
+    body = {"choices": [{"text": "odd \ud83d", "token_ids": [1], "finish_reason": "stop"}], "prompt_token_ids": [1, 2]}
+    (tmp_path / "raw").write_bytes(response(json.dumps(body)))
+    status = run(raw_on="p2 of", raw=str(tmp_path / "raw"))
+    texts = [answer.choice.text for answer in transcripts.read(directory, VARIANT, "greedy").answers]
+    back = "equal" if "odd \ud83d" in texts else str(texts)
+    stored = directory.transcript(VARIANT, "greedy").read_text(encoding="utf-8")
+    seen(f"{status.state.value}: read back {back}, " + ("readable as \\ud83d" if "odd \\ud83d" in stored else "garbled"))
+
+
+@pytest.mark.chaos("NaN on the page of counters", expected="complete: 5 answered, counters None", quick=True)
+def test_counters_that_are_no_numbers_are_no_counters(run, seen, directory, tmp_path):  # noqa: F811
+    (tmp_path / "page").write_text('vllm:spec_decode_num_drafts_total{engine="0"} NaN\n')
+    status = run(metrics=str(tmp_path / "page"))
+    transcript = transcripts.read(directory, VARIANT, "greedy")
+    seen(f"{status.state.value}: {sum(answer.ok for answer in transcript.answers)} answered, counters {transcript.counters}")
+
+
+@pytest.mark.chaos(
+    "a foreign server answers on our port, and ours never binds it",
+    expected="incomplete: answered by another process, no transcript",
+    quick=True,
+)
+def test_a_foreign_server_is_not_recorded(run, seen, directory, tmp_path, monkeypatch):  # noqa: F811
+    number = port.free()
+    foreign = Server(Command(argv=(sys.executable, str(SERVER), "other", "--port", str(number))), tmp_path / "foreign.log")
+    try:
+        while "ready" not in foreign.log_tail():
+            assert not foreign.wait(0.02)
+        monkeypatch.setattr(port, "free", lambda: number)
+        missing = " ".join(entry.reason for entry in run().missing)
+    finally:
+        foreign.stop(0.0)
+    written = list((directory.root / "transcripts").rglob("*.jsonl"))
+    error = "answered by another process" if "is answered by another process" in missing else missing
+    seen(f"{records.read_status(directory).state.value}: {error}, " + (f"wrote {written}" if written else "no transcript"))
