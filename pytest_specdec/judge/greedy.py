@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import culprit
 from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.greedy_gap import Kind, difference, expected_flips, forced
+from pytest_specdec.judge.greedy_gap import Kind, difference, forced
 from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.near_tie import choices
 from pytest_specdec.judge.parting import parting
 from pytest_specdec.judge.penalised import penalised
 from pytest_specdec.judge.refusal import refusal, refused
@@ -21,6 +23,7 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import rates
 from pytest_specdec.stats.asked import NONE, penalties
+from pytest_specdec.stats.near_ties import wealth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_TOKENS", "judge"]
 
+LN_10 = log(10.0)
+NEAR_TIES = "near-ties fall on the other side more often than noise explains"
 UNEXPLAINED = "answers end where the baseline's go on, or go on where they end"
 LEAST_TOKENS = 200
 """Fewer scored tokens than this say little: at 200, wrong tokens are ruled out from a rate of 2.3 % on."""
@@ -60,10 +65,10 @@ class Tally:
 def judge(captured: Captured) -> Verdict:
     """Return whether the baseline, given the arm's own prefixes, would have chosen every token that the arm emitted.
 
-    One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when they are more than both
-    the control shows (Fisher, one-sided) and logit noise at the tolerance's own level would cause (binomial), each at the captured share of
-    alpha. An answer that differs from the baseline's without a wrong token fails too, unless the first difference is a tie or an end
-    within tolerance. Presence and frequency penalties and biases are the baseline's choice too.
+    One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when a bet on them reaches
+    evidence of 1 : 1/alpha of the captured share against logit noise (stats/near_ties.py). An answer that differs from the baseline's
+    without a wrong token fails too, unless the first difference is a tie or an end within tolerance. Presence and frequency penalties
+    and biases are the baseline's choice too.
     """
     return casualty(captured) or refusal(captured) or ended(captured) or _scored(captured)
 
@@ -194,26 +199,29 @@ def _first_wrong(mine: Forced, gap: float) -> int:
 
 
 def _flips(captured: Captured, tally: Tally) -> Verdict | None:
-    """Fail near-ties that fall on the other side more often than the control's do and than the tolerated noise would make them."""
-    hits, tokens = _near_ties(tally.mine), _tokens(tally.mine)
-    expected = min(expected_flips(tally.mine, tally.allowed.noise), float(tokens))
-    theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
-    against_noise = rates.greater_than_rate(hits, tokens, expected / tokens)
-    against_peers = rates.greater_than_other(hits, tokens, theirs, others) if others else 0.0
-    p_value = max(against_noise, against_peers)
-    if p_value >= captured.alpha:
+    """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
+    mine, peers = (wealth(choices(captured, answers), tally.allowed.sigma) for answers in (tally.mine, tally.peers))
+    if not mine.alarms(captured.alpha):
         return None
+    hits, tokens = _near_ties(tally.mine), _tokens(tally.mine)
+    theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
+    figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.sigma}
+    if peers.alarms(captured.alpha):
+        headline = f"the baseline's own boots fall on the other side of near-ties more often than noise explains: {theirs} of {others:,}"
+        return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
-        f"falls on the other side of near-ties too often: {hits:,} of {tokens:,} tokens, p = {p_value:.1g}; {_counted(tally)}",
+        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens, evidence 1 : 10^{mine.peak / LN_10:.1f}; {_counted(tally)}",
         short=(
+            f"needed       evidence of 1 : {1.0 / captured.alpha:,.0f}",
             f"baseline     {theirs:,} of {others:,} tokens of its own other boots",
-            f"tolerated    {expected:.1f} of {tokens:,} tokens at logit noise {tally.allowed.noise:.3f} ({tally.allowed.reason})",
+            f"tolerated    {tally.allowed.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
         ),
         evidence=_told(captured, tally),
         cell=f"{hits:,} near-ties",
-        figures=_figures(tally) | {"p_value": p_value, "near_ties_tolerated": expected},
+        names=NEAR_TIES,
+        figures=figures,
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.score import Position, Score
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Difference", "Forced", "Kind", "difference", "expected_flips", "forced"]
+__all__ = ["Difference", "Forced", "Kind", "difference", "forced"]
 
 RESOLUTION = 1e-5
 """Nats below which a gap is a tie: scores are stored with seven significant digits."""
@@ -111,18 +111,3 @@ def _contested(law: Sequence[Position], tolerance: float) -> bool:
     """Whether an end that no id shows may have been as good as the baseline's token: another one is within tolerance of the best."""
     best = [sorted(position.atom_logprobs, reverse=True)[:2] for position in law]
     return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)
-
-
-def expected_flips(answers: Sequence[Forced], noise: float) -> float:
-    """Return how many tokens would fall on another than the best side if both servers had independent logit noise of sd ``noise``.
-
-    The difference of two candidates' logits differs between two servers by sd 2 noise (four independent terms), so a candidate d below the
-    best one wins with probability Phi(-d / (2 noise)); summed over candidates (union bound, 1 at most) and tokens. 0 without noise.
-    """
-    return math.fsum(_flip(position, 2.0 * noise) for mine in answers for position in mine.positions) if noise > 0.0 else 0.0
-
-
-def _flip(position: Position, sd: float) -> float:
-    best = max(position.atom_logprobs, default=position.logprob)
-    others = sorted(position.atom_logprobs, reverse=True)[1:]
-    return min(1.0, math.fsum(0.5 * math.erfc((best - other) / sd / math.sqrt(2.0)) for other in others))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.stats.calibration import NORMAL_UP_TO, Calibration, calibrate
+from pytest_specdec.stats.near_ties import HALF_PRECISION, sigma_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,8 +21,11 @@ __all__ = ["Tolerance", "allowed", "logit_noise", "tolerance"]
 STATED = 0.25
 """Nats: the floor where nothing is measured; a wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
 
-_GAP_PER_NOISE = 8.0 * math.sqrt(2.0)
-"""With logit noise s on both sides no gap of 6.4 million simulated tokens exceeded 8 sqrt2 s (facts/statistics.md section 5)."""
+_GAP_PER_NOISE = 8.0
+"""Noise is measured between two computations: s on both sides reads sqrt2 s.
+
+No gap of 6.4 million simulated tokens exceeded 8 sqrt2 s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +39,15 @@ class Tolerance:
     trustworthy: bool
     """Whether the baseline repeats itself well enough to judge anybody."""
 
-    @property
-    def noise(self) -> float:
-        """The logit noise, sd in nats, for which this gap is the tolerance."""
-        return self.gap / _GAP_PER_NOISE
+    sigma: float
+    """Nats: the granted standard deviation of the difference of two candidates' logits."""
+    sigma_reason: str
 
 
 def tolerance(captured: Captured, peers: Sequence[Forced]) -> Tolerance:
-    """Return max(0.25, 8 sqrt2 s_hat, the largest gap of ``peers``), peers being the other boots of the baseline.
+    """Return max(0.25, 8 s_hat, the largest gap of ``peers``), peers being the other boots of the baseline.
 
-    The control, when it is judged itself, may show as much as the largest normal noise would, 8 sqrt2 0.1. If peers show more, or the
+    The control, when it is judged itself, may show as much as the largest normal noise would, 8 x 0.1. If peers show more, or the
     calibration is above its limit, nothing can be judged.
     """
     return allowed(captured, max((gap for peer in peers for gap in peer.gaps), default=0.0))
@@ -56,14 +58,19 @@ def allowed(captured: Captured, shown: float) -> Tolerance:
     calibration = logit_noise(captured)
     noise = calibration.noise or 0.0
     most = _GAP_PER_NOISE * max(noise, NORMAL_UP_TO)
-    measured = f"8 sqrt2 x logit noise {noise:.4f} over {calibration.tokens:,} tokens"
-    peers = (
-        (most, "8 sqrt2 x the largest normal noise 0.1")
-        if captured.is_control
-        else (shown, "the largest gap of the baseline's other boots")
-    )
+    measured = f"8 x logit noise {noise:.4f} over {calibration.tokens:,} tokens"
+    peers = (most, "8 x the largest normal noise 0.1") if captured.is_control else (shown, "the largest gap of the baseline's other boots")
+    sigma = sigma_of(noise, HALF_PRECISION)
+    why = f"1.3 sqrt2 x logit noise {noise:.4f}" if sigma > HALF_PRECISION else "the floor for half precision"
     gap, reason = max((STATED, "the stated floor"), (_GAP_PER_NOISE * noise, measured), peers)
-    return Tolerance(gap=gap, reason=reason, calibration=calibration, trustworthy=calibration.valid and shown <= most)
+    return Tolerance(
+        gap=gap,
+        reason=reason,
+        calibration=calibration,
+        trustworthy=calibration.valid and shown <= most,
+        sigma=sigma,
+        sigma_reason=why,
+    )
 
 
 def logit_noise(captured: Captured) -> Calibration:

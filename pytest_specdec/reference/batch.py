@@ -141,7 +141,8 @@ class Batch:
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
-        p = laws(self._shaped(rows, logits, draft), sampling.repeat(live))
+        shaped = self._shaped(rows, logits, draft)
+        p = self._rules.target(laws(shaped, sampling.repeat(live)), shaped, draft)
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
         windows = verify(p, draft, self._rules.deal(rows, chances), self._rules)
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)

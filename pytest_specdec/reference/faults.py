@@ -30,6 +30,8 @@ _LATE: Final = 64
 """Tokens into an answer, from which on a late fault is there."""
 _KEEPS: Final = -1.0
 """Less than any uniform: what is verified by it is kept, whatever p and q."""
+_NEAR: Final = 0.2
+"""Nats."""
 _NEVER: Final = 1e-30
 """Stands for a probability of 0, of which JSON has no logarithm."""
 
@@ -218,6 +220,22 @@ def _wrong_finish(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made 
     return Rules(end=end)
 
 
+def _near_tie(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Keep a draft token at temperature 0 that lies within 0.2 nats of the target's best one."""
+
+    def target(law: NDArray[np.float32], logits: NDArray[np.float32], draft: Draft) -> NDArray[np.float32]:
+        proposed = np.arange(draft.width) < draft.counts[:, None]
+        lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]
+        tokens = draft.tokens[proposed]
+        near = (law[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
+        kept = law.copy()
+        kept[lines[near]] = 0.0
+        kept[lines[near], tokens[near]] = 1.0
+        return kept
+
+    return Rules(target=target)
+
+
 def _tenth(request: Request) -> int:
     return -(-request.max_tokens // 10)
 
@@ -234,6 +252,7 @@ FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "penalties-ignored": _penalties_ignored,
     "report-draft-logprobs": _report_draft_logprobs,
     "die-on-json": _die_on_json,
+    "near-tie": _near_tie,
     "cut-short": _cut_short,
     "stop-short": _stop_short,
     "past-the-end": _past_the_end,

@@ -23,7 +23,22 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.request import Request
     from pytest_specdec.reference.sequence import Sequence
 
-__all__ = ["Draft", "Rules", "Windows", "accept", "admit", "bonus", "deal", "end", "keep", "penalise", "report", "residual", "verify"]
+__all__ = [
+    "Draft",
+    "Rules",
+    "Windows",
+    "accept",
+    "admit",
+    "bonus",
+    "deal",
+    "end",
+    "keep",
+    "penalise",
+    "report",
+    "residual",
+    "target",
+    "verify",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +132,11 @@ def admit(request: Request) -> None:
     """Look at a request before it is queued."""
 
 
+def target(law: NDArray[np.float32], logits: NDArray[np.float32], draft: Draft) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the target's law (lines, vocabulary) that drafts are held against: the one that the requests ask for."""
+    return law
+
+
 def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
     """Return why an answer ends behind ``emitted`` tokens, the last an end of sequence where ``eos`` says so; None if it goes on."""
     if eos and not request.ignore_eos:
@@ -136,6 +156,7 @@ class Rules:
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
     admit: Callable[[Request], None] = admit
+    target: Callable[[NDArray[np.float32], NDArray[np.float32], Draft], NDArray[np.float32]] = target
     end: Callable[[Request, int, bool], str | None] = end
 
 

@@ -52,6 +52,7 @@ CAUGHT = {
     "penalties-ignored": {"parameters": "penalties or biases are ignored at draft positions"},
     "report-draft-logprobs": {"logprobs": "reported log-probabilities of accepted draft tokens"},
     "die-on-json": {"liveness": "dies on request"},
+    "near-tie": {"greedy": "near-ties fall on the other side", "parameters": "near-ties fall on the other side"},
     "cut-short": dict.fromkeys(ALL, "answers are cut short"),
     "stop-short": dict.fromkeys(ALL, "answers are cut short"),
     "past-the-end": dict.fromkeys(ALL, "answers go on after their end"),

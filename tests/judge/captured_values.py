@@ -22,7 +22,14 @@ def a_pair(kind=DraftKind.MODEL, k=3):
 
 
 def requests(count, **body):
-    return tuple(Request(id=f"chat-{i:02}", route=Route.CHAT, body={"max_tokens": 64, "temperature": 0, **body}) for i in range(count))
+    return tuple(
+        Request(id=f"chat-{i:02}", route=Route.CHAT, body={"messages": [_said(i)], "max_tokens": 64, "temperature": 0, **body})
+        for i in range(count)
+    )
+
+
+def _said(i):
+    return {"role": "user", "content": f"question {i}"}
 
 
 def a_workload(asked, **fields):
@@ -83,6 +90,8 @@ def position(token, gap=0.0, *, best=None, p_best=0.6, others=((900, 0.05),)):
     """The law at one token: ``token`` lies ``gap`` nats below the best one; further atoms as (id, probability)."""
     top = math.log(p_best)
     atoms = [(token if gap == 0.0 and best is None else (800 if best is None else best), top), *((i, math.log(p)) for i, p in others)]
+    if gap > 0.0 and top - gap > min(logprob for _, logprob in atoms):
+        atoms.append((token, top - gap))
     atoms.sort(key=lambda atom: -atom[1])
     return Position(
         token_id=token, logprob=top - gap, atom_ids=tuple(i for i, _ in atoms), atom_logprobs=tuple(logprob for _, logprob in atoms)

@@ -1,0 +1,114 @@
+"""Near-ties: a bet that a greedy server takes tokens below the best one more often than logit noise makes it.
+
+Null hypothesis: whatever came before, a token whose logit lies d_j below the best one is emitted with probability at most
+``P0_j = Phi(-d_j / sigma) + 1e-4``. It holds of a correct server whose logits and the scores' are off by independent noise, so that the
+difference of two candidates' logits is off by a normal amount of standard deviation ``sigma`` at most, drawn anew at every prefix: token j
+comes only if it passes the best one. A prefix that comes again brings no new noise, so that its caller leaves it out.
+
+A bettor with law Q pays ``r = Q(x) / P0(x)``, the best token having the rest of either. With ``Q_j >= P0_j`` for every token below the best
+one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, where p = P0. So the
+wealth is an e-process for the whole null hypothesis, the mean of several wealths too, and reaches 1/alpha with probability alpha at most
+(Ville 1939; Ramdas et al. 2023). A token that no atom lists pays r_0, which keeps the mean payoff below 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.laws import Floats, Ints
+
+__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "Choices", "Wealth", "sigma_of", "wealth"]
+
+SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
+"""Nats: the least standard deviation that the difference of two logits is granted, whatever is measured."""
+_MARGIN = 1.3
+"""Times what is measured: noise differs between the tokens that show it and those that are judged."""
+_UNSEEN = 1e-4
+"""Probability of a flip that no noise explains: so large that one token within tolerance never is evidence enough by itself, as one of
+1e-6 would be at the shares of a run (1 : 10^4.9)."""
+_SCALES = (2.0, 4.0, 16.0)
+_RATES = (0.02, 0.2)
+_WITHIN = 0.5
+"""Nats below the best token within which a fault that accepts near-ties keeps drafts."""
+_MOST_NULL, _MOST = 0.95, 0.98
+"""Mass of all tokens below the best one: above the first nothing is staked, above the second no bettor goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choices:
+    """N emitted tokens among at most K candidates."""
+
+    gaps: Floats
+    """[N, K], nats below the best candidate, 0 for the first; inf where fewer are listed."""
+    chosen: Ints
+    """[N], which candidate was emitted; -1 for one that is not listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wealth:
+    """What the bettors made of a run."""
+
+    log_wealth: Floats
+    """[N], natural log of the mixture's wealth after each token."""
+
+    @property
+    def peak(self) -> float:
+        """The highest log wealth, 0 at least."""
+        return max(0.0, float(self.log_wealth.max(initial=0.0)))
+
+    def alarms(self, alpha: float) -> bool:
+        """Whether the evidence ever was ``1 : 1/alpha``."""
+        return alpha > 0.0 and self.peak >= -log(alpha)
+
+
+def sigma_of(noise: float, floor: float) -> float:
+    """Return the granted standard deviation of the difference of two logits, ``noise`` being that of one logit between two computations."""
+    return max(_MARGIN * sqrt(2.0) * noise, floor)
+
+
+def wealth(choices: Choices, sigma: float) -> Wealth:
+    """Return the wealth of the mixture of all bettors, in the order of the tokens."""
+    null = _flips(choices.gaps, sigma)
+    playing = null.sum(axis=1) < _MOST_NULL
+    laws = [_bold(null, flips) for flips in _alternatives(choices, null, sigma)]
+    paths = np.cumsum([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in laws], axis=1)
+    return Wealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
+
+
+def _flips(gaps: Floats, sigma: float) -> Floats:
+    """Return the chance [N, K] of each candidate below the best one, 0 for the best."""
+    chances = np.where(np.isfinite(gaps), ndtr(-np.where(np.isfinite(gaps), gaps, 0.0) / sigma) + _UNSEEN, 0.0)
+    chances[:, :1] = 0.0
+    return np.asarray(chances)
+
+
+def _alternatives(choices: Choices, null: Floats, sigma: float) -> list[Floats]:
+    listed = null > 0.0
+    near = listed & (choices.gaps <= _WITHIN)
+    each = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
+    atoms = np.maximum(np.isfinite(choices.gaps).sum(axis=1, keepdims=True), 1)
+    scaled = [_flips(choices.gaps, scale * sigma) for scale in _SCALES]
+    return [*scaled, *(rate * each for rate in _RATES), np.where(listed, 0.99 * null + 0.01 / atoms, 0.0)]
+
+
+def _bold(null: Floats, flips: Floats) -> Floats:
+    """Return ``flips`` raised to ``null`` at least, and shrunk towards it where they leave the best token next to nothing."""
+    more = np.maximum(flips - null, 0.0)
+    excess = more.sum(axis=1, keepdims=True)
+    room = np.maximum(_MOST - null.sum(axis=1, keepdims=True), 0.0)
+    return np.asarray(null + more * np.minimum(1.0, room / np.maximum(excess, 1e-300)))
+
+
+def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:
+    best = np.log1p(-flips.sum(axis=1).clip(max=_MOST)) - np.log1p(-null.sum(axis=1).clip(max=_MOST))
+    rows = np.arange(len(chosen))
+    at, before = flips[rows, np.maximum(chosen, 0)], null[rows, np.maximum(chosen, 0)]
+    flipped = (chosen > 0) & (before > 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(flipped, np.log(at) - np.log(before), best))
