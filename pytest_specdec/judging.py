@@ -14,6 +14,7 @@ from pytest_specdec.files import captured as stored
 from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.report import failure, junit
+from pytest_specdec.report.printable import printable
 from pytest_specdec.report.run import Result
 from pytest_specdec.summary import CELL, ERROR, LEFT_OUT, VERDICT
 
@@ -90,6 +91,7 @@ def _of_control(found: Bench, kept: Captured) -> tuple[Outcome, str]:
 
 def _refuse(item: pytest.Item, found: Bench, kind: str, text: str, *, cause: str = "") -> Captured:
     """End the setup with an error: in full the first time that its cause shows, by reference from then on."""
+    text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     _note(item, ERROR, {"text": f"{kind}: {text}"})
     teller = found.told.setdefault(cause or text, item.nodeid)
     return pytest.fail(f"{kind}: {text}" if teller == item.nodeid else f"{kind}: see {teller}", pytrace=False)

@@ -15,7 +15,7 @@ from pytest_specdec.model.environment import Environment
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
-__all__ = ["devices", "environment", "memory_gib"]
+__all__ = ["devices", "environment", "memory_gib", "uuids"]
 
 _PACKAGES = ("pytest-specdec", "openai", "numpy", "scipy", "pytest")
 _NVIDIA_SMI_S = 10.0
@@ -45,10 +45,19 @@ def memory_gib() -> float:
 
 def devices() -> tuple[str, ...]:
     """Return the names of the NVIDIA accelerators; empty without any, or when their driver does not answer in time."""
+    return _queried("name")
+
+
+def uuids() -> tuple[str, ...]:
+    """Return the names by which the driver knows the NVIDIA accelerators, in the order of their numbers."""
+    return _queried("uuid")
+
+
+def _queried(field: str) -> tuple[str, ...]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
-    argv = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    argv = [tool, f"--query-gpu={field}", "--format=csv,noheader"]
     try:
         found = subprocess.run(argv, capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):

@@ -121,10 +121,22 @@ def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> No
 
 
 def _devices() -> tuple[str, ...]:
-    """Return the accelerators that this process may use, in one order for all; none without an accelerator."""
+    """Return the accelerators that this process may use, in one order for all; none without an accelerator.
+
+    CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID; here each has one name.
+    """
     found = observe.devices()
+    if not found:
+        return ()
+    known = observe.uuids()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(found)))))
-    return tuple(sorted(name.strip() for name in visible.split(",") if name.strip())) if found else ()
+    return tuple(sorted({_one_name(name.strip(), known) for name in visible.split(",") if name.strip()}))
+
+
+def _one_name(name: str, known: Sequence[str]) -> str:
+    if name.isdecimal():
+        return known[int(name)] if int(name) < len(known) else name
+    return next((uuid for uuid in known if uuid.startswith(name)), name)
 
 
 @contextmanager

@@ -32,6 +32,10 @@ _CORE = (
     ),
 )
 """The core schema of YAML 1.2.2, section 10.3.2."""
+_MOST_VALUES = 20_000
+"""Values of one file, those that aliases repeat counted every time; a config has a hundred."""
+_DEEPEST = 50
+"""Levels of lists and mappings inside of each other."""
 _BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
 _BARE_VARIABLE = re.compile(r"\{[^\"'#\n]*\$\{\w+\}")
 _PREFIX = "tag:yaml.org,2002:"
@@ -94,6 +98,9 @@ def load(text: str, source: str) -> Document:
     try:
         node = yaml.compose(text, Loader=_Loader)
         data = None if node is None else reader.value(node, ())
+    except RecursionError:
+        msg = "lists and mappings inside of each other without end"
+        raise reader.error(msg, 1, f"at most {_DEEPEST} levels") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
@@ -116,6 +123,7 @@ class _Reader:
         self.source = source
         self.lines: dict[Path, int] = {}
         self._open: list[yaml.Node] = []
+        self._values = 0
 
     def error(self, what: str, line: int, expected: str = "YAML 1.2", remedy: str = "") -> ConfigError:
         return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
@@ -124,6 +132,10 @@ class _Reader:
         if node in self._open:
             msg = "an alias inside of what it stands for"
             raise self.error(msg, _line(node), "values that end")
+        self._values += 1
+        if self._values > _MOST_VALUES or len(self._open) >= _DEEPEST:
+            msg = "aliases that multiply" if self._values > _MOST_VALUES else f"more than {_DEEPEST} levels inside of each other"
+            raise self.error(msg, _line(node), f"at most {_MOST_VALUES} values in at most {_DEEPEST} levels")
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):

@@ -11,8 +11,13 @@ _SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<"
 
 
 def printable(text: str) -> str:
-    """Return ``text`` in one line with every control, format and surrogate character replaced by a visible stand-in."""
-    return text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
+    """Return ``text`` in one line with every control, format and surrogate character replaced by a visible stand-in.
+
+    What a CI runner would carry out as a command (``::error``, ``##[group]``, wherever a line begins) is set behind a bar or broken up.
+    """
+    shown = text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
+    shown = shown.replace("##[", "# #[")
+    return f"| {shown}" if shown.lstrip().startswith("::") else shown
 
 
 def escaped(text: str) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from pytest_specdec.capture import engines, record
+from pytest_specdec.capture import engines, lease, observe, record
+from pytest_specdec.errors import LeaseError, RunError
+from pytest_specdec.files import records, transcripts
 from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.status import State
 from tests.capture.conftest import FakeEngine
 from tests.capture.test_resume import planned
 from tests.plugin.conftest import Project
@@ -155,3 +159,127 @@ def test_a_takeover_judges_nothing_that_is_missing(project, seen):
     cells = lines[-1].split() if lines else []
     as_expected = result.ret == 1 and cells[1:] == ["3/3", "NOT", "CAPTURED"]
     seen("what it had answered is judged, the rest is an error" if as_expected else words(result))
+
+
+def nothing():
+    return None
+
+
+@pytest.mark.parametrize("place", ["a link for the folder", "a link in it", "others may write to it", "a file for the folder"])
+@pytest.mark.chaos("the folder of the locks is not this user's alone", expected="refused, nothing truncated", quick=True)
+def test_locks_are_kept_in_a_folder_of_ones_own(tmp_path, monkeypatch, place, seen):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    locks, target = tmp_path / f"pytest-specdec-{os.getuid()}", tmp_path / "precious"
+    target.write_text("kept")
+    if place == "a link for the folder":
+        (tmp_path / "elsewhere").mkdir()
+        locks.symlink_to(tmp_path / "elsewhere")
+    elif place == "a file for the folder":
+        locks.write_text("")
+    else:
+        locks.mkdir(mode=0o700)
+    if place == "a link in it":
+        (locks / "device-0.lock").symlink_to(target)
+    if place == "others may write to it":
+        locks.chmod(0o777)
+    with pytest.raises(LeaseError, match="cannot be trusted"), lease.device("0", 0.0, nothing):
+        raise AssertionError
+    seen("refused, nothing truncated" if target.read_text() == "kept" else "truncated")
+
+
+@pytest.mark.chaos("a MIG device with slashes in its name; one GPU by number and by UUID", expected="held; one lease", quick=True)
+def test_a_device_has_one_lease(tmp_path, monkeypatch, seen):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with lease.device("MIG-GPU-1/2/0", 0.0, nothing):
+        pass
+    monkeypatch.setattr(observe, "devices", lambda: ("A", "B"))
+    monkeypatch.setattr(observe, "uuids", lambda: ("GPU-aa-1", "GPU-bb-2"))
+    names = []
+    for visible in ("1", "GPU-bb-2", "GPU-bb"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        names.append(record._devices())
+    seen("held; one lease" if set(names) == {("GPU-bb-2",)} else f"held; {names}")
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.chaos("the run directory cannot be made", expected="a readable error, no traceback", quick=True)
+def test_a_run_directory_that_cannot_be_made(project, workers, seen):
+    (project.path / "file").write_text("")
+    result = project.tests().run("--specdec-run-dir=file/run", *workers, subprocess=True)
+    text = words(result)
+    readable = "cannot be written" in text and "Traceback" not in text and "INTERNALERROR" not in text
+    seen("a readable error, no traceback" if readable and result.ret != 0 else text)
+
+
+FULL = """
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def fills(config, plan, directory, **_):
+    from pytest_specdec.files import directory as files
+    files._replace = full
+    records.write_status(directory, Status(state=State.RUNNING))
+
+
+def pytest_configure(config):
+    record.record, record.resume = (fills, fills) if HOW == "full" else (fake, resumed)
+"""
+
+
+@pytest.mark.chaos("the disk is full in mid-capture", expected="a readable error, the table, no traceback", quick=True)
+def test_a_full_disk_in_the_capture(project, monkeypatch, seen):
+    project.pytester.makeconftest((project.path / "conftest.py").read_text() + FULL)
+    monkeypatch.setenv("FAKE_CAPTURE", "full")
+    result = project.tests().run(subprocess=True)
+    text = words(result)
+    readable = "No space left on device" in text and "Traceback" not in text and "INTERNALERROR" not in text
+    tabled = any("NOT CAPTURED" in line for line in result.outlines)
+    seen("a readable error, the table, no traceback" if readable and tabled and result.ret == 1 else text)
+
+
+WRITES_FAIL = """
+import pytest
+from pytest_specdec.files import directory
+
+@pytest.fixture(autouse=True, scope="session")
+def full_disk():
+    yield
+    def full(*_):
+        raise OSError(28, "No space left on device")
+    directory._replace = full
+"""
+
+
+@pytest.mark.chaos("the disk is full when the documents are written", expected="the table, then a readable error", quick=True)
+def test_a_full_disk_at_the_end(project, seen):
+    project.tests()
+    (project.path / "test_it.py").write_text((project.path / "test_it.py").read_text() + WRITES_FAIL)
+    result = project.run(subprocess=True)
+    text = words(result)
+    table, error = text.find("draft-k3   "), text.find("the documents of the run are not written")
+    seen("the table, then a readable error" if 0 < table < error and "Traceback" not in text else text)
+
+
+@pytest.mark.parametrize("torn", ["capabilities", "transcript", "progress"])
+@pytest.mark.chaos("torn capabilities, bad UTF-8 in a transcript, torn progress", expected="taken up again", quick=True)
+def test_a_torn_run_is_taken_up(tmp_path, monkeypatch, torn, seen):
+    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config, plan = planned(tmp_path)
+    directory = RunDirectory.create(tmp_path / "runs" / "now")
+    record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    path = {
+        "capabilities": directory.capabilities_of("baseline"),
+        "transcript": directory.transcript("draft-k3", "w"),
+        "progress": directory.progress,
+    }[torn]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] + b"\xff\n")
+    if torn == "transcript":
+        with pytest.raises(RunError, match=r"not whole\n.*w.jsonl:\d"):
+            transcripts.read(directory, "draft-k3", "w")
+    records.read_progress(directory)
+    status = record.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    seen("taken up again" if status.state is State.COMPLETE else f"{status.state}: {status.error}")
