@@ -137,8 +137,9 @@ def test_an_engine_that_does_not_tell_its_version_is_shown_with_its_last_words(d
 def test_secrets_reach_the_terminal_nowhere(doctor, config, vllm, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", SECRET)
     monkeypatch.setenv("HF_TOKEN", SECRET + "2")
+    monkeypatch.setenv("OTHER", SECRET + "3")
     vllm(version=f"echo failed with {SECRET} and $HF_TOKEN >&2; exit 1")
-    config(config().text.replace("  model: model", f"  model: model\n  api_key: ${{MY_API_KEY}}\n  env: {{OTHER_TOKEN: {SECRET}3}}"))
+    config(config().text.replace("  model: model", "  model: model\n  api_key: ${MY_API_KEY}\n  env: {OTHER_TOKEN: '${OTHER}'}"))
     _, out = doctor("mine.yaml")
     assert "failed with *** and ***" in out
     assert SECRET not in out
