@@ -6,6 +6,7 @@ import os
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.status import STEPS
 from pytest_specdec.report import progress
 from pytest_specdec.report.progress import clock
 
@@ -43,7 +44,9 @@ class Ticker:
         if self._reporter is None:
             return
         line = progress.line(now, self._began[now.boot])
-        if self._in_place:
+        if now.doing not in STEPS:
+            self.say(line)
+        elif self._in_place:
             self._reporter.rewrite(line[: get_terminal_size().columns - 1], erase=True)
             self._in_line = True
         elif self._is_due(now):

@@ -228,7 +228,7 @@ class Answering:
         """Send the company at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does."""
         if len(company) > 1 and (self._fails_together(failure, company) or (self._renew() and self._fails_together(failure, company))):
             self._arm.most = self._survived(failure, company)
-            self._reporter.say(f"asked {self._arm.most} at a time from here on, since the server fails with more in flight;")
+            self._reporter.say(f"{self._arm.most} requests at a time from here on: the server fails with more in flight")
 
     def _survived(self, failure: Failure, company: Sequence[Job]) -> int:
         """Return how many at a time the server survives, by groups of 2, 4, 8 … up to one that fails; 1 where no restart is left to see.

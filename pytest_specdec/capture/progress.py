@@ -98,9 +98,9 @@ class Reporter:
         self.update(0, 0, now=True)
 
     def say(self, what: str) -> None:
-        """Say something about the current step at once, in place of what it does."""
+        """Say something about the boot at work at once."""
         if self._current is not None:
-            self._tell(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, of=0))
+            self._tell(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, workload="", of=0))
 
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
         """Say how far the step is; said at most twice a second, but always at its end."""

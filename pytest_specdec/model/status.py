@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Missing", "Progress", "Served", "Session", "State", "Status"]
+__all__ = ["STEPS", "Missing", "Progress", "Served", "Session", "State", "Status"]
+
+STEPS = frozenset({"booting", "survey", "answering", "scoring", "stopping"})
+"""What a boot may be doing; anything else that a progress line says is news, to be said at once."""
 
 
 class State(StrEnum):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS", "rules"]
 
 _LENIENCE: Final = 1.5
+_COMPANY: Final = 4
 _LATE: Final = 64
 """Tokens into an answer, from which on a late fault is there."""
 _KEEPS: Final = -1.0
@@ -240,6 +241,17 @@ def _tenth(request: Request) -> int:
     return -(-request.max_tokens // 10)
 
 
+def _die_in_company(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+    """Kill the process when a step verifies the drafts of four sequences or more."""
+
+    def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+        if len(rows) >= _COMPANY:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return uniforms
+
+    return Rules(deal=deal)
+
+
 FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "accept-all": _accept_all,
     "accept-all-unseeded": _accept_all_unseeded,
@@ -257,4 +269,5 @@ FAULTS: Mapping[str, Callable[[int], Rules]] = {
     "stop-short": _stop_short,
     "past-the-end": _past_the_end,
     "wrong-finish": _wrong_finish,
+    "die-in-company": _die_in_company,
 }

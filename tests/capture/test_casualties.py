@@ -86,3 +86,32 @@ def test_a_boot_has_six_restarts_over_all_its_workloads(run, config, workload, w
     assert (status.state, status.restarts) == (State.INCOMPLETE, 6)
     assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "e")]
     assert "the server is gone after 6 restarts" in status.missing[0].reason
+
+
+def test_a_death_in_the_warm_up_is_no_secret(run, judged, config, workload, directory, with_args):
+    config = with_args(config, "draft-k3", die_on="p1 of greedy", only_once=str(directory.root / "once"))
+    assert run(config, workload(concurrency=1, timed=True, scored=False)).restarts == 1
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", Ending.DIED, None)]
+    assert all(answer.ok for answer in transcript.answers)
+    assert judged().outcome is Outcome.INVALID
+
+
+def test_what_was_in_flight_beside_a_5xx_is_sent_again_with_it(run, config, workload, directory, with_args):
+    """Those that were answered beside it are part of the company, and of the group that is named."""
+    run(with_args(config, "draft-k3", break_on=" of ", company=2, slow=0.4), workload(requests=2))
+    (together,) = [c for c in transcripts.read(directory, "draft-k3", "greedy").casualties if c.recurred]
+    assert (together.group, together.ending, together.failure) == (("p0", "p1"), Ending.ERROR, 0)
+
+
+def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload, directory, with_args):
+    tally = str(directory.root / "tally")
+    status = run(with_args(config, "draft-k3", break_on=" of ", numbers="1,3,5,7", tally=tally), workload(concurrency=1))
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    assert [(c.request_id, c.recurred, c.failure) for c in transcript.casualties] == [
+        ("p0", False, 0),
+        ("p1", False, 1),
+        ("p2", None, 2),
+        ("p4", None, 3),
+    ]
+    assert (status.restarts, status.missing) == (2, ())

@@ -61,7 +61,7 @@ def test_a_death_in_company_names_the_smallest_group(run, judged, seen, config, 
     (together,) = [c for c in transcripts.read(directory, VARIANT, "greedy").casualties if c.recurred]
     assert len(together.group) == 4
     assert f"{VARIANT} was asked 2 at a time instead of 6: its server fails with more in flight" in after.evidence
-    assert any("asked 2 at a time from here on" in told.doing for told in run.said)
+    assert any("2 requests at a time from here on" in told.doing for told in run.said)
     assert run.status.state is State.COMPLETE
 
 

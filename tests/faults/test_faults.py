@@ -57,8 +57,9 @@ CAUGHT = {
     "stop-short": dict.fromkeys(ALL, "answers are cut short"),
     "past-the-end": dict.fromkeys(ALL, "answers go on after their end"),
     "wrong-finish": dict.fromkeys(ALL, "answers are cut short"),
+    "die-in-company": {"greedy": "dies with several requests in flight"},
 }
-FAMILIES = {"die-on-json": ("greedy", "liveness")}
+FAMILIES = {"die-on-json": ("greedy", "liveness"), "die-in-company": ("greedy", "liveness")}
 """Two families that both kill the server use up its restarts on the first of them."""
 
 

@@ -61,6 +61,15 @@ def test_elsewhere_there_is_a_line_now_and_then(monkeypatch, ci):
     assert all(text.endswith("\n") and "\r" not in text for text in reporter.written)
 
 
+@pytest.mark.parametrize("tty", [True, False])
+def test_news_has_a_line_of_its_own_at_once(tty):
+    reporter = Reporter(tty=tty)
+    ticker = Ticker(Config(reporter))
+    for doing in ("answering", "2 requests at a time from here on", "answering"):
+        ticker(replace(STEP, at_s=1.0, doing=doing))
+    assert [text for text in reporter.written if "2 requests" in text and text.endswith("\n")]
+
+
 @pytest.mark.parametrize("config", [Config(None), Config(Reporter(tty=True), verbosity=-1)], ids=["no reporter", "quiet"])
 def test_nobody_listening_is_fine(config):
     ticker = Ticker(config)

@@ -112,3 +112,13 @@ def test_an_unknown_fault_is_told_its_neighbour():
         Engine(Settings(model="target", speculation=GREEDY, fault="accept-al"))
     with pytest.raises(EngineError, match="name one of these"):
         Engine(Settings(model="target", speculation=GREEDY, fault="zzz"))
+
+
+def test_dying_in_company_takes_four_sequences_in_one_step(monkeypatch):
+    killed = []
+    monkeypatch.setattr("os.kill", lambda *call: killed.append(call))
+    with served(PROBABILISTIC, fault="die-in-company") as client:
+        client.complete(ASKED | {"max_tokens": 4, "n": 3, "temperature": 1.0})
+        assert not killed
+        client.complete(ASKED | {"max_tokens": 4, "n": 4, "temperature": 1.0})
+        assert {signal for _, signal in killed} == {9}
