@@ -153,9 +153,11 @@ class Arm:
         return self._server.cause() if self._server else ""
 
     def counters(self) -> SpecCounters | None:
-        """Read the server's speculation counters; None where it has none."""
-        dialect = self.recipe.engine.dialect
-        page = endpoint.get(self.recipe.setup.port, dialect.counters_path)
+        """Read the server's speculation counters; None where it has none, and when the time is used up."""
+        dialect, left_s = self.recipe.engine.dialect, self.left_s()
+        if left_s <= 0:
+            return None
+        page = endpoint.get(self.recipe.setup.port, dialect.counters_path, seconds=min(endpoint.SECONDS, left_s))
         return None if page is None else dialect.counters(page)
 
     def check_port(self) -> None:

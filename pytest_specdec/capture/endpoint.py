@@ -5,13 +5,14 @@ from __future__ import annotations
 from pytest_specdec.capture.launch.port import HOST
 from pytest_specdec.capture.transport import HTTPX, Bounds, Transport
 
-__all__ = ["get"]
+__all__ = ["SECONDS", "get"]
 
 _OK = 200
-_SECONDS = 10.0
+SECONDS = 10.0
+"""For an answer, where nobody says otherwise."""
 
 
-def get(port: int, path: str | None, *, api_key: str | None = None, seconds: float = _SECONDS) -> str | None:
+def get(port: int, path: str | None, *, api_key: str | None = None, seconds: float = SECONDS) -> str | None:
     """Return the body of a 200 for ``path`` on the loopback interface; None for anything else, in ``seconds`` at the latest."""
     if path is None:
         return None

@@ -24,6 +24,8 @@ __all__ = ["Ready", "check_port", "wait"]
 
 _ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
 _PAUSE_S = 0.05
+_LEAST_S = 1.0
+"""Seconds that every question gets, so that one asked in the last moment may still be answered."""
 _LONGEST = 200
 """Characters of a version."""
 
@@ -47,9 +49,9 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
-        if dialect.health_path is None or endpoint.get(setup.port, dialect.health_path) is not None:
+        if dialect.health_path is None or endpoint.get(setup.port, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
-            found = _ask(setup, dialect, draft_tokens, max(1.0, until_s - time.monotonic()))
+            found = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
             if isinstance(found, Ready):
                 return found
@@ -68,26 +70,31 @@ def check_port(server: Server, port: int) -> None:
         raise BootError(what, where=str(server.log), found=who, expected=f"only processes of: {server.command}", remedy=remedy)
 
 
-def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, deadline_s: float) -> Ready | str:
-    model = _served_model(setup)
+def _left_s(until_s: float) -> float:
+    """Return the seconds that a GET may take."""
+    return max(_LEAST_S, min(endpoint.SECONDS, until_s - time.monotonic()))
+
+
+def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, until_s: float) -> Ready | str:
+    model = _served_model(setup, _left_s(until_s))
     client = Client(port=setup.port, model=model, dialect=dialect, draft_tokens=draft_tokens, api_key=setup.api_key, secrets=setup.secrets)
-    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=deadline_s)
+    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_LEAST_S, until_s - time.monotonic()))
     if sent.answer.ok:
-        return Ready(model=model, version=_version(setup.port, dialect), client=client)
+        return Ready(model=model, version=_version(setup.port, dialect, _left_s(until_s)), client=client)
     client.close()
     return f"a one-token completion got {sent.answer.status or 'no answer'}: {sent.answer.error}"
 
 
-def _served_model(setup: Setup) -> str:
+def _served_model(setup: Setup, seconds: float) -> str:
     """Return the first name in ``/v1/models``, or the configured one."""
-    models = _object(endpoint.get(setup.port, "/v1/models", api_key=setup.api_key)).get("data")
+    models = _object(endpoint.get(setup.port, "/v1/models", api_key=setup.api_key, seconds=seconds)).get("data")
     first = models[0] if isinstance(models, Sequence) and models else None
     name = first.get("id") if isinstance(first, Mapping) else None
     return name if isinstance(name, str) and name else setup.model
 
 
-def _version(port: int, dialect: Dialect) -> str:
-    version = _object(endpoint.get(port, dialect.version_path)).get("version")
+def _version(port: int, dialect: Dialect, seconds: float) -> str:
+    version = _object(endpoint.get(port, dialect.version_path, seconds=seconds)).get("version")
     return version[:_LONGEST] if isinstance(version, str) else ""
 
 

@@ -47,6 +47,7 @@ parser.add_argument("--top-logprobs", action="store_true", help="list the most p
 parser.add_argument("--ignore-ids", action="store_true", help="answer every prompt of token ids as if it were another one")
 parser.add_argument("--processed-logprobs", action="store_true", help="report log-probabilities after temperature")
 parser.add_argument("--die-on-scoring", action="store_true")
+parser.add_argument("--hang-get", default="", help="never answer a GET of one of these paths: /metrics,/health")
 parser.add_argument("--hang-on-scoring", action="store_true")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
 parser.add_argument("--served-version", default="1.2.3")
@@ -135,6 +136,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
+        if self.path in options.hang_get.split(","):
+            hang()
         if self.path == "/metrics" and options.metrics:
             self.reply(200, Path(options.metrics).read_text(), "text/plain")
         elif self.path == "/metrics":

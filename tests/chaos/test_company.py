@@ -65,7 +65,7 @@ def test_a_death_in_company_names_the_smallest_group(run, judged, seen, config, 
     assert run.status.state is State.COMPLETE
 
 
-@pytest.mark.chaos("hangs with 3 requests in flight", expected="fail: hung, 4 in flight; the rest answered", quick=True)
+@pytest.mark.chaos("hangs with 3 requests in flight", expected="fail: hung, 4 in flight; the rest answered")
 def test_a_hang_in_company_names_the_smallest_group(run, judged, seen, config, workload, directory, with_args):  # noqa: F811
     config = with_args(config, VARIANT, hang_on=" of ", **in_company(3))
     run(config, workload(requests=6, concurrency=4, deadline_s=1.0))
@@ -74,13 +74,13 @@ def test_a_hang_in_company_names_the_smallest_group(run, judged, seen, config, w
     seen(f"{verdict.outcome}: {verdict.cell}; {'the rest answered' if rest else 'answers missing'}")
 
 
-@pytest.mark.chaos("answers 500 with 2 requests in flight", expected="fail: 5xx, 2 in flight", quick=True)
+@pytest.mark.chaos("answers 500 with 2 requests in flight", expected="fail: 5xx, 2 in flight")
 def test_an_internal_error_in_company_is_a_finding(run, judged, seen, config, workload, with_args):  # noqa: F811
     run(with_args(config, VARIANT, break_on=" of ", **in_company(2)), workload(requests=4, concurrency=2))
     seen(f"{judged().outcome}: {judged().cell}")
 
 
-@pytest.mark.chaos("baseline and variant die with 4 in flight", expected="invalid: the baseline does not survive it either", quick=True)
+@pytest.mark.chaos("baseline and variant die with 4 in flight", expected="invalid: the baseline does not survive it either")
 def test_company_that_the_baseline_does_not_survive_is_invalid(run, judged, seen, config, workload, with_args):  # noqa: F811
     run(with_args(config, None, die_on=" of ", **in_company(4)), workload(requests=4, concurrency=4))
     verdict = judged()
@@ -97,9 +97,7 @@ def test_one_death_is_infrastructure(run, judged, seen, config, workload, direct
     seen(f"{verdict.outcome}: infrastructure, {['no', 'one'][len(transcript.unexplained)]} failure; others {judged('next').outcome}")
 
 
-@pytest.mark.chaos(
-    "500 at three of 20 requests, never at the baseline", expected="fail in all 4 workloads: 3 scattered, p = 0.033", quick=True
-)
+@pytest.mark.chaos("500 at three of 20 requests, never at the baseline", expected="fail in all 4 workloads: 3 scattered, p = 0.033")
 def test_scattered_failures_are_counted_over_the_whole_run(run, judged, seen, config, workload, directory, with_args):  # noqa: F811
     config = with_args(config, VARIANT, break_on=" of ", numbers="3,9,15", tally=str(directory.root / "tally"))
     names = ("a", "b", "c", "z-untouched")
@@ -112,7 +110,7 @@ def test_scattered_failures_are_counted_over_the_whole_run(run, judged, seen, co
     seen(f"{'/'.join(outcomes)} in all {len(names)} workloads: {first.cell}, p = {first.figures['p_value']:.2g}")
 
 
-@pytest.mark.chaos("dies in company in every workload", expected="1 found, 3 asked 1 at a time, 0 missing, 3 restarts", quick=True)
+@pytest.mark.chaos("dies in company in every workload", expected="1 found, 3 asked 1 at a time, 0 missing, 3 restarts")
 def test_one_finding_about_company_leaves_the_others_captured(run, judged, seen, config, workload, directory, with_args):  # noqa: F811
     config = with_args(config, VARIANT, die_on=" of ", **in_company(2))
     names = ("a", "b", "c", "d")
@@ -137,6 +135,8 @@ ENDS = [
     ("completions hang behind a healthy /health", {"hang_healthy": True}, Placement.IN_TURN, 2.0),
     ("a request hangs", {"hang_on": "p0 of greedy"}, Placement.IN_TURN, 4.0),
     ("a request hangs, servers side by side", {"hang_on": "p0 of greedy"}, Placement.SIDE_BY_SIDE, 6.0),
+    ("/health hangs", {"hang_get": "/health"}, Placement.IN_TURN, 2.0),
+    ("/metrics hangs", {"hang_get": "/metrics"}, Placement.IN_TURN, 5.0),
     ("scoring hangs", {"hang_on_scoring": True}, Placement.IN_TURN, 5.0),
 ]
 
@@ -144,7 +144,9 @@ ENDS = [
 @pytest.mark.parametrize(
     "args, placement, deadline_s",
     [
-        pytest.param(*case, marks=pytest.mark.chaos(f"{fault}; capture deadline {case[-1]:g} s", expected="over, nothing left", quick=True))
+        pytest.param(
+            *case, marks=pytest.mark.chaos(f"{fault}; capture deadline {case[-1]:g} s", expected="over, nothing left", quick=case[-1] < 5.0)
+        )
         for fault, *case in ENDS
     ],
 )
