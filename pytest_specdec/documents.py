@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_specdec import baselines, chosen, command, place
+from pytest_specdec import baselines, chosen, command, place, timings
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory, atomic_write, writable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.report.run import Judgement
 
-__all__ = ["gathered", "is_of", "show", "write"]
+__all__ = ["benchmark", "gathered", "is_of", "show", "write"]
 
 T = TypeVar("T")
 
@@ -91,6 +91,11 @@ def write(config: pytest.Config, root: Path, run: Run) -> tuple[str, ...]:
         atomic_write(folder / name, text)
     lines = tuple(f"{Path(name).stem}: {place.shown(folder / name, config)}" for name in texts)
     return (*lines, *_baseline(config, folder, run))
+
+
+def benchmark(config: pytest.Config, root: Path, run: Run) -> None:
+    """Hand the run's timings to pytest-benchmark, which may save them."""
+    timings.add(config, RunDirectory.open(root), run)
 
 
 def _baseline(config: pytest.Config, folder: Path, run: Run) -> tuple[str, ...]:

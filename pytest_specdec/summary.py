@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
     from pytest_specdec.report.run import Judgement, Run
@@ -46,11 +46,15 @@ class Summary:
             self._judgements += gathering.judgements(report, ours)
             self._left_out |= gathering.left_out(ours)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
+        """Gather the run before pytest-benchmark, a wrapper too, saves what there is."""
+        if (self._root / "plan.json").is_file():
+            self._finish(session, exitstatus)
+        yield
+
+    def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Gather the run; one in which nothing could be judged is no success."""
-        if not (self._root / "plan.json").is_file():
-            return
         from pytest_specdec import documents, gathering  # noqa: PLC0415 - only tests of ours pay for it
 
         if not documents.is_of(self._config, self._root, self._session):
@@ -59,6 +63,7 @@ class Summary:
         self._run = documents.gathered(self._config, self._root, self._judgements, warnings)
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             documents.write(self._config, self._root, self._run)
+        documents.benchmark(self._config, self._root, self._run)
         if exitstatus == pytest.ExitCode.OK and not self._run.judged:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

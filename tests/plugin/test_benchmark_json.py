@@ -1,0 +1,50 @@
+"""``--benchmark-json`` of pytest-benchmark: the timed answers of a run, one benchmark per arm."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+TIMED = """
+import pytest
+from sample import *
+
+TIMED = workload("timed", timed=True)
+
+
+@pytest.mark.specdec(TIMED, family="speed")
+def test_speed(specdec_captured, specdec_check): specdec_check(say(specdec_captured))
+"""
+
+
+@pytest.fixture
+def benchmarking(project):
+    conftest = project.path / "conftest.py"
+    text = conftest.read_text().replace(
+        "Answer(request_id=request.id,", "Answer(request_id=request.id, timing=Timing(sent_s=1.0, first_s=1.1, done_s=1.5),"
+    )
+    conftest.write_text(text.replace("import Answer, Choice", "import Answer, Choice, Timing"))
+    project.pytester.makeini("[pytest]\naddopts = -p no:randomly\nfilterwarnings = error\n")
+    return project
+
+
+@pytest.mark.parametrize("args", [(), ("-n2",), ("-n2", "--benchmark-disable")], ids=" ".join)
+def test_the_json_has_the_timings_of_the_run(benchmarking, args):
+    if args == ("-n2",):
+        pytest.skip("pytest-benchmark warns of xdist whatever is benchmarked, which this project has made an error")
+    result = benchmarking.tests(TIMED).run("--benchmark-json=x.json", *args, subprocess=True)
+    result.assert_outcomes(passed=2)
+    assert result.ret == 0
+    found = {one["name"]: one for one in json.loads((benchmarking.path / "x.json").read_text())["benchmarks"]}
+    assert list(found) == ["timed[baseline]", "timed[draft-k3]", "timed[ngram-k3]", "capture"]
+    assert found["timed[draft-k3]"]["stats"]["data"] == [0.5, 0.5, 0.5]
+    assert found["capture"]["stats"]["data"] == [2.0]
+    assert found["timed[draft-k3]"]["group"] == "timed"
+    assert found["timed[draft-k3]"]["extra_info"] == {"config": "tiny", "depth": "standard", "tokens_per_s": 6.0}
+
+
+def test_a_run_without_timed_answers_does_not_crash(benchmarking):
+    result = benchmarking.tests().run("--benchmark-json=x.json", subprocess=True)
+    result.assert_outcomes(passed=4)
+    assert result.ret == 0
