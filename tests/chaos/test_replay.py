@@ -150,7 +150,7 @@ def test_a_resumed_run(tmp_path, seen):
     expected=f"suspicious, then fail, under one share; {AGAIN}",
 )
 def test_a_continued_run(tmp_path, seen):
-    suite = Suite(tmp_path, "accept-all")
+    suite = Suite(tmp_path, "resample-from-p")
     (tmp_path / "odds.json").write_text("null")
     first = suite.capture("--specdec-depth=smoke")
     before, cells = suite.outcomes["drawn"], json.loads((tmp_path / "run/run.json").read_text())["plan"]["cells"]

@@ -114,7 +114,7 @@ def test_what_was_suspicious_is_taken_further_as_the_run_says(project, begun_her
         [
             "SUSPICIOUS: draft-k3 sampling (drawn) ? answers",
             "  take it further, under the same share *: pytest --specdec-config=tiny --specdec-depth=* --specdec-continue kept",
-            "draft-k3   * answers SUSPICIOUS *3/3",
+            "draft-k3   3/3 * answers SUSPICIOUS",
         ]
     )
     begun_here(project.path / "kept")
