@@ -41,6 +41,8 @@ _LISTED_BYTES = 256
 """Of one token in a list of log-probabilities, generously."""
 _LOST: tuple[type[Exception], ...] = (openai.APIConnectionError, OSError, HTTPX.HTTPError)
 """What a broken connection may raise."""
+_TIMED_OUT: tuple[type[Exception], ...] = (openai.APITimeoutError, HTTPX.TimeoutException)
+"""A read that began with the exchange may end a moment before its timer does."""
 _MALFORMED = (ValueError, RecursionError)
 """What bytes may raise that are no answer."""
 
@@ -131,7 +133,7 @@ class Client:
         except openai.APIStatusError as error:
             return failed(self._message(error), None if error.status_code in _REFUSED else Ending.ERROR, error.status_code)
         except _LOST as error:
-            if bounds.overdue or isinstance(error, openai.APITimeoutError):
+            if bounds.overdue or isinstance(error, _TIMED_OUT):
                 return failed(f"no answer within {deadline_s:g} s", Ending.HUNG)
             return failed(f"connection lost: {error.__cause__ or error!r}", Ending.DIED)
         except _MALFORMED as error:

@@ -8,6 +8,7 @@ answer would answer the next request, and a server that closes an idle connectio
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 import threading
 import zlib
@@ -32,6 +33,8 @@ _MOST_PARTS = 2**20
 """Chunks, each of which takes memory of its own; a token takes at most one."""
 _PART_BYTES = 65_536
 """Decoded at once."""
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""Has the kernel reset the connection when it is closed: a server in the middle of sending learns then that nobody listens."""
 _COMPRESSED = {"gzip", "x-gzip", "deflate"}
 _EITHER_HEADER = zlib.MAX_WBITS | 32
 """Lets zlib find out whether gzip's header or its own comes first."""
@@ -91,6 +94,7 @@ class Bounds:
     def _shut(self) -> None:
         if self._socket is not None:
             with suppress(OSError):  # closed a moment ago, or never quite open
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
