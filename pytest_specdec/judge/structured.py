@@ -86,7 +86,7 @@ def judge(captured: Captured) -> Verdict:
     try:
         wanted = grammars(captured.workload.requests)
         return casualty(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
-    except (SchemaError, Unresolvable) as error:
+    except (SchemaError, Unresolvable, RecursionError) as error:
         return say(
             captured, Outcome.INVALID, f"a request of this workload asks for a schema that cannot be used: {str(error).splitlines()[0]}"
         )

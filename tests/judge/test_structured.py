@@ -130,7 +130,7 @@ def test_a_schema_without_a_type_may_begin_with_anything():
     assert "allows nothing" in judged(texts('{"a": 1}'), texts("{}"), formats=[nothing]).short[1]
 
 
-@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://example.org/never-fetched.json"}])
+@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "https://example.org/never-fetched.json"}, {"$ref": "#"}])
 def test_a_schema_that_cannot_be_used_is_invalid_and_nothing_is_fetched(schema, monkeypatch):
     fetched = []
     monkeypatch.setattr("urllib.request.urlopen", fetched.append)
