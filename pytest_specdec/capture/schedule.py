@@ -15,14 +15,14 @@ from pytest_specdec.errors import PlanError
 from pytest_specdec.model import selection
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
-from pytest_specdec.model.workload import Depth
+from pytest_specdec.model.workload import Depth, Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.capture.engines.protocol import Engine
     from pytest_specdec.config.config import Config
-    from pytest_specdec.model.workload import Family, Workload
+    from pytest_specdec.model.workload import Workload
 
 __all__ = ["Wanted", "make", "once"]
 
@@ -128,7 +128,12 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
     if not found:
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
-    return tuple(found.values())
+    return tuple(_as_judged(workload, {one.family for one in wanted if one.workload == workload}) for workload in found.values())
+
+
+def _as_judged(workload: Workload, families: set[Family]) -> Workload:
+    """Return it unscored where only its speed is judged: no law is asked for, and no draft model booted, for what nobody reads."""
+    return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:

@@ -63,6 +63,15 @@ def test_unscored_workloads_are_not_scored(plan, workload):
     assert plan(workload(scored=False)).boots[-1].scores == ()
 
 
+def test_what_only_its_speed_is_judged_of_is_not_scored_and_needs_no_draft_boot(config, workload):
+    asked = workload(draft_scored=True)
+    alone = make(config, [Wanted(workload=asked, family=Family.SPEED)], Depth.STANDARD)
+    assert [boot.role for boot in alone.boots if boot.scores or boot.role is Role.DRAFT] == []
+    both = make(config, [Wanted(workload=asked, family=family) for family in (Family.SPEED, Family.GREEDY)], Depth.STANDARD)
+    assert [boot.role for boot in both.boots if boot.scores] == [Role.CONTROL, Role.DRAFT]
+    assert alone.workloads[0].digest == both.workloads[0].digest
+
+
 def test_timed_comes_first_and_what_may_kill_last(plan, workload):
     names = [w.name for w in plan(workload("deadly", may_kill=True), workload("plain"), workload("timed", timed=True)).workloads]
     assert names == ["timed", "plain", "deadly"]

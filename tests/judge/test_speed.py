@@ -165,7 +165,7 @@ def test_requests_that_one_arm_did_not_answer_are_left_out_everywhere():
 
 def test_a_run_without_streamed_timing_is_invalid():
     silent = [answer("chat-00", range(101), pass_index=i) for i in range(5)]
-    verdict = speed.judge(seen(silent))
+    verdict = speed.judge(seen(silent, silent, silent))
     assert verdict.outcome is Outcome.INVALID
     assert "nothing is timed" in verdict.headline
 
