@@ -245,7 +245,7 @@ def test_an_unlikelier_token_is_a_wrong_choice_though_the_document_is_valid():
     assert verdict.figures["likelier_tokens"] == 0
 
 
-@pytest.mark.parametrize("mine", [(1, OWN, 5), (1, NEAR, 6)])
+@pytest.mark.parametrize("mine, tokens", [((1, OWN, 5), 3), ((1, NEAR, 6), 2)])
 def test_a_near_tie_and_equal_tokens_pass_and_count(mine, tokens):
     verdict = greedily(mine, (1, OWN, 5), LAWS)
     assert verdict.outcome is Outcome.PASS
