@@ -48,10 +48,15 @@ def cell(judgements: tuple[Judgement, ...]) -> Shown:
     """Return the worst of a family's judgements in few words, and how many of them passed where there are several."""
     if not judgements:
         return Shown(text="-")
-    worst = max(judgements, key=_badness)
+    worst = max(judgements, key=lambda j: (_badness(j), _is_speedup(j)))
     passed = sum(j.result is Result.PASSED for j in judgements)
     of = f" ({passed} of {len(judgements)})" if len(judgements) > 1 else ""
     return Shown(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
+
+
+def _is_speedup(judgement: Judgement) -> bool:
+    """Whether it is the figure that people look for among equals: the speedup before the acceptance length."""
+    return judgement.verdict is not None and "speedup" in judgement.verdict.figures
 
 
 def _is_open(judgement: Judgement) -> bool:

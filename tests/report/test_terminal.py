@@ -131,3 +131,9 @@ def test_the_capability_matrix_comes_with_a_refusal(make_run, verdicts, judged):
 
 def test_notes_are_printed_without_control_characters(make_run, verdicts, judged):
     assert "note: a␛b" in text_of(make_run(judged(verdicts["greedy"]), notes=("a\x1bb",)))
+
+
+def test_among_equals_the_cell_shows_the_speedup(verdicts, judged):
+    length = replace(verdicts["speed"], cell="2.69 tokens a step", figures={"acceptance_length": 2.69})
+    shown = matrix.cell((judged(length), judged(verdicts["speed"])))
+    assert shown.text == "1.82x [0.91, 2.90] not decided (2 of 2)"
