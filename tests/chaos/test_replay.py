@@ -22,18 +22,11 @@ variants:
 allow_inconclusive: [sampling]
 """
 TESTS = """
-import json
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import CODE, REPEAT
-
-ODDS = Path(__file__).parent / "odds.json"
-
 
 @pytest.mark.specdec(REPEAT.greedy(max_tokens=48, name="words"), family="greedy")
 def test_words(specdec_captured, specdec_check):
@@ -45,12 +38,7 @@ DRAWN = CODE.sampled(requests=16, prompts=8, max_tokens=16, name="drawn", take={
 
 @pytest.mark.specdec(DRAWN, family="sampling")
 def test_drawn(specdec_captured, specdec_check):
-    verdict = judge.sampling.judge(specdec_captured)
-    if ODDS.exists():  # the alarm stands at a third more than what the first look found
-        odds = json.loads(ODDS.read_text()) or verdict.figures["log10_wealth"] + 0.5
-        ODDS.write_text(json.dumps(odds))
-        verdict = judge.sampling.judge(replace(specdec_captured, alpha=10.0**-odds))
-    specdec_check(verdict)
+    specdec_check(judge.sampling.judge(specdec_captured))
 
 
 @pytest.mark.specdec(CODE.sampled(requests=4, max_tokens=8, top_p=0.9, name="deep", take={Depth.SMOKE: 0}), family="sampling")
@@ -143,18 +131,3 @@ def test_a_resumed_run(tmp_path, seen):
     (command,) = [line.partition("take it up again: ")[2] for line in text.splitlines() if "take it up again: " in line]
     resumed = suite.run(*shlex.split(command)[1:])
     seen(f"words {suite.outcomes['words']}; {suite.replayed(resumed)}")
-
-
-@pytest.mark.chaos(
-    "evidence just short of the alarm at smoke, continued by the command that the session ended with, then a replay",
-    expected=f"suspicious, then fail, under one share; {AGAIN}",
-)
-def test_a_continued_run(tmp_path, seen):
-    suite = Suite(tmp_path, "resample-from-p")
-    (tmp_path / "odds.json").write_text("null")
-    first = suite.capture("--specdec-depth=smoke")
-    before, cells = suite.outcomes["drawn"], json.loads((tmp_path / "run/run.json").read_text())["plan"]["cells"]
-    (command,) = [line.partition("false alarms: ")[2] for line in first[1].splitlines() if line.startswith("  take it further")]
-    continued = suite.run(*shlex.split(command)[1:])
-    share = "one share" if json.loads((tmp_path / "run/run.json").read_text())["plan"]["cells"] == cells else "ANOTHER share"
-    seen(f"{before}, then {suite.outcomes['drawn']}, under {share}; {suite.replayed(continued)}")
