@@ -42,7 +42,8 @@ def shown(observed, truth, seed=0):
         mass = truth.cumsum(axis=1)
         outcome = (mass > random.random(len(mass))[:, None] * mass[:, -1:]).argmax(axis=1)
         own = np.take_along_axis(law.p, outcome[:, None], axis=1)[:, 0]
-        planted = replace(observed, law=replace(law, outcome=outcome, chosen=own, chosen_bound=own))
+        drafted = None if observed.q is None else np.take_along_axis(observed.q, outcome[:, None], axis=1)[:, 0]
+        planted = replace(observed, law=replace(law, outcome=outcome, chosen=own, chosen_bound=own), q_chosen=drafted)
         alarms += bool(mixture(bettors(planted)).max() >= BARRIER)
     return alarms / RUNS
 
