@@ -1,0 +1,108 @@
+"""Near-ties: detection and size of the greedy bet: ``python -m benchmarks.near_ties [RUN] [--runs N]``.
+
+Real positions of the reference pair (the greedy scores of a stored RUN of the suites) are resampled. A healthy server takes the best token
+under logits that are off by noise, and so are the scores; the fault keeps a draft within w nats of the best one. The draft is one of the
+listed candidates, the best as often as the reference's drafter is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks import results
+from pytest_specdec.files import scores
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.stats.near_ties import Choices, sigma_of, wealth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+
+RUN = Path(".specdec/near-ties")
+ALPHA = 2.5e-5
+"""The share of one greedy workload where one variant is judged at standard."""
+TOKENS, MANY = 808, 3000
+ATOMS = 5
+RIGHT = 0.8
+"""How often no near one is drafted: at 59 near-ties of the reference pair the drafter proposes one with probability .20."""
+NOISES, WIDTHS, FLOORS = (0.0, 0.01, 0.03), (0.1, 0.2, 0.25), (0.02, 0.05)
+
+
+def positions(run: Path) -> Floats:
+    """Return the log-probabilities [N, 5] of the best tokens at the baseline's own greedy tokens."""
+    found = scores.read(RunDirectory(run), "baseline", "baseline", "all-greedy")
+    listed = [position.atom_logprobs[:ATOMS] for one in found for position in one.positions]
+    return np.array([atoms for atoms in listed if len(atoms) == ATOMS])
+
+
+def served(rng: np.random.Generator, bank: Floats, tokens: int, noise: float, *, w: float = 0.0, tails: bool = False) -> Choices:
+    """Return what a judge sees of one run, ``noise`` being that of one logit on either side."""
+    logits = bank[rng.integers(len(bank), size=tokens)]
+    mine, theirs = (logits + noise * _drawn(rng, logits.shape, tails=tails) for _ in range(2))
+    chosen = mine.argmax(axis=1)
+    rows = np.arange(tokens)
+    other = np.where(chosen == 1, 0, 1)
+    near = (mine[rows, chosen] - mine[rows, other] <= w) & (rng.random(tokens) > RIGHT)
+    emitted = np.where(near, other, chosen) if w else chosen
+    order = np.argsort(-theirs, axis=1)
+    sorted_ = np.take_along_axis(theirs, order, axis=1)
+    return Choices(gaps=sorted_[:, :1] - sorted_, chosen=(order == emitted[:, None]).argmax(axis=1))
+
+
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], *, tails: bool) -> Floats:
+    return rng.standard_t(3, shape) / math.sqrt(3.0) if tails else rng.normal(size=shape)
+
+
+def cells(bank: Floats, runs: int) -> Iterator[dict[str, object]]:
+    """Yield the rows of both tables."""
+    rng = np.random.default_rng(8)
+    for noise in NOISES:
+        for w in WIDTHS:
+            caught = {floor: _alarms(rng, bank, runs, noise, floor, w=w) for floor in FLOORS}
+            yield {"table": f"Caught of {runs} runs of {TOKENS} tokens", "noise": noise, "kept within": w, **_named(caught)}
+    for tails in (False, True):
+        for tokens in (TOKENS, MANY):
+            for noise in NOISES:
+                caught = {floor: _alarms(rng, bank, 240, noise, floor, tokens=tokens, tails=tails) for floor in FLOORS}
+                law = "Student's t, 3 degrees" if tails else "normal"
+                yield {"table": "False alarms in 240 healthy runs", "noise": noise, "tokens": tokens, "law": law, **_named(caught)}
+
+
+def _alarms(
+    rng: np.random.Generator,
+    bank: Floats,
+    runs: int,
+    noise: float,
+    floor: float,
+    *,
+    tokens: int = TOKENS,
+    w: float = 0.0,
+    tails: bool = False,
+) -> int:
+    sigma = sigma_of(math.sqrt(2.0) * noise, floor)
+    return sum(wealth(served(rng, bank, tokens, noise, w=w, tails=tails), sigma).alarms(ALPHA) for _ in range(runs))
+
+
+def _named(caught: dict[float, int]) -> dict[str, object]:
+    return {f"floor {floor:g}": count for floor, count in caught.items()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", nargs="?", type=Path, default=RUN)
+    parser.add_argument("--runs", type=int, default=100)
+    asked = parser.parse_args()
+    began = time.monotonic()
+    rows = list(cells(positions(asked.run), asked.runs))
+    for row in rows:
+        print(row)
+    results.write("near_ties", rows, command=f"python -m benchmarks.near_ties --runs {asked.runs}", seconds=time.monotonic() - began)
