@@ -10,6 +10,7 @@ from pytest_specdec.capture import candidates, information, lease, observe
 from pytest_specdec.capture.answering import Answering
 from pytest_specdec.capture.arm import Arm
 from pytest_specdec.capture.deadlines import Deadlines
+from pytest_specdec.capture.engines.arguments import single_precision
 from pytest_specdec.capture.routes import scorer
 from pytest_specdec.capture.scoring import Scoring
 from pytest_specdec.capture.survey import REPORTING, Survey
@@ -85,7 +86,7 @@ class Duties:
             self.reporter.step(self.boot, "survey", name)
             with self.loud():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
-                found = Survey(self.arm, vocabulary).run()
+                found = replace(Survey(self.arm, vocabulary).run(), single_precision=single_precision(self.recipes.config))
             records.write_capabilities(self.recipes.directory, name, found)
             if name == BASELINE and found.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"surveyed: scores come by {found.route.value}, unlike planned", name)

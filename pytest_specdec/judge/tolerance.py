@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.stats.calibration import NORMAL_UP_TO, Calibration, calibrate
-from pytest_specdec.stats.near_ties import HALF_PRECISION, sigma_of
+from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, sigma_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,8 +60,10 @@ def allowed(captured: Captured, shown: float) -> Tolerance:
     most = _GAP_PER_NOISE * max(noise, NORMAL_UP_TO)
     measured = f"8 x logit noise {noise:.4f} over {calibration.tokens:,} tokens"
     peers = (most, "8 x the largest normal noise 0.1") if captured.is_control else (shown, "the largest gap of the baseline's other boots")
-    sigma = sigma_of(noise, HALF_PRECISION)
-    why = f"1.3 sqrt2 x logit noise {noise:.4f}" if sigma > HALF_PRECISION else "the floor for half precision"
+    known = captured.capabilities.get(BASELINE)
+    floor, kind = (SINGLE_PRECISION, "float32") if known is not None and known.single_precision else (HALF_PRECISION, "half precision")
+    sigma = sigma_of(noise, floor)
+    why = f"1.3 sqrt2 x logit noise {noise:.4f}" if sigma > floor else f"the floor for {kind}"
     gap, reason = max((STATED, "the stated floor"), (_GAP_PER_NOISE * noise, measured), peers)
     return Tolerance(
         gap=gap,

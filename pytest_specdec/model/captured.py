@@ -40,6 +40,8 @@ class Capabilities:
     """Whether reported log-probabilities are those before temperature and truncation."""
     vocabulary: int = 0
     """Tokens in the vocabulary; 0 where unknown."""
+    single_precision: bool = False
+    """Whether it is said to compute in float32 with nothing quantised; where that is not known it is not."""
 
     @property
     def route(self) -> ScoringRoute:

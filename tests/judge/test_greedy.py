@@ -227,6 +227,15 @@ def test_without_a_control_the_noise_alone_tells():
     assert greedy.judge(replace(alone, alpha=0.0)).outcome is Outcome.PASS
 
 
+def test_an_engine_that_computes_in_float32_is_granted_less_noise():
+    given = seen({i: {0: 0.09} for i in range(3)}, alpha=1e-4)
+    assert greedy.judge(given).outcome is Outcome.PASS
+    single = replace(given, capabilities={"baseline": Capabilities(single_precision=True)})
+    verdict = greedy.judge(single)
+    assert verdict.outcome is Outcome.FAIL
+    assert "0.02 nats between two candidates (the floor for float32)" in verdict.short[2]
+
+
 def test_a_prefix_that_comes_again_is_bet_on_once():
     mine = [answer("chat-00", TOKENS, pass_index=i) for i in range(5)]
     again = tuple(score(VARIANT, each, {0: 0.1, 1: 0.1}.items()) for each in mine)
