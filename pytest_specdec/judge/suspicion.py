@@ -10,7 +10,7 @@ SHORT_BY = 10.0
 """Suspicion begins at the odds of the alarm divided by this.
 
 Under a correct server evidence reaches ``1/x`` with probability x at most (Ville 1939), so one is suspicious at ``SHORT_BY`` times the
-judgement's share of alpha at most. The shares of all judgements that bet add up to less than 6e-4: over a whole run that is 6 in 1,000 at
+judgement's share of alpha at most. The shares of all judgements that bet add up to less than 8e-4: over a whole run that is 8 in 1,000 at
 most. Under a fault that shows, evidence grows by a constant factor per token, and the last factor of ten is a fraction of the way: in
 between are runs that were too short by that fraction.
 """
