@@ -53,9 +53,9 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
             check_port(server, setup.port)
             found = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
-            if isinstance(found, Ready):
+            if isinstance(found, Ready) and server.exit_code is None:
                 return found
-            last = found
+            last = found if isinstance(found, str) else "it answered and ended"
         tick()
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ HOST = "127.0.0.1"
 _LISTEN = "0A"
 _HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
 _EVERYWHERE = {"0" * 8, "0" * 32}
+_AGAIN_S = 0.2
 _LOOK_S = 10.0
 """Seconds that a container gets to say what it has open."""
 
@@ -30,6 +32,14 @@ def holder(port: int) -> str:
 
 
 def stranger(server: Server, port: int) -> str:
+    """Return :func:`_stranger`, seen twice: a server that dies between the looks at its port and at its processes seems to be another's."""
+    if not _stranger(server, port):
+        return ""
+    time.sleep(_AGAIN_S)
+    return _stranger(server, port)
+
+
+def _stranger(server: Server, port: int) -> str:
     """Return which process beside those of ``server`` connections to ``port`` reach; empty where there is none, or it cannot be told.
 
     All who listen have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
