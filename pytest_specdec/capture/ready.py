@@ -53,7 +53,7 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
             check_port(server, setup.port)
             found = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
-            if isinstance(found, Ready) and server.exit_code is None:
+            if isinstance(found, Ready) and not server.ended:
                 return found
             last = found if isinstance(found, str) else "it answered and ended"
         tick()
