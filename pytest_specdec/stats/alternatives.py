@@ -271,7 +271,7 @@ def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False
 
 CATALOGUE = (
     _lenient("accept-all", leaky(1.0), 0.95),
-    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share), share) for share in (0.01, 0.05, 0.2)),
+    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share), share) for share in (0.01, 0.05, 0.2, 0.5)),
     *(_lenient(f"lenient acceptance {1 / factor:.3g} p/q", lenient(factor)) for factor in (0.5, 0.67, 0.8, 0.95)),
     _rule("inverted ratio", inverted, residual),
     _rule("typical acceptance", typical, lambda p, _: favourite(p)),
