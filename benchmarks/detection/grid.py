@@ -1,6 +1,7 @@
 """A grid: what every bettor of the panel is paid, for each position of a bank, each outcome, and each place of a window.
 
-The panel itself is asked, once for each combination, so a run of any length is read off instead of bet anew.
+The panel itself is asked, once for each combination, so a run of any length is read off instead of bet anew. What hangs on more than one
+token is not in it: bettors on some answers are followed through the tokens of a run, and so is the bettor on the drafts of one window.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.stats import sparse
 from pytest_specdec.stats.chances import PLAIN, filtered
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.draws import Reuse
+from pytest_specdec.stats.panel import bettors, window
 from pytest_specdec.stats.simulation import observe, trace_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     import numpy.typing as npt
 
     from pytest_specdec.stats.bank import Bank
     from pytest_specdec.stats.betting import Bettor
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.laws import Bools, Floats
     from pytest_specdec.stats.simulation import Trace
 
 __all__ = ["EXACT", "NONE", "SURROGATE", "Grid", "grid"]
@@ -30,6 +35,7 @@ STATES = ((False, False), (False, True), (True, True))
 """Whether the window before came short of its draft, and whether any did."""
 PLACES = (("plain", *STATES[0]), *((slot, *state) for slot in ("draft", "bonus") for state in STATES))
 """Where every position has a draft, a token without one is the prefill's."""
+_WINDOW = Reuse.WINDOW.value
 ROWS = 512
 """Positions asked at a time."""
 
@@ -38,10 +44,11 @@ ROWS = 512
 class Grid:
     """The payoffs of one bank for a judge that knows so much."""
 
+    bank: Bank
     seats: tuple[Bettor, ...]
     """The panel, its accounts empty."""
     log_payoffs: npt.NDArray[np.float32]
-    """[places, B, K+1, bettors], natural logs; one place where windows are hidden and not even q is known."""
+    """[places, B, K+2, tabled bettors], natural logs; one place where windows are hidden and not even q is known."""
     kept: Floats
     """[B, K+2], the chance that a correct server that emits an outcome at a draft slot had accepted it."""
     k: int
@@ -55,25 +62,44 @@ class Grid:
         return np.log(weights / weights.sum())
 
     def read(self, trace: Trace) -> npt.NDArray[np.float32]:
-        """Return what the tokens of ``trace`` paid, [S, T, bettors]."""
-        outcome = np.minimum(trace.outcome, self.log_payoffs.shape[2] - 1)
+        """Return what the tokens of ``trace`` paid, [S, T, bettors]; every row ends with the last token that is read of an answer."""
+        tabled = self._tabled(trace).reshape(trace.at.size, -1)
+        told = {seat.name: column.astype(np.float64) for seat, column in zip(_tabled(self.seats), tabled.T, strict=True)}
+        if any(seat.name == _WINDOW for seat in self.seats):
+            (live,) = window(observe(self.bank, trace, k=self.k, windows=not self.hidden))
+            told[live.name] = live.log_payoffs
+        ends = trace.last.copy()
+        ends[:, -1] = True
+        paid = [self._paid(seat, told, ends.ravel()) for seat in self.seats]
+        return np.stack(paid, axis=1, dtype=np.float32).reshape(*trace.at.shape, len(self.seats))
+
+    @staticmethod
+    def _paid(seat: Bettor, told: Mapping[str, Floats], last: Bools) -> Floats:
+        """Return what ``seat`` was paid, [tokens], from what the bettors on all answers were ``told``."""
+        if not seat.chance:
+            return told[seat.name]
+        everywhere = replace(seat, name=sparse.named(seat), log_payoffs=told[sparse.named(seat)])
+        return sparse.one(everywhere, seat.chance, last).log_payoffs
+
+    def _tabled(self, trace: Trace) -> npt.NDArray[np.float32]:
+        """Return what the tabled bettors were paid, [S, T, tabled]."""
         if self.hidden:
-            return self._filtered(trace, outcome)
+            return self._filtered(trace)
         if len(self.log_payoffs) == 1:
-            return self.log_payoffs[0, trace.at, outcome]
+            return self.log_payoffs[0, trace.at, trace.outcome]
         behind = np.where(trace.slot < trace.drafted, 1, 1 + len(STATES)) + np.where(trace.short, 2, trace.ever)
         place = np.where(trace.drafted == 0, 0, behind)
-        return self.log_payoffs[place, trace.at, outcome]
+        return self.log_payoffs[place, trace.at, trace.outcome]
 
-    def _filtered(self, trace: Trace, outcome: Ints) -> npt.NDArray[np.float32]:
+    def _filtered(self, trace: Trace) -> npt.NDArray[np.float32]:
         """Weigh what the places pay by their chances, as the judge stakes less where it is in doubt."""
         kept = self.kept[trace.at, trace.outcome].ravel()
         everywhere = np.ones(kept.size, dtype=np.bool_)
         at = filtered(kept, everywhere, trace.last.ravel(), self.k).at[:, :PLAIN].reshape(*trace.at.shape, len(PLACES) - 1)
-        wealth = np.zeros((*trace.at.shape, len(self.seats)), dtype=np.float32)
+        wealth = np.zeros((*trace.at.shape, self.log_payoffs.shape[-1]), dtype=np.float32)
         for place, chance in enumerate([1.0 - at.sum(axis=-1), *np.moveaxis(at, -1, 0)]):
             here = chance > 0.0
-            wealth[here] += chance[here, None] * np.exp(self.log_payoffs[place, trace.at[here], outcome[here]])
+            wealth[here] += chance[here, None] * np.exp(self.log_payoffs[place, trace.at[here], trace.outcome[here]])
         return np.log(wealth)
 
     @property
@@ -84,7 +110,7 @@ class Grid:
     @property
     def without_guesses(self) -> Grid:
         """The same panel without the bettors that guess at the draft."""
-        sure = np.array([not seat.guessed for seat in self.seats])
+        sure = np.array([not seat.guessed for seat in _tabled(self.seats)])
         return replace(self, seats=tuple(seat for seat in self.seats if not seat.guessed), log_payoffs=self.log_payoffs[..., sure])
 
     def accounts(self, paid: npt.NDArray[np.float32]) -> tuple[Bettor, ...]:
@@ -96,7 +122,7 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
     """Return the payoffs of the judge that ``knows`` EXACT or SURROGATE of the draft; of ``bank`` every position has a draft."""
     assert bank.drafted.all()
     places = PLACES if windows else PLACES[:1]
-    outcomes = bank.p.shape[1]
+    outcomes = bank.p.shape[1] + 1  # the drafted token of the tail apart
     seats: tuple[Bettor, ...] = ()
     table = None
     for place, (slot, short, ever) in enumerate(places):
@@ -105,13 +131,24 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
             standing = {"slot": k if slot == "bonus" else 0, "drafted": 0 if slot == "plain" else k, "short": short, "ever": ever}
             asked = trace_of(np.repeat(rows, outcomes), np.tile(np.arange(outcomes), len(rows)), **standing)
             observed = observe(bank, asked, k=k, windows=windows)
-            seats = bettors(observed if knows == EXACT else replace(observed, q=None, kept=None, listed=None, q_unasked=None))
+            known = (
+                observed
+                if knows == EXACT
+                else replace(observed, q=None, q_chosen=None, kept=None, accept=None, listed=None, q_unasked=None)
+            )
+            seats = bettors(known)
+            paid = np.stack([seat.log_payoffs for seat in _tabled(seats)], axis=1)
             if table is None:
-                table = np.empty((len(places), len(bank), outcomes, len(seats)), dtype=np.float32)
-            paid = np.stack([seat.log_payoffs for seat in seats], axis=1)
-            table[place, rows] = paid.reshape(len(rows), outcomes, len(seats))
+                table = np.empty((len(places), len(bank), outcomes, paid.shape[1]), dtype=np.float32)
+            table[place, rows] = paid.reshape(len(rows), outcomes, -1)
     assert table is not None
-    return Grid(seats=tuple(replace(seat, log_payoffs=np.zeros(0)) for seat in seats), log_payoffs=table, kept=_kept(bank), k=k)
+    empty = tuple(replace(seat, log_payoffs=np.zeros(0)) for seat in seats)
+    return Grid(bank=bank, seats=empty, log_payoffs=table, kept=_kept(bank), k=k)
+
+
+def _tabled(seats: Iterable[Bettor]) -> list[Bettor]:
+    """Return the bettors whose payoff hangs on one token and its place alone."""
+    return [seat for seat in seats if not seat.chance and seat.name != _WINDOW]
 
 
 def _kept(bank: Bank) -> Floats:

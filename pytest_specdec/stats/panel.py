@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Floats
     from pytest_specdec.stats.observed import Observed
 
-__all__ = ["RATIO_UNASKED", "accepts_unasked", "bettors", "catalogue_tables", "chance_of", "dues"]
+__all__ = ["RATIO_UNASKED", "accepts_unasked", "bettors", "catalogue_tables", "chance_of", "dues", "window"]
 
 UNASKED = "temperature, top-k and top-p ignored"
 RATIO_UNASKED = "ratio without temperature, top-k and top-p"
@@ -75,7 +75,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "surrogate": tuple(guesses.surrogate(observed, stands)),
         "fitted": tuple(guesses.of_a_fitted_law(observed, stands)),
         "generic": generic,
-        "window": tuple(_window(observed)),
+        "window": tuple(window(observed)),
         "order": tuple(_order(observed, stands)),
         "bonus": tuple(_bonus(observed, stands)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
@@ -148,8 +148,8 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
     yield seated(RATIO_UNASKED, Fault.RULE, paid(unasked, alternatives.ratio(split.p, split.q)))
 
 
-def _window(observed: Observed) -> Iterator[Bettor]:
-    """Bet that one number decides on all drafts of a window, on a tail whose tokens the draft likes more or less than the target."""
+def window(observed: Observed) -> Iterator[Bettor]:
+    """Yield who bets that one number decides on all drafts of a window, on a tail in parts that the draft likes more or less."""
     if observed.q is None:
         return
     split = Split.of(observed.law.p, observed.q).spread()

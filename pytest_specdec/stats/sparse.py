@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.laws import Bools, Floats
 
-__all__ = ["CHANCES", "bettors", "named", "within"]
+__all__ = ["CHANCES", "bettors", "named", "one", "within"]
 
 CHANCES = (0.02, 0.1, 0.3)
 """Shares of faulty answers that are bet on."""
@@ -32,14 +32,18 @@ def bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
     non-negative supermartingale, so that it may be looked at after every token, and mixed with others. Answers that were drawn at the same
     time are in no one's way: every bet is on the law of one token given its prefix, and whose answers come first is settled before any is.
     """
-    starts = np.concatenate([[True], last[:-1]])
     for bettor in panel:
-        wealth = within(bettor, last)
         for chance in CHANCES:
-            held = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth)
-            paid = np.diff(held, prepend=0.0)
-            paid[starts] = held[starts]
-            yield replace(bettor, name=f"{bettor.name}{_words(chance)}", log_payoffs=paid, chance=chance)
+            yield one(bettor, chance, last)
+
+
+def one(bettor: Bettor, chance: float, last: Bools) -> Bettor:
+    """Return who bets as ``bettor`` does, begun anew at every answer, that the share ``chance`` of the answers is faulty."""
+    held = np.logaddexp(np.log1p(-chance), np.log(chance) + within(bettor, last))
+    paid = np.diff(held, prepend=0.0)
+    starts = np.concatenate([[True], last[:-1]])
+    paid[starts] = held[starts]
+    return replace(bettor, name=f"{bettor.name}{_words(chance)}", log_payoffs=paid, chance=chance)
 
 
 def named(bettor: Bettor) -> str:
