@@ -21,7 +21,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/ --ignore=tests/chaos -n 2 --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos -n 2 --dist=worksteal --cov --cov-report=term --cov-fail-under=90
 
 chaos: $(INSTALLED) ## faults planted in servers, sockets, signals, files and configs: expected and seen
 	$(BIN)/python -m pytest tests/chaos -q
