@@ -66,8 +66,8 @@ FAMILIES = {
     "accept-all-late": ("greedy", "sampling"),
     "near-tie": ("greedy", "parameters", "liveness"),
 }
-"""Two families that both kill the server use up its restarts on the first of them; and where a fault is at temperature 0 or above only, or in
-answers of one length, one family that it spares is enough."""
+"""Two families that both kill the server use up its restarts on the first of them. Of a fault at temperature 0 only, above 0 only, or in
+long answers only, the families that it concerns and one that it spares."""
 SMOKE = {"cut-short", "stop-short", "past-the-end", "wrong-finish"}
 """In every answer, so that few are enough."""
 
