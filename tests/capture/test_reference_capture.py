@@ -94,6 +94,9 @@ def test_scores_are_aligned_with_the_tokens(run):
     assert set(asked.values()) == {5, 20}
     for arm, name, transcript in arms(directory):
         laws = scores.read(directory, "baseline", arm, name)
+        if name == "speed":  # judged by its times only
+            assert laws == ()
+            continue
         assert [[p.token_id for p in law.positions] for law in laws] == [list(answer.choice.token_ids) for answer in transcript.answers]
         assert all(
             len(p.atom_ids) == asked[arm, name] and list(p.atom_logprobs) == sorted(p.atom_logprobs, reverse=True)
@@ -145,5 +148,5 @@ def test_a_judge_gets_every_cell(run):
     for cell in plan.cells:
         found = captured.read(directory, plan, cell, ())
         assert found.control is not None
-        assert set(found.scores) == {cell.pair, "control", "baseline"}
+        assert set(found.scores) == (set() if cell.workload == "speed" else {cell.pair, "control", "baseline"})
         assert bool(found.draft_scores) == (cell.workload == "sampled" and cell.pair == "draft-k3")

@@ -219,7 +219,7 @@ def test_an_empty_answer_is_no_token_to_judge():
 
 
 @pytest.mark.parametrize("answer", [
-    Answer(request_id="r000", status=200, choices=(Choice(text="said"),)),
+    Answer(request_id="r000", status=200, choices=(Choice(text="said", finish_reason="stop"),)),
     Answer(request_id="r000", status=200, usage=Usage(prompt_tokens=1, completion_tokens=5)),
 ])  # fmt: skip
 def test_answers_without_token_ids_invalidate_the_set_up(answer):

@@ -110,7 +110,7 @@ def written(plan, directory, tell):
 
 def transcript(arm, boot, workload):
     answers = tuple(
-        Answer(request_id=request.id, status=200, choices=(Choice(text=f"{arm} says", token_ids=(1, 2, 3), finish_reason="stop"),))
+        Answer(request_id=request.id, status=200, choices=(Choice(text="three tokens", token_ids=(1, 2, 3), finish_reason="stop"),))
         for request in workload.requests
     )
     counters = SpecCounters(drafts=3, draft_tokens=9, accepted_tokens=4)

@@ -58,7 +58,7 @@ def test_the_short_names_are_ours(project, repository):
         "from sample import *\nimport pytest\n\n@pytest.mark.specdec(CHAT, family='greedy')\n"
         "def test_it(pair, captured, spec, base):\n"
         "    assert pair == captured.pair\n    assert spec == captured.speculative.answers\n"
-        "    assert base[0].choice.text == 'baseline says'\n"
+        "    assert base[0].choice.text == 'three tokens'\n"
     )
     own = (repository / "conftest.py").read_text().replace("from __future__ import annotations", "")
     project.pytester.makeconftest("from __future__ import annotations\n" + (project.path / "conftest.py").read_text() + "\n\n" + own)
