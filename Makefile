@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: suites smoke test lint types unit chaos chaos-quick engines vllm-env vllm-padded vllm-deaths clean
+.PHONY: suites smoke test lint types unit chaos chaos-quick coverage engines vllm-env vllm-padded vllm-deaths clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -21,13 +21,16 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/ --ignore=tests/chaos -n 2 --dist=worksteal --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos -n 2 --dist=worksteal --cov --cov-report=
 
 chaos: $(INSTALLED) ## faults planted in servers, sockets, signals, files and configs: expected and seen
 	$(BIN)/python -m pytest tests/chaos -q
 
 chaos-quick: $(INSTALLED) ## the half of them that takes at most three minutes
-	$(BIN)/python -m pytest tests/chaos -q -m 'chaos(quick=True)'
+	$(BIN)/python -m pytest tests/chaos -q -n 2 -m 'chaos(quick=True)' --cov --cov-append --cov-report=
+
+coverage: $(INSTALLED) ## of the last `make unit` and `make chaos-quick` together
+	$(BIN)/python -m coverage report --fail-under=90
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"python 3.11 or newer is needed, found {sys.version.split()[0]}: make PYTHON=python3.11 …")'
