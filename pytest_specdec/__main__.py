@@ -11,7 +11,7 @@ from pytest_specdec import __version__
 from pytest_specdec.doctor import command
 
 UNREAD = 128 + signal.SIGPIPE
-"""The exit code of a program whose reader went away."""
+"""The exit code after SIGPIPE, as of a program piped into ``head``."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -75,7 +75,7 @@ class Grid:
 
     @staticmethod
     def _paid(seat: Bettor, told: Mapping[str, Floats], last: Bools) -> Floats:
-        """Return what ``seat`` was paid, [tokens], from what the bettors on all answers were ``told``."""
+        """Return the log payoffs [tokens] of ``seat``, from those of the bettors on all answers in ``told``, by name."""
         if not seat.chance:
             return told[seat.name]
         everywhere = replace(seat, name=sparse.named(seat), log_payoffs=told[sparse.named(seat)])
@@ -147,7 +147,7 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
 
 
 def _tabled(seats: Iterable[Bettor]) -> list[Bettor]:
-    """Return the bettors whose payoff hangs on one token and its place alone."""
+    """Return the bettors with a payoff that depends on one token and its place only."""
     return [seat for seat in seats if not seat.chance and seat.name != _WINDOW]
 
 

@@ -84,7 +84,7 @@ class Answering:
         self._unanswered: dict[tuple[str, int], Answer] = {}
         self._casualties: list[Casualty] = []
         self._cut: set[tuple[str, int]] = set()
-        """Requests whose deadline was the capture's own."""
+        """Requests that were cut off by the deadline of the capture, not by their own."""
         self._restarts_before = arm.restarts
         self._found_dead = 0 if arm.running else 1
         self._before: SpecCounters | None = None

@@ -9,7 +9,7 @@ __all__ = ["SECONDS", "get"]
 
 _OK = 200
 SECONDS = 10.0
-"""For an answer, where nobody says otherwise."""
+"""Seconds for an answer, by default."""
 
 
 def get(port: int, path: str | None, *, api_key: str | None = None, seconds: float = SECONDS) -> str | None:

@@ -102,7 +102,7 @@ def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]
 
 
 def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
-    """Return the variants whose failures that nothing brings about again are a finding."""
+    """Return the variants with so many failures that did not recur that they are a finding."""
     found = {pair.name: failures.read(directory, plan, pair.name) for pair in plan.pairs}
     return {name for name, arms in found.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
 
