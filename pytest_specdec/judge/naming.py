@@ -91,6 +91,13 @@ class Acceptance:
         less = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
         return -self._tolerance <= less <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
 
+    def partly(self, bettor: Bettor) -> bool:
+        """Whether ``bettor``'s fault at some of the slots would leave acceptance as observed: off, but less so than everywhere."""
+        if bettor.guessed or bettor.fault not in AT_A_STEP or (self.repeats and bettor.name not in REPEATING):
+            return False
+        off, everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
+        return abs(off) > self._tolerance and off * everywhere > 0.0 and abs(off) < abs(everywhere) - self._tolerance
+
     @property
     def repeats(self) -> bool:
         """Whether recovered tokens are the rejected draft tokens more often than by chance: a sound residual gives them no mass."""
@@ -153,6 +160,7 @@ PREFILL_TOO = {Fault.TEMPERATURE, Fault.TAIL}
 EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
 OUT_OF_PLACE = "bonus out of place"
 SOMETIMES = ", in some answers only"
+SOMEWHERE = ", at some of the draft tokens only"
 DECISIVE = log(8.0)
 """By how much one bettor must be ahead of another that is the likelier a priori."""
 SHORT = 2.0
@@ -175,6 +183,9 @@ def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
         if not allowed and seen.repeats:
             return Fault.RESIDUAL.value
         first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
+        partly = max((bettor for bettor in book.bettors if seen.partly(bettor)), key=lambda bettor: bettor.log_wealth, default=first)
+        if partly.log_wealth - first.log_wealth > DECISIVE:
+            return f"{_said(partly, told=told)}{SOMEWHERE}"
     found = _repeated(_tempered(first, book, observed), book, observed)
     return _said(found, told=told)
 

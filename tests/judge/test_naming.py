@@ -170,6 +170,20 @@ def test_without_told_windows_a_wrong_step_is_called_no_more_than_that(windows, 
     assert name(tilted, replace(seen, places=places), None) == TILTED
 
 
+@pytest.mark.parametrize("accepted, lead, said", [
+    (65, 60.0, "accept-all, at some of the draft tokens only"),
+    (65, 1.0, Fault.ORDER.value),  # no better an explanation
+    (35, 60.0, Fault.ORDER.value),  # fewer than expected, where it would accept more
+    (52, 60.0, Fault.ORDER.value),  # as many as expected
+    (80, 60.0, "accept-all"),
+])  # fmt: skip
+def test_a_fault_that_would_have_accepted_more_everywhere_is_somewhere_where_it_explains_the_most(accepted, lead, said):
+    """No fault of the step accepts as often as was seen, and one that has nothing to do with acceptance must not be named for it."""
+    order, lenient = bettor(Fault.ORDER, 20.0, "reused"), bettor(Fault.LENIENT, 20.0 + lead, "accept-all")
+    seen = replace(SEEN, accepted=accepted, excess={"accept-all": 0.3})
+    assert name(settled([order, lenient]), observed(), seen) == said
+
+
 def test_an_expectation_that_rests_on_estimates_allows_for_them():
     bonus, off = bettor(Fault.BONUS, 5.0), replace(SEEN, accepted=54)
     assert not off.allows(bonus)
