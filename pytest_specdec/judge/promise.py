@@ -10,13 +10,13 @@ import numpy as np
 
 from pytest_specdec.judge.saying import likely
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.alternatives import Fault, leak, tilt_name, tilted
+from pytest_specdec.stats.alternatives import leak, tilt_name, tilted
 from pytest_specdec.stats.drafts import Split, overlap
 from pytest_specdec.stats.panel import catalogue_tables
 from pytest_specdec.stats.sensitivity import Growth, growth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.stats.betting import Book
     from pytest_specdec.stats.laws import Floats
@@ -139,13 +139,20 @@ def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
 def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:
     if observed.q is None:
         return
-    bets = [(one.name, table) for one, _, table in catalogue_tables(observed) if one.fault is Fault.LENIENT]
+    bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed) if one.leak is not None)
     share = (observed.stands.draft * observed.drafted)[:, None]
     p, kept = observed.law.p, overlap(observed.law.p, observed.q)
     for size in LEAKS:
         slots = _slots(observed, kept + size * (1.0 - kept))
         truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
-        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in bets}
+        yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _next_to(size, bets)}
+
+
+def _next_to(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
+    """Yield name and payoffs of the bettors on the leaks just below and above ``size``: no other bettor on a leak sees it better."""
+    above = next((at for at, (leak, *_) in enumerate(bets) if leak >= size), len(bets) - 1)
+    for _, words, table in bets[max(0, above - 1) : above + 1]:
+        yield words, table
 
 
 def _slots(observed: Observed, accepted: Floats) -> float:
