@@ -54,6 +54,15 @@ def said(log, text):
     raise AssertionError(log.read_text())
 
 
+def until(found):
+    """Return what ``found`` finds, once it does: the kernel lays out a new process's environment a moment after it has been started."""
+    for _ in range(400):
+        if there := found():
+            return there
+        time.sleep(0.02)
+    return found()
+
+
 def test_a_server_has_a_session_of_its_own_and_a_log(start, log):
     server = start(python("print('hello', flush=True); import time; time.sleep(600)"))
     said(log, "hello")
@@ -187,9 +196,10 @@ def test_a_server_dies_with_its_killed_starter(tmp_path):
         [sys.executable, "-c", KILLED.format(touched=str(touched), log=str(tmp_path / "log"))], stdout=subprocess.PIPE, text=True
     )
     marker = starter.stdout.readline().strip()
-    assert len(watchdog.members(-1, -1, marker)) == 1
+    born = until(lambda: watchdog.members(-1, -1, marker))
     starter.kill()
     starter.communicate()
+    assert len(born) == 1
     for _ in range(400):
         if touched.exists() and not watchdog.members(-1, -1, marker):
             return
