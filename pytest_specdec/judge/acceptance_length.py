@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scipy import stats
+from scipy.special import stdtrit
 
 if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Transcript
@@ -33,7 +33,7 @@ class AcceptanceLength:
         return math.inf if self.standard_error is None else self.tokens * math.exp(self._half(error))
 
     def _half(self, error: float) -> float:
-        return float(stats.t.isf(error, self.prompts - 1)) * (self.standard_error or 0.0)
+        return -float(stdtrit(self.prompts - 1, error)) * (self.standard_error or 0.0)
 
 
 def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:

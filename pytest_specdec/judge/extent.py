@@ -11,7 +11,6 @@ from math import log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import minimize
 
 from pytest_specdec.stats.betting import TINY, at_outcome, table, weighed
 from pytest_specdec.stats.chances import PLAIN
@@ -92,6 +91,8 @@ def _likeliest(law: Law, chance: Floats) -> Floats:
     ``m ~ p^(1 + a)``, in the tail times ``e^b``: a wrong temperature, and more or less in the tail. Logits that are off at random, as those
     of another context are, have such a law in the mean, but for a few hundredths of a nat. Outcomes outside the core tell nothing.
     """
+    from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
+
     inside = law.core & (law.p > 0)
     p = np.where(inside, law.p, 0.0) / np.maximum(np.where(inside, law.p, 0.0).sum(axis=1, keepdims=True), TINY)
     bends = np.stack([_logs(law.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])

@@ -11,7 +11,7 @@ from math import log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
@@ -71,7 +71,7 @@ class Difference:
     @property
     def p_value(self) -> float:
         """Of no difference, one-sided: Student's t over answers."""
-        return float(stats.t.sf(self.score, max(self.answers - 2, 1)))
+        return float(stdtr(max(self.answers - 2, 1), -self.score))
 
 
 def difference(mine: Earned, theirs: Earned) -> Difference:

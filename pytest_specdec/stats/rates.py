@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scipy import special, stats
+from math import ceil, comb, log1p
+
+from scipy.special import betainc, betaincinv
 
 from pytest_specdec.stats.interval import Interval
 
@@ -19,7 +21,9 @@ def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: in
     _check(other_hits, other_trials)
     if not trials or not other_trials:
         return 1.0
-    return float(stats.hypergeom.sf(hits - 1, trials + other_trials, hits + other_hits, trials))
+    every = hits + other_hits
+    ways = sum(comb(trials, mine) * comb(other_trials, every - mine) for mine in range(hits, min(every, trials) + 1))
+    return ways / comb(trials + other_trials, every)
 
 
 def greater_than_rate(hits: int, trials: int, rate: float) -> float:
@@ -32,15 +36,15 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
     if not 0.0 <= rate <= 1.0:
         msg = f"a rate lies in 0..1, not {rate}"
         raise ValueError(msg)
-    return float(special.betainc(hits, trials - hits + 1, rate)) if hits else 1.0
+    return float(betainc(hits, trials - hits + 1, rate)) if hits else 1.0
 
 
 def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
     """Return the exact limits of a binomial rate (Clopper and Pearson 1934); 0..1 without trials."""
     _check(hits, trials)
     tail = (1.0 - confidence) / 2.0
-    low = float(stats.beta.ppf(tail, hits, trials - hits + 1)) if hits else 0.0
-    high = float(stats.beta.ppf(1.0 - tail, hits + 1, trials - hits)) if hits < trials else 1.0
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1.0 - tail)) if hits < trials else 1.0
     return Interval(low=low, high=high, confidence=confidence)
 
 
@@ -54,7 +58,7 @@ def ruled_out(trials: int, confidence: float = 0.99) -> float:
 
 def trials_to_rule_out(rate: float, confidence: float = 0.99) -> int:
     """Return the fewest trials without a hit that rule out ``rate``, 0 < rate < 1; inverse of :func:`ruled_out`."""
-    return int(stats.geom.ppf(confidence, rate))
+    return ceil(log1p(-confidence) / log1p(-rate))
 
 
 def _check(hits: int, trials: int) -> None:

@@ -11,7 +11,7 @@ from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Comparison:
     @property
     def quantile(self) -> float:
         """Standard errors that an excess of chance stays below with probability 1 - alpha."""
-        return float(stats.norm.isf(self.alpha))
+        return -float(ndtri(self.alpha))
 
     @property
     def exceeds(self) -> bool:

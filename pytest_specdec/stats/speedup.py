@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from pytest_specdec.model.gate import BOOT_SD, STATED_BOOTS
 from pytest_specdec.stats.interval import Interval
@@ -77,7 +77,7 @@ class Estimate:
         return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
 
     def _half(self, error: float) -> float:
-        return float(stats.t.isf(error, self.freedom)) * self.standard_error
+        return -float(stdtrit(self.freedom, error)) * self.standard_error
 
 
 def boots(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> Boots:
