@@ -43,7 +43,7 @@ SHARE = 6.25e-5
 NOISES = (0.01, 0.03, 0.1)
 TILTS = (1.01, 1.02, 1.03)
 REPORTED_TOKENS, REPORTED_NOISE = 3072, 0.03
-"""What the baseline reports where a scorer leans: twice the tokens of the survey at standard depth, noise as of bf16."""
+"""What the baseline reports where a scorer leans: about twice the tokens of the calibration at standard depth, noise as of bf16."""
 ARMS = (Arm(), Arm(drafts="greedy", windows=False))
 AT_ONCE = 16_384
 """Tokens judged in one go."""

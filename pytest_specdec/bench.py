@@ -100,7 +100,7 @@ class Bench:
     def calibration(self) -> tuple[tuple[float, Position], ...]:
         """What the baseline's boots reported all over the run, beside the scores."""
         if self._calibration is None:
-            self._calibration = calibration.read(self.directory, records.sent(self.directory, self.plan))
+            self._calibration = calibration.read(self.directory, self.plan)
         return self._calibration
 
     def pair(self, name: str) -> Pair:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_specdec import baselines, chosen, command, place, timings
+from pytest_specdec import baselines, command, place, timings
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory, atomic_write, writable
@@ -48,7 +48,7 @@ def is_of(config: pytest.Config, root: Path, session: str) -> bool:
 def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement], warnings: Sequence[str]) -> Run:
     """Return the run in ``root`` with what was judged of it."""
     directory = RunDirectory.open(root)
-    plan, environment = records.sent(directory, records.read_plan(directory)), _or_none(records.read_environment, directory)
+    plan, environment = records.read_plan(directory), _or_none(records.read_environment, directory)
     return Run(
         directory=place.shown(root, config),
         replayed=config.stash[SETTINGS].replay is not None,
@@ -57,7 +57,7 @@ def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement],
         status=_or_none(records.read_status, directory),
         judgements=_in_order(plan, judgements),
         capabilities=_or_none(records.read_capabilities, directory) or {},
-        notes=(*warnings, *chosen.notes(directory, plan), *baselines.notes(config.stash[SETTINGS].baselines, plan.config, environment)),
+        notes=(*warnings, *baselines.notes(config.stash[SETTINGS].baselines, plan.config, environment)),
         made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
     )
 

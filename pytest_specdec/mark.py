@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Mark", "is_ours", "pair_name", "read"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_RESERVED = re.compile(r"\.(survey|more\d+)$")
+_RESERVED = re.compile(r"\.(calibration|more\d+)$")
 
 FORM = '@pytest.mark.specdec(WORKLOAD, family="greedy")'
 
@@ -82,7 +82,7 @@ def _workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
 def _check_requests(item: pytest.Item, workload: Workload) -> None:
     """Refuse what could not be kept: the name is a file's, and answers are told apart by their requests' ids."""
     if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
-        expected = "letters, digits and ._+- alone, beginning with a letter or digit; .survey and .more1 at the end are ours"
+        expected = "letters, digits and ._+- alone, beginning with a letter or digit; .calibration and .more1 at the end are ours"
         raise _wrong(item, f"found the workload name {workload.name!r}", expected)
     if not workload.requests:
         raise _wrong(item, f"found a workload without requests: {workload.name}", "one or more; take={depth: 0} leaves a depth out")

@@ -39,13 +39,12 @@ def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> 
     """
     root, settings, directory = found.root, found.settings, RunDirectory.open(found.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
-    stored = records.sent(directory, records.read_plan(directory))
-    _check(option, directory, found.config, extension.base(stored), records.sent(directory, found.plan))
+    stored = records.read_plan(directory)
+    _check(option, directory, found.config, extension.base(stored), found.plan)
     if not settings.continued:
         return stored
-    cells, chosen = _unsettled(directory), records.read_selections(directory)
+    cells = _unsettled(directory)
     deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in cells}}
-    deepest |= {name: chosen[name].applied(one) for name, one in deepest.items() if name in chosen}
     if not deepest:
         found_none = f"found no inconclusive or suspicious sampling verdict in {root}/run.json"
         msg = f"--specdec-continue: {found_none}; expected a run that more tokens would settle"
@@ -97,8 +96,7 @@ def _encoded(plan: Plan) -> JSON:
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
     workloads = {workload.name: workload.digest for workload in plan.workloads}
-    pools = {name: pool.digest for name, pool in plan.pools.items()}
-    return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads, "pools": pools}
+    return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads}
 
 
 def _differences(where: str, then: JSON, now: JSON) -> Iterator[str]:

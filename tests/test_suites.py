@@ -66,8 +66,8 @@ def test_every_rung_of_the_ladder_is_sent_at_standard_depth():
 
 
 def test_a_prompt_is_asked_again_with_and_without_seeds(sampled):
-    sent = [workload.at(Depth.STANDARD) for workload in sampled if workload.take.get(Depth.STANDARD) and not workload.survey]
-    again = [workload for workload in sent if len(workload.prompts) < len(workload.requests)]
+    sent = [workload.at(Depth.STANDARD) for workload in sampled if workload.take.get(Depth.STANDARD)]
+    again = [workload for workload in sent if len({request.asks for request in workload.requests}) < len(workload.requests)]
     assert any(request.seed is None for workload in again for request in workload.requests)
 
 

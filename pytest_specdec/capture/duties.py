@@ -6,21 +6,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import candidates, information, lease, observe
+from pytest_specdec.capture import lease, observe
 from pytest_specdec.capture.answering import Answering
 from pytest_specdec.capture.arm import Arm
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.engines.arguments import single_precision
 from pytest_specdec.capture.routes import scorer
 from pytest_specdec.capture.scoring import Scoring
-from pytest_specdec.capture.survey import REPORTING, Survey
+from pytest_specdec.capture.survey import Survey
 from pytest_specdec.config.config import Limits
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records, scores, transcripts
-from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
-from pytest_specdec.model.plan import Role, Tokens
-from pytest_specdec.prompts import selector
+from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.recipes import Recipes
     from pytest_specdec.capture.routes import Scorer
     from pytest_specdec.model.answer import Answer
-    from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.plan import Boot, Tokens
     from pytest_specdec.model.transcript import Transcript
-    from pytest_specdec.model.workload import Route, Workload
+    from pytest_specdec.model.workload import Workload
 
 __all__ = ["Duties"]
 
@@ -91,24 +90,6 @@ class Duties:
             if name == BASELINE and found.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"surveyed: scores come by {found.route.value}, unlike planned", name)
 
-    def choose(self, name: str) -> None:
-        """Choose the prompts of a workload by a survey of this server, and write which; nothing where that is not to be done here."""
-        directory, plan = self.recipes.directory, self.recipes.plan
-        if name not in self.boot.chooses or name in records.read_selections(directory):
-            return
-        pool = plan.pools[name]
-        survey = candidates.survey(pool, reported=self._reporting())
-        self.announce(BASELINE, survey)
-        answering = self.answering(BASELINE, survey)
-        with self.loud():
-            answering.run()
-        self.keep(answering)
-        asked = Tokens(arm=BASELINE, workload=survey.name, atoms=pool.atoms)
-        missing = self.score(asked, self.scoring(survey))
-        law = scores.read(directory, self.boot.under, BASELINE, survey.name)
-        found = information.found(survey, law, self.recipes.engine.vocabulary(self.recipes.config))
-        records.write_selection(directory, selector.selected(pool, found, missing))
-
     def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
         """Return what sends ``workload`` to the server as the arm ``name``."""
         known = None if name == BASELINE else self._baseline(workload)
@@ -163,11 +144,6 @@ class Duties:
     def _check_build(self) -> None:
         if self.ledger.is_news(self.arm.version):
             records.write_environment(self.recipes.directory, observe.environment(self.recipes.config, self.arm.version))
-
-    def _reporting(self) -> list[Route]:
-        """Return the routes on which the baseline was found to report log-probabilities."""
-        known = records.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
-        return [route for route, feature in REPORTING.items() if known.support.get(feature) is Support.HONOURED]
 
     @contextmanager
     def loud(self) -> Iterator[None]:

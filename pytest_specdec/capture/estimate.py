@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import candidates
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.score import ScoringRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_specdec.capture.engines.protocol import Pace
     from pytest_specdec.model.plan import Boot
@@ -46,14 +45,12 @@ def steps(
     pace: Pace,
     *,
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS,
-    pools: Mapping[str, Workload] | None = None,
 ) -> tuple[Step, ...]:
-    """Return what every boot does, in order, scores coming by ``route``; ``pools`` are those that prompts are chosen from, by name."""
+    """Return what every boot does, in order, scores coming by ``route``."""
     named = {workload.name: workload for workload in workloads}
-    surveys = {name: candidates.survey(pool, reported=()) for name, pool in (pools or {}).items()}
     if route is ScoringRoute.CONTINUATIONS:
         pace = replace(pace, scored_tokens_per_s=pace.scored_tokens_per_s / _CONTINUED)
-    return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, surveys.__getitem__, pace))
+    return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, pace))
 
 
 def seconds(planned: Sequence[Step]) -> float:
@@ -69,14 +66,11 @@ def seconds_side_by_side(planned: Sequence[Step], servers: int) -> float:
     return booting + sum(step.seconds for step in planned if step.doing in {"answering", "survey"})
 
 
-def _of_boot(boot: Boot, named: Callable[[str], Workload], survey_of: Callable[[str], Workload], pace: Pace) -> Iterator[Step]:
+def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: Pace) -> Iterator[Step]:
     yield Step(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
     survey = Step(boot=boot.index, doing="survey", arm=boot.arms[0], seconds=_SURVEY_TOKENS / pace.tokens_per_s)
     if boot.survey and boot.role is not Role.VARIANT:
         yield survey
-    for asked in map(survey_of, boot.chooses):
-        yield Step(boot=boot.index, doing="answering", arm=boot.arm, workload=asked.name, seconds=_answering(asked, pace))
-        yield Step(boot=boot.index, doing="scoring", arm=boot.arm, workload=asked.name, seconds=_tokens(asked) / pace.scored_tokens_per_s)
     for arm in boot.arms:
         for name in boot.answers:
             yield Step(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))

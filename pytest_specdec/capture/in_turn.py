@@ -75,8 +75,7 @@ def _work(duties: Duties) -> None:
         duties.survey()
     for name in boot.arms:
         for asked in boot.answers:
-            duties.choose(asked)  # not before: timed workloads are to meet as fresh a server as the variants'
-            _answer(duties, name, duties.recipes.workload(asked))
+            _answer(duties, name, plan.workload(asked))
     for name, scored in groupby(boot.scores, key=lambda tokens: tokens.workload):
         scoring = duties.scoring(plan.workload(name))
         for tokens in scored:

@@ -12,7 +12,6 @@ from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.launch import port
 from pytest_specdec.config import credentials
 from pytest_specdec.config.expand import expand
-from pytest_specdec.files import records
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Role
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config, Overlay, VariantSettings
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan
-    from pytest_specdec.model.workload import JSON, Workload
+    from pytest_specdec.model.workload import JSON
 
 __all__ = ["Recipes"]
 
@@ -44,10 +43,6 @@ class Recipes:
         """Raise ConfigError when a variable that some boot needs is not set, before the first one starts."""
         for boot in self.plan.boots:
             self._setup(boot)
-
-    def workload(self, name: str) -> Workload:
-        """Return what is sent under ``name``: with the prompts that were chosen, once they were."""
-        return records.sent(self.directory, self.plan).workload(name)
 
     def of(self, boot: Boot) -> Recipe:
         """Return how ``boot`` is started, on a port that is free now."""

@@ -50,7 +50,6 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     """
     directory = replace(directory, secrets=credentials.of(config.text))
     kept.discard_torn(directory)
-    plan = records.sent(directory, plan)
     found = kept.of(directory, plan)
     kept.discard(directory, plan, found)
     ledger = Ledger(plan, earlier=records.read_status(directory), version=records.read_environment(directory).engine_version)
@@ -76,7 +75,7 @@ def _recorded(
                 records.append_progress(directory, progress)
             tell(progress)
 
-    planned = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route, pools=plan.pools)
+    planned = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route)
     reporter = Reporter(planned, len(plan.boots), deadline_s, told)
     recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)

@@ -12,19 +12,25 @@ from pytest_specdec.capture import atoms, estimate, room
 from pytest_specdec.capture.engines import arguments, engine_of
 from pytest_specdec.config import gates
 from pytest_specdec.errors import PlanError
-from pytest_specdec.model import selection
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
-from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.model.workload import Depth, Family, Workload
+from pytest_specdec.prompts.prompts import reported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.capture.engines.protocol import Engine
     from pytest_specdec.config.config import Config
-    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["Wanted", "make", "once"]
+
+_CALIBRATION = ".calibration"
+_CALIBRATING = {Depth.SMOKE: 12}
+"""Requests, at other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
+_CALIBRATING_TOKENS = 64
+"""Of each answer: with 32 of them the lean of a scorer shows in small models too, half of whose tokens tell nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +59,13 @@ def make(
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
     kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
-    asked = sorted(_united(kept), key=_order)
-    workloads = tuple(_sent(workload).at(depth) for workload in asked)
-    pools = {one.name: one for one in asked if one.survey and one.scored and depth is not Depth.SMOKE}
+    asked = _united(kept)
+    workloads = tuple(sorted((workload.at(depth) for workload in (*asked, *_calibrations(kept, depth))), key=_order))
     found = room.of(config, engine)
-    laid = enumerate(_laid_out(pairs, workloads, depth, found.placement))
-    boots = tuple(replace(boot, index=index, chooses=tuple(pools) if boot.role is Role.BASELINE else ()) for index, boot in laid)
+    laid = enumerate(_calibrated(_laid_out(pairs, workloads, depth, found.placement)))
+    boots = tuple(replace(boot, index=index) for index, boot in laid)
     route = engine.route(config)
-    steps = estimate.steps(boots, workloads, engine.pace, route=route, pools=pools)
+    steps = estimate.steps(boots, workloads, engine.pace, route=route)
     return Plan(
         config=config.name,
         engine=config.engine.kind,
@@ -75,7 +80,6 @@ def make(
         servers=found.servers,
         placement_reason=found.reason,
         route=route,
-        pools=pools,
     )
 
 
@@ -141,9 +145,32 @@ def _is_sent(workload: Workload, depth: Depth) -> bool:
     return workload.take.get(depth) != 0
 
 
-def _sent(workload: Workload) -> Workload:
-    """Return what is sent before a survey has chosen, and where none does: at smoke depth the baseline boots last."""
-    return selection.first(workload, "").applied(workload) if workload.survey else workload
+def _calibrations(wanted: Sequence[Wanted], depth: Depth) -> Iterator[Workload]:
+    """Give the calibration, if any sampling is to be scored: its first requests, which report, as the baseline alone draws them.
+
+    No other arm is asked, since reporting takes some engines off their fast path. Tokens come from the law as it is, without seeds.
+    """
+    drawn = [one.workload for one in wanted if one.family is Family.SAMPLING and one.workload.scored]
+    for source in drawn[:1]:
+        requests = tuple(map(_calibrating, source.requests[: _CALIBRATING.get(depth, 32)]))
+        plain = replace(source, passes=1, stream=False, timed=False, draft_scored=False, may_kill=False)
+        yield replace(plain, name=f"{source.name}{_CALIBRATION}", requests=requests, take={})
+
+
+def _calibrating(request: Request) -> Request:
+    asked = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
+    body: dict[str, JSON] = {**asked, "max_tokens": _CALIBRATING_TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(request.route, 1)}
+    return replace(request, body=body)
+
+
+def _calibrated(laid: Iterable[Boot]) -> Iterator[Boot]:
+    """Give the boots; the calibration only to those that answer as the baseline."""
+    boots = tuple(laid)
+    arms = {arm for boot in boots if BASELINE in boot.arms for arm in boot.arms}
+    for boot in boots:
+        answers = boot.answers if BASELINE in boot.arms else tuple(name for name in boot.answers if not name.endswith(_CALIBRATION))
+        scores = tuple(asked for asked in boot.scores if asked.arm in arms or not asked.workload.endswith(_CALIBRATION))
+        yield replace(boot, answers=answers, scores=scores)
 
 
 def _name(one: Wanted) -> tuple[str, Family]:

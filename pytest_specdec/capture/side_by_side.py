@@ -72,7 +72,7 @@ class _Lane:
 
     def named(self, *, timed: bool) -> list[tuple[str, Workload]]:
         """Return the arms that this boot answers as, each with a workload."""
-        workloads = [self.duties.recipes.workload(name) for name in self.boot.answers]
+        workloads = [self.duties.recipes.plan.workload(name) for name in self.boot.answers]
         return [(name, workload) for name in self.boot.arms for workload in workloads if workload.timed is timed]
 
 
@@ -140,12 +140,10 @@ class _Wave:
         self._staying = staying
 
     def run(self) -> None:
-        """Boot, measure what is timed, choose prompts, answer the rest, and score what is not scored yet."""
-        choosing = [lane for lane in self._coming if lane.boot.chooses]
-        if choosing or any(lane.named(timed=True) for lane in self._coming):
+        """Boot, measure what is timed, answer the rest, and score what is not scored yet."""
+        if any(lane.named(timed=True) for lane in self._coming):
             self._everyone.all(self._coming, _Lane.start)
             self._measure()
-            self._everyone.all([lane for lane in choosing if lane.up], _choose)
             self._everyone.all(self._up, self._answer)
         else:
             self._everyone.all(self._coming, self._start_and_answer)
@@ -199,14 +197,6 @@ class _Wave:
                 each(answer)
 
         return take
-
-
-def _choose(lane: _Lane) -> None:
-    """Choose prompts; the survey comes before, since it settles how their answers are scored."""
-    if lane.boot.chooses:
-        lane.duties.survey()
-    for name in lane.boot.chooses:
-        lane.duties.choose(name)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.score import Position
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["REPORTING", "Survey"]
+__all__ = ["Survey"]
 
 _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
@@ -40,9 +40,6 @@ _FORMATS: Mapping[str, JSON] = {
     "json_object": {"type": "json_object"},
     "json_schema": {"type": "json_schema", "json_schema": {"name": "survey", "schema": _SCHEMA}},
 }
-
-REPORTING: Mapping[Route, str] = {Route.COMPLETIONS: "logprobs", Route.CHAT: "chat_logprobs"}
-"""What the features are called that say whether log-probabilities are reported."""
 
 _PLAIN: Mapping[str, JSON] = {"prompt": "Once upon a time there was a", "max_tokens": 10, "temperature": 0.0}
 _CHAT: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 24, "temperature": 0.0}

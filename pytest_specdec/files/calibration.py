@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import scores, transcripts
 from pytest_specdec.model.pair import BASELINE, CONTROL
-from pytest_specdec.model.selection import survey_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,14 +34,12 @@ def read(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], .
 
 
 def _pairs(directory: RunDirectory, plan: Plan) -> Iterator[tuple[float, Position]]:
-    asked = [(survey_of(name), pool) for name, pool in plan.pools.items()]
-    asked += [(workload.name, workload) for workload in plan.workloads if any("logprobs" in request.body for request in workload.requests)]
-    for name, workload in asked:
-        wanted = {request.id for request in workload.requests if request.unprocessed}
+    for workload in plan.workloads:
+        wanted = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
         heard: dict[tuple[str, int], tuple[int, ...]] = {}
         for arm in (BASELINE, CONTROL) if wanted else ():
             with suppress(RunError):
-                yield from _of(directory, arm, name, wanted, heard)
+                yield from _of(directory, arm, workload.name, wanted, heard)
 
 
 def _of(

@@ -32,7 +32,6 @@ def read(
     Raises RunError, with the reason that the capture gave, when an arm's answers or scores that the plan has are not there, and when an arm
     answered another workload of that name.
     """
-    plan = records.sent(directory, plan)
     pair, parts = plan.pair(cell.pair), _parts(plan, cell)
     runs = [_Run(directory, plan, replace(cell, workload=name)) for name in parts]
     scored = [arm for arm in (cell.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]

@@ -111,15 +111,6 @@ class RunDirectory:
         return self.capabilities / f"{safe(arm)}.json"
 
     @property
-    def selections(self) -> Path:
-        """The folder with which prompts were chosen and why, one file per workload."""
-        return self.root / "selections"
-
-    def selection_of(self, workload: str) -> Path:
-        """Return the file with the prompts chosen for ``workload``."""
-        return self.selections / f"{safe(workload)}.json"
-
-    @property
     def baselines(self) -> Path:
         """The folder with the baseline file that the run was judged by, laid out as the one that it is from."""
         return self.root / "baselines"

@@ -1,4 +1,4 @@
-"""The small documents of a run: plan, environment, status, capabilities, selections, progress."""
+"""The small documents of a run: plan, environment, status, capabilities, progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.environment import Environment, Variables
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Plan
-from pytest_specdec.model.selection import Selection
 from pytest_specdec.model.status import Progress, Session, Status
 
 if TYPE_CHECKING:
@@ -29,16 +28,13 @@ __all__ = [
     "read_environment",
     "read_plan",
     "read_progress",
-    "read_selections",
     "read_status",
     "read_variables",
-    "sent",
     "session",
     "unscorable",
     "write_capabilities",
     "write_environment",
     "write_plan",
-    "write_selection",
     "write_session",
     "write_status",
     "write_variables",
@@ -121,22 +117,6 @@ def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
     document = _document(path, "capabilities")
     arm = str(document.pop("arm", path.stem))
     return arm, _decoded(path, Capabilities, document)
-
-
-def write_selection(directory: RunDirectory, selection: Selection) -> None:
-    """Write which prompts of a workload are sent; from then on none are chosen anew."""
-    _write(directory.selection_of(selection.workload), "selection", selection)
-
-
-def read_selections(directory: RunDirectory) -> dict[str, Selection]:
-    """Return which prompts were chosen, by workload; empty before any were."""
-    found = [_read(path, "selection", Selection) for path in sorted(directory.selections.glob("*.json"))]
-    return {selection.workload: selection for selection in found}
-
-
-def sent(directory: RunDirectory, plan: Plan) -> Plan:
-    """Return ``plan`` with the prompts in place that were chosen in this run."""
-    return plan.sent(read_selections(directory)) if plan.pools else plan
 
 
 def unscorable(directory: RunDirectory) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
 from pytest_specdec.model.score import ScoringRoute
-from pytest_specdec.model.selection import Selection
 from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Placement", "Plan", "Role", "Share", "Tokens", "alpha_of"]
@@ -111,8 +110,6 @@ class Boot:
     also_baseline: bool = False
     """At smoke depth, whether this boot answers first as the baseline and again as the control."""
     survey: bool = False
-    chooses: tuple[str, ...] = ()
-    """Workloads whose prompts are chosen here, by name, before they are answered."""
     scores: tuple[Tokens, ...] = ()
     """What is scored here."""
 
@@ -147,7 +144,7 @@ class Plan:
     depth: Depth
     pairs: tuple[Pair, ...]
     workloads: tuple[Workload, ...]
-    """As this depth sends them; of pools, before the survey has chosen, the first prompts."""
+    """As this depth sends them."""
     cells: tuple[Cell, ...]
     boots: tuple[Boot, ...]
     estimate_s: float
@@ -161,13 +158,6 @@ class Plan:
     """How the engine is expected to be scored; the baseline's survey decides."""
     extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
-    pools: Mapping[str, Workload] = field(default_factory=dict)
-    """By workload, the whole list whose prompts a survey of the baseline chooses from."""
-
-    def sent(self, selections: Mapping[str, Selection]) -> Plan:
-        """Return the plan with the prompts that were chosen in place of the first ones."""
-        chosen = {name: selections[name].applied(pool).at(self.depth) for name, pool in self.pools.items() if name in selections}
-        return replace(self, workloads=tuple(chosen.get(workload.name, workload) for workload in self.workloads))
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""

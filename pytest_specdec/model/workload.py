@@ -112,9 +112,6 @@ class Workload:
     """Whether the draft model's law at the emitted tokens is wanted, where a draft model can be served alone."""
     atoms: int = 20
     """Most probable tokens reported per scored position."""
-    survey: bool = False
-    """Whether its prompts are a pool of which the more informative half is sent, as a survey of the baseline chooses; at smoke depth, where
-    none is asked, the first half. ``requests`` has to be long enough for any half."""
     may_kill: bool = False
     """Whether it may take the server down: captured last in a boot."""
     deadline_s: float = 120.0
@@ -133,14 +130,6 @@ class Workload:
         unseeded = tuple(request for request in self.requests if request.draws_unseeded)
         others = tuple(request for request in self.requests if not request.draws_unseeded)
         return tuple(turn for turn in (others, unseeded) if turn)
-
-    @property
-    def prompts(self) -> tuple[Request, ...]:
-        """The first request of each prompt: those that differ in more than their seeds."""
-        found: dict[str, Request] = {}
-        for request in self.requests:
-            found.setdefault(request.asks, request)
-        return tuple(found.values())
 
     @property
     def digest(self) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.prompt import Prompt
 
-__all__ = ["Pace", "Prompts", "Traffic"]
+__all__ = ["Pace", "Prompts", "Traffic", "reported"]
 
 
 class Pace(TypedDict, total=False):
@@ -28,7 +28,6 @@ class Pace(TypedDict, total=False):
     scored: bool
     draft_scored: bool
     atoms: int
-    survey: bool
     may_kill: bool
     deadline_s: float
 
@@ -187,11 +186,12 @@ class Prompts:
 def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
     number, prompt = index + 1, items[index % len(items)]
     seed = {"seed": number} if seeded else {}
-    reported = {} if logprobs is None else _reported(prompt.route, logprobs)
-    return _request(prompt, {**body, **seed, **reported}, suffix=f"#{number}" if number > len(items) else "")
+    more = {} if logprobs is None else reported(prompt.route, logprobs)
+    return _request(prompt, {**body, **seed, **more}, suffix=f"#{number}" if number > len(items) else "")
 
 
-def _reported(route: Route, logprobs: int) -> Mapping[str, JSON]:
+def reported(route: Route, logprobs: int) -> Mapping[str, JSON]:
+    """Return the fields that ask for each token's own log-probability, and for those of so many most probable ones."""
     return {"logprobs": logprobs} if route is Route.COMPLETIONS else {"logprobs": True, "top_logprobs": logprobs}
 
 

@@ -28,7 +28,8 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
 def _work(plan: Plan) -> str:
     names = ", ".join(pair.name for pair in plan.pairs)
-    return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(plan.workloads), 'workload')} = {_n(len(plan.cells), 'judgement')}"
+    workloads = {cell.workload for cell in plan.cells}
+    return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(workloads), 'workload')} = {_n(len(plan.cells), 'judgement')}"
 
 
 def _cost(plan: Plan) -> str:

@@ -77,15 +77,6 @@ def test_timed_comes_first_and_what_may_kill_last(plan, workload):
     assert names == ["timed", "plain", "deadly"]
 
 
-def test_of_a_pool_half_is_sent_which_no_survey_chooses_at_smoke_depth(plan, workload):
-    surveyed = workload("surveyed", survey=True)
-    smoke, standard = plan(workload(), surveyed, depth=Depth.SMOKE), plan(workload(), surveyed)
-    for planned in (smoke, standard):
-        assert [(w.name, len(w.requests)) for w in planned.workloads] == [("greedy", 5), ("surveyed", 3)]
-    assert not any(boot.chooses for boot in smoke.boots)
-    assert (smoke.pools, standard.pools) == ({}, {"surveyed": surveyed})
-
-
 def test_workloads_are_cut_to_the_depth(plan, workload):
     cut = workload(take={Depth.SMOKE: 2})
     assert [len(plan(cut, depth=depth).workload("greedy").requests) for depth in (Depth.SMOKE, Depth.STANDARD)] == [2, 5]

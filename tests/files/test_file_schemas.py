@@ -16,11 +16,10 @@ from pytest_specdec.model.environment import Environment
 from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.pair import Draft, Pair, Variant
 from pytest_specdec.model.plan import Boot, Cell, Plan, Tokens
-from pytest_specdec.model.selection import Candidate, Selection
 from pytest_specdec.model.transcript import Casualty, SpecCounters, Transcript
 from pytest_specdec.model.workload import Request, Workload
 
-KINDS = ("transcript", "score", "plan", "selection", "baseline")
+KINDS = ("transcript", "score", "plan", "baseline")
 
 
 def schema(kind):
@@ -37,7 +36,6 @@ def test_a_schema_is_one_and_is_named_after_what_the_files_say(kind, transcript)
 DEFINED = {
     "transcript": (Answer, Choice, Timing, Usage, SpecCounters, Casualty),
     "plan": (Pair, Variant, Draft, Workload, Request, Cell, Boot, Tokens),
-    "selection": (Candidate,),
     "baseline": (Environment,),
 }
 
@@ -50,10 +48,9 @@ def test_a_definition_has_exactly_the_fields_of_its_value(kind, cls):
 
 
 def test_headers_and_documents_have_exactly_the_fields_of_their_values(transcript):
-    of = {cls: {field.name for field in fields(cls)} for cls in (Transcript, Plan, Selection, Gate)}
+    of = {cls: {field.name for field in fields(cls)} for cls in (Transcript, Plan, Gate)}
     assert set(schema("transcript")["$defs"]["Header"]["properties"]) == of[Transcript] - {"answers"} | {"schema", "count"}
     assert set(schema("plan")["properties"]) == of[Plan] | {"schema"}
-    assert set(schema("selection")["properties"]) == of[Selection] | {"schema"}
     assert set(schema("baseline")["$defs"]["Gate"]["properties"]) == of[Gate] - {"source", "machine", "boot_sd"}
 
 
@@ -76,12 +73,6 @@ def test_every_line_of_scores_is_valid(directory, scores):
 def test_a_plan_is_valid(directory, plan):
     records.write_plan(directory, plan)
     Draft202012Validator(schema("plan")).validate(json.loads(directory.plan.read_text()))
-
-
-def test_a_selection_is_valid(directory):
-    candidate = Candidate(id="a", category="chat", tokens=16, information=21.5)
-    records.write_selection(directory, Selection(workload="w", chosen=("a",), candidates=(candidate,), plain=""))
-    Draft202012Validator(schema("selection")).validate(json.loads(directory.selection_of("w").read_text()))
 
 
 def test_a_baseline_file_is_valid(tmp_path, environment):

@@ -148,11 +148,6 @@ def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, sc
     transcripts.write(run, says(told(transcript("control")), 3, 2, 1))
     assert calibration.read(run, asked_for_logprobs(plan)) == once * 2
     assert calibration.read(run, plan) == ()
-    stored.write(run, "baseline", "baseline", "pool.survey", scores("baseline"))
-    transcripts.write(run, told(replace(transcript("baseline"), workload="pool.survey"), -0.5))
-    pool = asked_for_logprobs(plan).workloads[0]
-    surveyed = calibration.read(run, replace(plan, pools={"pool": pool}))
-    assert {value for value, _ in surveyed} == {-0.5}
 
 
 @pytest.mark.parametrize("changes", [{"temperature": 0.8}, {"temperature": None}, {"top_p": 0.9}, {"min_p": 0.1}, {"response_format": {}}])

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records
 from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.selection import Candidate, Selection
 from pytest_specdec.model.status import Missing, Progress, State, Status
 
 STATUS = Status(state=State.INCOMPLETE, missing=(Missing(arm="v", workload="w", reason="died\nwith a log"),), boots=2)
@@ -34,21 +31,6 @@ def test_capabilities_are_found_by_arm_whatever_its_name(directory):
 
 def test_no_survey_is_no_error(directory):
     assert records.read_capabilities(directory) == {}
-
-
-def test_chosen_prompts_survive_and_take_their_place_in_the_plan(directory, plan):
-    workload = plan.workloads[0]
-    workload = replace(workload, requests=tuple(replace(one, body={**one.body, "user": one.id}) for one in workload.requests))
-    pooled = replace(plan, pools={workload.name: workload})
-    candidate = Candidate(id="chat-01", category="chat", tokens=2, information=0.5)
-    selection = Selection(workload=workload.name, chosen=("chat-01",), candidates=(candidate,))
-    assert (records.read_selections(directory), records.sent(directory, pooled)) == ({}, pooled)
-    records.write_selection(directory, selection)
-    assert records.read_selections(directory) == {workload.name: selection}
-    assert records.sent(directory, plan) == plan
-    sent = records.sent(directory, pooled)
-    assert sent.workloads[0].requests == workload.requests[1:2]
-    assert records.sent(directory, sent) == sent
 
 
 def test_progress_is_read_while_it_is_written(directory):

@@ -36,7 +36,6 @@ from pytest_specdec.files import records, transcripts
 from pytest_specdec.files.directory import atomic_write
 from pytest_specdec.model.answer import Answer, Choice
 from pytest_specdec.model.environment import Environment
-from pytest_specdec.model.selection import Candidate, Selection
 from pytest_specdec.model.status import Missing, Progress, State, Status
 from pytest_specdec.model.transcript import SpecCounters, Transcript
 
@@ -80,18 +79,8 @@ def resumed(*args, **kwargs):
     return fake(*args, **kwargs)
 
 
-def chosen(plan, directory):
-    # As a survey might: the last prompts of every pool that nothing is chosen of.
-    for name, pool in plan.pools.items():
-        if name not in records.read_selections(directory):
-            last = tuple(prompt.id for prompt in pool.prompts[len(pool.prompts) // 2 :])
-            candidates = tuple(Candidate(id=p.id, category="", tokens=4, information=6.0 if p.id in last else 2.0) for p in pool.prompts)
-            records.write_selection(directory, Selection(workload=name, chosen=last, candidates=candidates))
-    return records.sent(directory, plan)
-
-
 def written(plan, directory, tell):
-    missing, plan = [], chosen(plan, directory)
+    missing = []
     for boot in plan.boots:
         for arm in ("baseline", "control") if boot.also_baseline else (boot.arm,):
             if HOW == f"missing:{arm}":

@@ -19,8 +19,7 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
 def test_the_run_is_read_once(monkeypatch, tmp_path):
     read = []
     monkeypatch.setattr(bench.calibration, "read", lambda *what: (read.append(what), ("pair",))[1])
-    monkeypatch.setattr(bench.records, "sent", lambda directory, plan: (directory, plan))
     monkeypatch.setattr(Bench, "directory", "directory")
     made = Bench(None, None, root=tmp_path, plan="plan", warnings=())
     assert (made.calibration, made.calibration) == (("pair",), ("pair",))
-    assert read == [("directory", ("directory", "plan"))]
+    assert read == [("directory", "plan")]

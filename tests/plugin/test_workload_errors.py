@@ -8,7 +8,7 @@ CASES = [
     ("workload('a/../../b')", "greedy", "*found the workload name 'a/../../b'*"),
     ("workload('')", "greedy", "*found the workload name ''*"),
     ("workload('chat.more1')", "greedy", "*found the workload name 'chat.more1'*"),
-    ("workload('chat.survey')", "greedy", "*found the workload name 'chat.survey'*"),
+    ("workload('chat.calibration')", "greedy", "*found the workload name 'chat.calibration'*"),
     ("workload('chat', requests=0)", "greedy", "*found a workload without requests: chat*"),
     ("workload('chat', take={Depth.SMOKE: -1})", "greedy", "*found -1 requests to take at smoke depth*"),
     ("TWICE", "greedy", "*found two requests called 'chat-0' in chat*"),

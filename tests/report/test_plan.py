@@ -10,7 +10,7 @@ from pytest_specdec.report.plan import lines
 def test_a_plan_says_what_it_judges_and_what_that_costs(plan):
     assert lines(plan, origin=".specdec/run", replayed=False) == (
         "specdec: reference · reference target · standard · capture into .specdec/run",
-        "  2 pairs (draft-k3, ngram-k3) x 2 workloads = 2 judgements",
+        "  2 pairs (draft-k3, ngram-k3) x 1 workload = 2 judgements",
         "  4 boots (baseline, draft-k3, control, draft model draft alone), at most 64 tokens an arm, about 3:05",
         "  false-alarm share of each: greedy 2e-05",
     )

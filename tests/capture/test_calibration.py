@@ -1,0 +1,124 @@
+"""The calibration: what the baseline's boots report of their own tokens is scored, and nobody else is asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.capture import extension
+from pytest_specdec.capture.record import record, resume
+from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.files import calibration, transcripts
+from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+
+NAME = "drawn.calibration"
+
+
+@pytest.fixture
+def drawn():
+    """Forty prompts under a seed and a temperature, of which four are sent."""
+    asked = tuple(
+        Request(
+            id=f"p{i}",
+            route=Route.COMPLETIONS,
+            body={"prompt": f"p{i} of drawn", "max_tokens": 6, "temperature": 0.5, "top_k": 5, "seed": i},
+            category="ab"[i % 2],
+        )
+        for i in range(40)
+    )
+    return Workload(name="drawn", version=1, requests=asked, concurrency=8, take={Depth.SMOKE: 2, Depth.STANDARD: 4}, draft_scored=True)
+
+
+def plan_of(config, *workloads, depth=Depth.STANDARD, family=Family.SAMPLING):
+    return make(config, [Wanted(workload=workload, family=family) for workload in workloads], depth)
+
+
+@pytest.fixture(params=[Placement.IN_TURN, Placement.SIDE_BY_SIDE])
+def run(request, directory):
+    """Capture into one directory, again with ``again``."""
+
+    def _run(config, *workloads, depth=Depth.STANDARD, again=False):
+        _run.plan = plan_of(replace(config, placement=request.param), *workloads, depth=depth)
+        return (resume if again else record)(config, _run.plan, directory, deadline_s=None, tell=lambda _: None)
+
+    return _run
+
+
+def reporting(directory, name):
+    """The arms whose answers to ``name`` report log-probabilities."""
+    arms = ("baseline", "control", "draft-k3", "ngram-k3")
+    found = {arm: transcripts.read(directory, arm, name) for arm in arms}
+    return [arm for arm, transcript in found.items() if transcript and any(answer.choice.logprobs for answer in transcript.answers)]
+
+
+def test_the_baseline_alone_reports_and_is_scored(run, config, drawn, directory):
+    assert run(config, drawn).state is State.COMPLETE
+    assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline"], [])
+    answers = transcripts.read(directory, "baseline", NAME).answers
+    pairs = calibration.read(directory, run.plan)
+    assert len(answers) == 32
+    assert len(pairs) == sum(len(answer.choice.token_ids) for answer in answers) == 32 * 64
+    assert all(told == pytest.approx(position.logprob, abs=1e-4) for told, position in pairs)
+
+
+def test_at_smoke_depth_the_one_baseline_boot_reports_as_both_of_its_arms(run, config, drawn, directory):
+    assert run(config, drawn, depth=Depth.SMOKE).state is State.COMPLETE
+    assert reporting(directory, NAME) == ["baseline", "control"]
+    first, again = (transcripts.read(directory, arm, NAME).answers for arm in ("baseline", "control"))
+    assert len(first) == len(again) == 12
+    assert len(calibration.read(directory, run.plan)) in {12 * 64, 2 * 12 * 64}, "what both say alike counts once"
+
+
+def test_a_baseline_that_refuses_to_report_leaves_the_noise_unknown(run, config, drawn, directory, with_args):
+    assert run(with_args(config, refuse_fields="logprobs"), drawn).state is State.COMPLETE
+    assert calibration.read(directory, run.plan) == ()
+
+
+def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, directory):
+    run(config, drawn)
+    directory.transcript("baseline", NAME).unlink()
+    others = {path: path.read_bytes() for path in directory.root.glob("transcripts/*/drawn.jsonl")}
+    assert run(config, drawn, again=True).state is State.COMPLETE
+    assert len(calibration.read(directory, run.plan)) == 32 * 64
+    assert {path: path.read_bytes() for path in others} == others
+
+
+def test_it_draws_from_the_law_as_it_is_without_seeds(config, drawn):
+    asked = plan_of(config, drawn).workload(NAME)
+    assert [request.id for request in asked.requests] == [request.id for request in drawn.requests[:32]]
+    assert all(request.unprocessed and request.draws_unseeded for request in asked.requests)
+    assert (asked.concurrency, asked.atoms, asked.draft_scored) == (drawn.concurrency, drawn.atoms, False)
+
+
+def test_the_chat_route_is_asked_in_its_own_words(config, drawn):
+    chat = [replace(request, route=Route.CHAT, body={"messages": [], "temperature": 1.0}) for request in drawn.requests]
+    (body,) = {repr(sorted(r.body.items())) for r in plan_of(config, replace(drawn, requests=tuple(chat))).workload(NAME).requests}
+    assert "('logprobs', True)" in body
+    assert "('top_logprobs', 1)" in body
+
+
+def test_one_calibration_serves_all_sampling_of_a_run(config, drawn, workload):
+    plan = plan_of(config, replace(drawn, name="other"), drawn)
+    assert [one.name for one in plan.workloads] == ["drawn", NAME, "other"]
+    assert {cell.workload for cell in plan.cells} == {"drawn", "other"}
+    fuller = plan_of(config, drawn, workload("timed", timed=True), workload("wild", may_kill=True))
+    assert fuller.boots[0].answers == ("timed", "drawn", NAME, "wild")
+
+
+@pytest.mark.parametrize("family", [family for family in Family if family is not Family.SAMPLING])
+def test_without_sampling_there_is_none(config, drawn, family):
+    assert [one.name for one in plan_of(config, drawn, family=family).workloads] == ["drawn"]
+
+
+def test_what_is_not_scored_needs_none(config, drawn):
+    assert [one.name for one in plan_of(config, replace(drawn, scored=False)).workloads] == ["drawn"]
+
+
+def test_a_run_that_is_taken_further_does_not_calibrate_again(config, drawn):
+    plan = plan_of(config, drawn)
+    more = extension.extended(plan, {"drawn": drawn}, ["draft-k3"], 1)
+    assert not any(NAME in boot.answers for boot in more.boots[len(plan.boots) :])
+    assert extension.base(more).boots == plan.boots
