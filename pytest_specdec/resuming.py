@@ -46,7 +46,9 @@ def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> 
     cells = _unsettled(directory)
     deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in cells}}
     if not deepest:
+        why = records.unscorable(directory)
         found_none = f"found no inconclusive or suspicious sampling verdict in {root}/run.json"
+        found_none = f"found that no token of {root} can be scored ({why})" if why else found_none
         msg = f"--specdec-continue: {found_none}; expected a run that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(place.ROUND) or next_round(root)
@@ -59,7 +61,9 @@ def next_round(root: Path) -> int:
 
 
 def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of the sampling verdicts that the run's report calls inconclusive or suspicious."""
+    """Return pair and workload of the sampling verdicts that the run's report calls inconclusive or suspicious, and that tokens settle."""
+    if records.unscorable(directory):
+        return []
     try:
         judgements = json.loads(directory.run.read_text(encoding="utf-8"))["judgements"]
     except (OSError, ValueError, KeyError):

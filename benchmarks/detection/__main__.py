@@ -1,7 +1,7 @@
 """Detection of planted sampling faults: ``python -m benchmarks.detection [--quick] [--http]``.
 
 Prints and stores, per fault and kind of draft: how far the law moves, the bound, tokens to an alarm with the draft's law, with the
-surrogate and without, the names, tests of two samples beside it; then promised power against observed. Exit 1 when a target is missed.
+surrogate and without, the names; then promised power against observed. Exit 1 when a target is missed.
 The full form writes each cell as it is done to ``benchmarks/results/detection.json`` and goes on where it stopped; ``--quick`` is smaller,
 says so, writes to ``.specdec/detection``, and exits by the overall ratio and the promises only: the rest wants more runs.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import bank as banks
-from benchmarks.detection import faults, spot, tables, targets, two_sample
+from benchmarks.detection import faults, spot, tables, targets
 from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import MODES, Scale, Table, drawn, measured, mode_name
 from benchmarks.detection.promises import SIZES, promised
@@ -32,15 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_specdec.stats.bank import Bank
-    from pytest_specdec.stats.simulation import Rules
 
 ALPHA = alpha_of(Family.SAMPLING, 1)
 """The judge's own level for one workload under one variant."""
 FULL = Scale(positions=1024, runs=200, named=60, tokens=4096, most=16_384, farthest=65_536, alpha=ALPHA)
 QUICK = Scale(positions=192, runs=20, named=10, tokens=2048, most=2048, farthest=2048, alpha=ALPHA)
-REPEATS = {True: 2, False: 30}
-MOST_TOKENS = {True: 10_000, False: 100_000}
-"""Of a two-sample test."""
 QUICK_SIZES = (1024,)
 
 
@@ -56,7 +52,6 @@ def main() -> int:
     if asked.quick:
         print(f"quick: {scale.runs} runs a fault instead of {FULL.runs}, {scale.positions} positions instead of {FULL.positions}")
     parts = _parts(store, drawn_from, scale, quick=asked.quick)
-    _compare(store, drawn_from, parts["cells"], scale, quick=asked.quick)
     parts["spots"] = _spots(store) if asked.http else store.results.get("http", [])
     found = targets.judged(parts["cells"], parts["promises"])
     if asked.stored:
@@ -125,22 +120,6 @@ def _parts(store: Store, drawn_from: dict[str, Bank], scale: Scale, *, quick: bo
                 make = partial(promised, table, kind, tokens, scale)
                 parts["promises"] += _told(store, key, make) or []
     return {name: [row for row in rows if row is not None] for name, rows in parts.items()}
-
-
-def _compare(store: Store, drawn_from: dict[str, Bank], cells: Sequence[targets.Cell], scale: Scale, *, quick: bool) -> None:
-    """Let the tests of two samples see the servers of ``cells``, where nothing is asked of the law and our own median is known."""
-    rules = {one.name: one.rules for one in faults.ALL if one.asked == faults.PLAIN}
-    for cell in cells:
-        if cell["fault"] in rules and np.isfinite(cell["ways"][targets.KNOWN]["median"]):
-            make = partial(_compared, drawn_from[cell["kind"]], rules[cell["fault"]], cell, scale, quick=quick)
-            if compared := _told(store, f"two samples | {cell['fault']} | {cell['kind']}", make):
-                cell["two_sample"] = compared
-
-
-def _compared(bank: Bank, rules: Rules, cell: targets.Cell, scale: Scale, *, quick: bool) -> dict[str, float]:
-    random = scale.random("two samples", cell["fault"], cell["kind"])
-    median = cell["ways"][targets.KNOWN]["median"]
-    return two_sample.compared(bank, rules, random, scale, median=median, most=MOST_TOKENS[quick], repeats=REPEATS[quick])
 
 
 def _sound(table: Table, kind: str, scale: Scale) -> dict[str, object]:

@@ -24,7 +24,7 @@ JUDGED = (
     "pytest_specdec/judge/extent.py",
     "pytest_specdec/judge/naming.py",
     "pytest_specdec/judge/promise.py",
-    *(f"benchmarks/detection/{name}.py" for name in ("alarms", "bounds", "cells", "faults", "grid", "promises", "two_sample")),
+    *(f"benchmarks/detection/{name}.py" for name in ("alarms", "bounds", "cells", "faults", "grid", "promises")),
 )
 """What the figures hang on, beside the settings and the bank."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.detection.cells import mode_name
 from benchmarks.detection.grid import EXACT, NONE, SURROGATE
-from benchmarks.detection.targets import HIDDEN, KNOWN, invisible, kept, power_in_words, takes, way
+from benchmarks.detection.targets import HIDDEN, KNOWN, invisible, kept, way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,10 +46,6 @@ def page(
         "## Names",
         "",
         *_names(cells),
-        "",
-        "## The same servers through tests of two samples",
-        "",
-        *_two_samples(cells),
         "",
         "## What stays invisible",
         "",
@@ -123,23 +119,6 @@ def _names(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _share(told: Mapping[str, object], what: str) -> str:
     return "" if told[what] is None or not told["named"] else f"{told[what]}/{told['named']}"
-
-
-def _two_samples(cells: Sequence[Cell]) -> Iterator[str]:
-    yield "Tokens from either server; power at the level alpha that our median has, permuted within 20 prompts. Texts of at most 32"
-    yield "tokens, contexts the same for the same prompt and prefix, the first token not speculated. Needed: how many times our median MMD"
-    yield "takes to see the fault as often as not, of the multiples tried. A power near a half has its exact 95 % interval. `match` fails"
-    yield "below 60 % equal texts, as it does on healthy pairs."
-    yield ""
-    yield from _head(
-        "fault", "drafts", "our median", "their tokens", "Hamming MMD", "needed", "first token", "second token", "match", "match, healthy"
-    )
-    for cell in cells:
-        if "two_sample" in cell:
-            one = cell["two_sample"]
-            powers = (f"{one[name]:.2f}" for name in ("first token", "second token", "match", "match, healthy"))
-            median = _number(way(cell)["median"])
-            yield _row(cell["fault"], cell["kind"], median, f"{one['tokens']:,}", power_in_words(cell), takes(cell), *powers)
 
 
 def _invisible(cells: Sequence[Cell]) -> Iterator[str]:

@@ -11,13 +11,11 @@ from benchmarks.detection.cells import mode_name
 from benchmarks.detection.faults import GREEDY
 from benchmarks.detection.grid import EXACT, SURROGATE
 from benchmarks.detection.promises import kept
-from benchmarks.detection.two_sample import HALF, TIMES, TRIED
-from pytest_specdec.stats.rates import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["INVISIBLE", "Target", "invisible", "judged", "power_in_words", "takes"]
+__all__ = ["INVISIBLE", "Target", "invisible", "judged"]
 
 KNOWN, HIDDEN = mode_name(EXACT, windows=True), mode_name(EXACT, windows=False)
 GUESSED = mode_name(SURROGATE, windows=True)
@@ -64,7 +62,7 @@ def invisible(cell: Cell) -> bool:
 def judged(cells: Sequence[Cell], promises: Sequence[Cell]) -> list[Target]:
     """Return all targets that ``cells`` and ``promises`` speak of."""
     closed = [cell for cell in cells if cell["kind"] and "bound" in cell and cell["directed"] and not invisible(cell)]
-    return [*_speed(closed), *_naming(cells), _two_sample(cells), _guessing(cells), _promises(promises)]
+    return [*_speed(closed), *_naming(cells), _guessing(cells), _promises(promises)]
 
 
 def _all(words: str, limit: str, found: Iterable[tuple[Cell, float, bool]], digits: int = 2) -> Target:
@@ -110,33 +108,6 @@ def _overall(words: str, ends: Sequence[Mapping[str, object]]) -> Target:
     right, named = sum(end["family"] for end in told), sum(end["named"] for end in told)
     share = right / max(named, 1)
     return Target(words=words, figure=f"{right:,} of {named:,}, {share:.3f} (at least {RIGHT})", met=share >= RIGHT)
-
-
-def _two_sample(cells: Sequence[Cell]) -> Target:
-    compared = [cell for cell in cells if "two_sample" in cell]
-    resolved = [cell for cell in compared if cell["two_sample"]["hamming"] >= HALF]
-    fewer = sum(cell["two_sample"]["tokens"] <= TIMES * way(cell)["median"] - 1.0 for cell in compared)
-    return Target(
-        words=f"Hamming MMD unresolved (power below a half, our level) at {TIMES} times our median",
-        figure=f"{len(compared) - len(resolved)} of {len(compared)} unresolved, {fewer} of all looked at with fewer tokens",
-        met=not resolved and bool(compared),
-        missed=tuple(f"{label(cell)}: power {power_in_words(cell)}, needs {takes(cell)} times ours" for cell in resolved),
-    )
-
-
-def power_in_words(cell: Cell) -> str:
-    """Return the power of MMD, near a half with its exact interval."""
-    found = cell["two_sample"]
-    within = limits(round(found["hamming"] * found["repeats"]), found["repeats"])
-    return f"{found['hamming']:.2f}" + (f" [{within.low:.2f}, {within.high:.2f}]" if HALF in within else "")
-
-
-def takes(cell: Cell) -> str:
-    """Return how many times our median tokens MMD takes to be as likely as not to see what we see."""
-    found = cell["two_sample"]
-    if found["hamming"] < HALF:
-        return f"more than {found['tokens'] / way(cell)['median']:.3g}"
-    return f"at most {found['enough']:.3g}" if found["enough"] <= TRIED[0] else f"{found['enough']:.3g}"
 
 
 def _guessing(cells: Sequence[Cell]) -> Target:

@@ -85,7 +85,11 @@ class Duties:
             self.reporter.step(self.boot, "survey", name)
             with self.loud():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
-                found = replace(Survey(self.arm, vocabulary).run(), single_precision=single_precision(self.recipes.config))
+                found = replace(
+                    Survey(self.arm, vocabulary).run(),
+                    single_precision=single_precision(self.recipes.config),
+                    scored_with=self.recipes.engine.scored_with,
+                )
             records.write_capabilities(self.recipes.directory, name, found)
             if name == BASELINE and found.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"surveyed: scores come by {found.route.value}, unlike planned", name)
@@ -130,7 +134,7 @@ class Duties:
         if transcript is None:
             return "not all of its requests were answered"
         if unscorable := records.unscorable(self.recipes.directory):
-            # So the survey says. Nothing is missing then: the judges that can go without scores do, the others say so.
+            # So the survey says. Nothing is missing then: what the judges of tokens say of it is their business.
             self.ledger.scored(self.boot, asked, "")
             return unscorable
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))

@@ -8,7 +8,6 @@ from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import culprit
-from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_gap import Kind, difference, forced
 from pytest_specdec.judge.liveness import casualty
@@ -19,6 +18,7 @@ from pytest_specdec.judge.refusal import refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import rates
@@ -68,9 +68,9 @@ def judge(captured: Captured) -> Verdict:
     One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when a bet on them reaches
     evidence of 1 : 1/alpha of the captured share against logit noise (stats/near_ties.py). An answer that differs from the baseline's
     without a wrong token fails too, unless the first difference is a tie or an end within tolerance. Presence and frequency penalties
-    and biases are the baseline's choice too.
+    and biases are the baseline's choice too. INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
     """
-    return casualty(captured) or refusal(captured) or ended(captured) or _scored(captured)
+    return casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured) or _scored(captured)
 
 
 def _scored(captured: Captured) -> Verdict:
@@ -80,9 +80,7 @@ def _scored(captured: Captured) -> Verdict:
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(each.positions for each in mine):
-        why = unscorable(captured)
-        headline = f"no token of {captured.arm} was scored under the baseline{f' ({why})' if why else ''}, so none can be judged"
-        return say(captured, Outcome.INVALID, headline)
+        return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline, so none can be judged")
     allowed = tolerance(captured, peers)
     tally = Tally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
     return (

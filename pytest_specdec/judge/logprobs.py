@@ -16,6 +16,7 @@ from pytest_specdec.judge.refusal import refusal
 from pytest_specdec.judge.reporting import reported
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.reported import compare
@@ -67,9 +68,9 @@ def judge(captured: Captured) -> Verdict:
 
     FAIL where their noise exceeds the baseline's by more than tolerance and chance at ``captured.alpha`` allow, where a single token of
     probability .02 to .98 is off by ten times the noise and half a nat while none of the baseline's is, and where asked-for
-    log-probabilities are missing or do not match the tokens.
+    log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives no scores.
     """
-    return casualty(captured) or refusal(captured) or ended(captured) or _heard(captured)
+    return casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured, rejecting=False) or _heard(captured)
 
 
 def _heard(captured: Captured) -> Verdict:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge import blackbox
-from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.conditionals import gather
 from pytest_specdec.judge.control import compared, leaning
 from pytest_specdec.judge.dependence import SEED_AGAIN
@@ -27,6 +25,7 @@ from pytest_specdec.judge.refusal import refusal
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.judge.suspicion import suspicious
+from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.calibration import NORMAL_UP_TO
@@ -74,14 +73,11 @@ def judge(captured: Captured) -> Verdict:
     agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on the
     variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. SUSPICIOUS at a tenth of
     those odds, until later answers take it back. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the number of
-    tokens that would settle it. INVALID also where token ids or the baseline's scores of answered tokens are missing, although the survey
-    found that the engine gives them; where it does not, judge/blackbox.py judges.
+    tokens that would settle it, and where the engine gives no scores at all. INVALID also where token ids or the baseline's scores of
+    answered tokens are missing, although the survey found that the engine gives them.
     """
-    return casualty(captured) or refusal(captured) or ended(captured) or _heard(captured)
-
-
-def _heard(captured: Captured) -> Verdict:
-    return blackbox.judge(captured) if unscorable(captured) else _tried(captured, gather(captured))
+    unjudged = casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured)
+    return unjudged or _tried(captured, gather(captured))
 
 
 def _tried(captured: Captured, gathered: Gathered) -> Verdict:

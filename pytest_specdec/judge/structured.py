@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
-from pytest_specdec.judge.blackbox import unscorable
 from pytest_specdec.judge.divergence import shared
 from pytest_specdec.judge.document import documents, grammars
 from pytest_specdec.judge.ending import ended
@@ -21,6 +20,7 @@ from pytest_specdec.judge.refusal import messages, refusal, refused
 from pytest_specdec.judge.saying import say
 from pytest_specdec.judge.speculating import speculating
 from pytest_specdec.judge.tolerance import allowed
+from pytest_specdec.judge.unscorable import equal, unscorable
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
@@ -81,7 +81,7 @@ def judge(captured: Captured) -> Verdict:
     Where both have no invalid document, the first one here fails. Elsewhere Fisher's exact test, one-sided, against each of them at the
     captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
     baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
-    was chosen that the grammar may allow and the baseline would not choose.
+    was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE.
     """
     try:
         wanted = grammars(captured.workload.requests)
@@ -105,6 +105,7 @@ def _judged(captured: Captured, wanted: Mapping[str, Grammar]) -> Verdict:
     return (
         _failed(captured, mine, others, wanted)
         or _chosen_wrongly(captured, choices)
+        or (None if all(equal(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _passed(captured, mine, others, choices)
     )
@@ -192,7 +193,7 @@ def _enforced(captured: Captured, wanted: Mapping[str, Grammar]) -> bool:
 
 def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Choices) -> Verdict:
     faulty, total = len(mine.faulty), len(mine.documents)
-    evidence = (*_compared(captured, choices), *_told(captured, (mine, *others)))
+    evidence = (*_compared(choices), *_told(captured, (mine, *others)))
     if not mine.complete:
         headline = f"all {total} documents were cut by a limit, so none was held against its whole grammar"
         return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
@@ -212,13 +213,13 @@ def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Cho
     )
 
 
-def _compared(captured: Captured, choices: Choices) -> tuple[str, ...]:
+def _compared(choices: Choices) -> tuple[str, ...]:
     """Tell what was held against the baseline's own tokens, and what could not be."""
     seen = choices.shared
     if not seen.tokens:
         return ()
     parted = f"{len(seen.divergences)} part at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
-    unknown = f"; {seen.unscored} part at a token without scores ({unscorable(captured) or 'not listed'})" if seen.unscored else ""
+    unknown = f"; {seen.unscored} part at a token without scores" if seen.unscored else ""
     doubtful = "" if choices.allowed.trustworthy else "; the noise is too large to judge them"
     return (f"at temperature 0, {seen.tokens:,} tokens held against the baseline's own documents: {parted}{unknown}{doubtful}",)
 

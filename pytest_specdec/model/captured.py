@@ -42,6 +42,8 @@ class Capabilities:
     """Tokens in the vocabulary; 0 where unknown."""
     single_precision: bool = False
     """Whether it is said to compute in float32 with nothing quantised; where that is not known it is not."""
+    scored_with: str = ""
+    """How the engine has to be set up so that its tokens can be scored, in its own options; empty where that is not known."""
 
     @property
     def route(self) -> ScoringRoute:

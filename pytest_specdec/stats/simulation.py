@@ -32,8 +32,6 @@ from pytest_specdec.stats.places import Places
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
     from pytest_specdec.stats.alternatives import Shape
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
@@ -166,11 +164,10 @@ def simulate(
     return observe(bank, emit(bank, rules, random, answers=runs * answers, tokens=tokens, k=k), k=k, windows=windows)
 
 
-def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int, tokens: int, k: int, prompts: Ints | None = None) -> Trace:
+def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int, tokens: int, k: int) -> Trace:
     """Return what ``answers`` answers of ``tokens`` tokens went through; the first token is the prefill's and not speculated.
 
-    Every position is drawn from ``bank`` evenly and anew; with ``prompts`` [answers] it follows from the answer's prompt and the tokens
-    before, as a text's does.
+    Every position is drawn from ``bank`` evenly and anew.
     """
     shape = (answers, tokens)
     at, outcome, slot, drafted = (np.zeros(shape, dtype=np.int64) for _ in range(4))
@@ -184,9 +181,8 @@ def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int,
         uniform=np.zeros(answers),
     )
     shifted = moved(bank, rules.bonus_ids_off_by)
-    context = None if prompts is None else _mixed(prompts.astype(np.uint64))
     for step in range(tokens):
-        here = random.integers(len(bank), size=answers) if context is None else (context % np.uint64(len(bank))).astype(np.int64)
+        here = random.integers(len(bank), size=answers)
         if step:
             now.drafted = np.where(now.slot == 0, k * bank.drafted[here], now.drafted)
         at[:, step], slot[:, step], drafted[:, step], short[:, step], ever[:, step] = here, now.slot, now.drafted, now.short, now.ever
@@ -198,8 +194,6 @@ def emit(bank: Bank, rules: Rules, random: np.random.Generator, *, answers: int,
         if rules.stutters and step:
             token = np.where(emitted.bonus, _again(bank, here, at[:, step - 1], outcome[:, step - 1]), token)
         outcome[:, step], ended[:, step] = token, ~emitted.accepted
-        if context is not None:
-            context = _mixed(context ^ ids_at(bank.ids[here], np.minimum(token, bank.ids.shape[1])).astype(np.uint64))
     return Trace(at=at, outcome=outcome, slot=slot, drafted=drafted, short=short, ever=ever, ended=ended, last=last)
 
 
@@ -208,14 +202,6 @@ def _again(bank: Bank, at: Ints, before: Ints, token: Ints) -> Ints:
     width = bank.ids.shape[1]
     found = index_of(ids_at(bank.ids[before], np.minimum(token, width)), bank.ids[at])
     return np.where(found == width, width + 1, found)
-
-
-def _mixed(number: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the finaliser of splitmix64, so that one token more is another context (Steele, Lea and Flood 2014)."""
-    number = number + np.uint64(0x9E3779B97F4A7C15)
-    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(number ^ (number >> np.uint64(31)))
 
 
 def moved(bank: Bank, by: int) -> Ints | None:

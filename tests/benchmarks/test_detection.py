@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from benchmarks.detection import faults, tables, targets, two_sample
+from benchmarks.detection import faults, tables, targets
 from benchmarks.detection.alarms import Runs, first_alarms, names, quantile
 from benchmarks.detection.bounds import bound, distance, divergence, laws, slots
 from benchmarks.detection.cells import Scale, Table, measured
@@ -15,10 +15,9 @@ from benchmarks.detection.grid import EXACT, NONE, SURROGATE, grid
 from benchmarks.detection.promises import kept, promised
 from benchmarks.detection.store import Store, digest
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, Fault
-from pytest_specdec.stats.bank import Asked, asking, ids_at, zipf
+from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.rates import limits
 from pytest_specdec.stats.simulation import RIGHT, emit, observe
 
 K, ANSWER = 3, 16
@@ -177,18 +176,13 @@ def test_a_cell_holds_what_the_page_tells(tmp_path):
     assert "Over HTTP" not in page
 
 
-def cell(median, *, least=100.0, kind=faults.GREEDY, right=20, power=0.0, guess=100.0, **other):
+def cell(median, *, least=100.0, kind=faults.GREEDY, right=20, guess=100.0, **other):
     end = {"named": 20, "family": right, "rule": right, "names": {}}
     ways = {
         name: {"median": median, "late": median, "alarmed": 20, "at_alarm": end, "at_end": end} for name in (targets.KNOWN, targets.HIDDEN)
     }
     ways[targets.GUESSED] = {"median": guess, "late": guess, "alarmed": 20}
-    figures = {
-        "bound": least,
-        "variation": 0.1,
-        "divergence": 0.1,
-        "two_sample": {"hamming": power, "tokens": int(100 * median) if median < inf else 100_000, "repeats": 30, "enough": 70.0},
-    }
+    figures = {"bound": least, "variation": 0.1, "divergence": 0.1}
     return {"fault": "f", "kind": kind, "directed": True, "runs": 20, "ways": ways, **figures, **other}
 
 
@@ -201,7 +195,6 @@ ROW = {"fault": "f", "kind": "model", "tokens": 512, "promised": 0.9, "observed"
     (cell(260.0), ROW, ["median tokens over bound, median", "the same where the bound is 50"]),
     (cell(61.0, least=40.0), ROW, ["median tokens of the others"]),
     (cell(150.0, right=18), ROW, ["right family", "right family", "right rule"]),
-    (cell(150.0, power=0.5), ROW, ["Hamming MMD"]),
     (cell(150.0, guess=17_000.0), ROW, ["without q"]),
     (cell(150.0, guess=inf), ROW, ["without q"]),
     (cell(150.0), ROW | {"promised": 0.96}, ["promised power"]),
@@ -217,20 +210,6 @@ def test_a_target_is_met_or_missed(one, row, missed):
     words = [target.words for target in found if target.words != "median tokens of the others" or "median tokens of the others" in missed]
     assert len(words) == len(missed)
     assert all(word.startswith(start) for word, start in zip(words, missed, strict=True))
-
-
-@pytest.mark.parametrize("power, enough, tokens, words, takes", [
-    (1.0, 10.0, 15_000, "1.00", "at most 10"),
-    (0.5, 70.0, 15_000, "0.50 [0.31, 0.69]", "70"),
-    (0.4, None, 15_000, "0.40 [0.23, 0.59]", "more than 100"),
-    (0.0, None, 9_000, "0.00", "more than 60"),
-])  # fmt: skip
-def test_how_many_times_our_tokens_they_need(power, enough, tokens, words, takes):
-    one = cell(150.0) | {"two_sample": {"hamming": power, "tokens": tokens, "repeats": 30, "enough": enough}}
-    assert (targets.power_in_words(one), targets.takes(one)) == (words, takes)
-    (target,) = (target for target in targets.judged([one], [ROW]) if "MMD" in target.words)
-    assert target.met == (power < 0.5)
-    assert target.figure.endswith(f"{int(tokens < 15_000)} of all looked at with fewer tokens")
 
 
 def test_right_names_are_counted_over_all_runs_too():
@@ -294,127 +273,6 @@ def test_figures_hang_on_the_sources(tmp_path):
     before = digest(tmp_path, ["a.py"])
     (tmp_path / "a.py").write_text("2")
     assert digest(tmp_path, ["a.py"]) != before
-
-
-def sequences(random, law, each=40):
-    return random.choice(len(law), p=law, size=(3, each, 4))
-
-
-TESTS = ["hamming", "second token"]
-
-
-@pytest.mark.parametrize("test", TESTS)
-def test_two_samples_of_one_law_are_alike_and_of_two_are_not(test):
-    random = np.random.default_rng(0)
-    same, other = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
-    alike = [two_sample.p_values(sequences(random, same), sequences(random, same), random, 0.01)[test] for _ in range(40)]
-    assert 0.3 < np.median(alike) < 0.7
-    assert np.mean(np.array(alike) <= 0.1) < 0.25
-    assert two_sample.p_values(sequences(random, same), sequences(random, other), random, 1e-4)[test] < 2e-4
-
-
-def test_two_equal_servers_alarm_as_often_as_the_level_says():
-    """1,000 pairs of equal servers, prompts of two texts and of six: no more than the level, and not half of it."""
-    random = np.random.default_rng(5)
-    alarms = np.zeros(3)
-    for each in (2, 6):
-        for _ in range(500):
-            first, second = random.choice(3, p=[0.5, 0.3, 0.2], size=(2, 6, each, 5))
-            alarms += two_sample.p_values(first, second, random, 0.01)["hamming"] <= np.array([0.2, 0.1, 0.05])
-    for hits, level in zip(alarms, (0.2, 0.1, 0.05), strict=True):
-        within = limits(int(hits), 1000, 0.999)
-        assert within.low <= level
-        assert level / 2 <= within.high
-
-
-def test_combined_permutations_tell_small_p_values_as_all_of_them_do():
-    """Twelve prompts of four texts have 6^12 permutations, three values each: all of them against those drawn."""
-    random = np.random.default_rng(1)
-    texts = random.choice(3, p=[0.5, 0.3, 0.2], size=(12, 4, 8))
-    halves = np.array([[1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]], dtype=np.float32)
-    whole = np.stack([two_sample.hamming(both, halves) for both in texts])
-    sums = np.zeros(1)
-    for values in whole:
-        sums = (sums[:, None] + values[None, :]).ravel()
-    high = np.sort(whole, axis=1)
-    for chosen in (high[:, 2], np.r_[high[:11, 2], high[11, 1]], np.r_[high[:8, 2], high[8:, 1]]):
-        exact = (sums >= chosen.sum() - 1e-9).mean()
-        drawn = [two_sample.hamming(both, two_sample.sides(random, 2)) for both in texts]
-        observed = np.column_stack([chosen, np.stack(drawn)[:, 1:]])
-        p_value = two_sample.permuted(observed, random, 1e-5)
-        assert 0.5 * exact <= p_value <= max(2.0 * exact, 1e-5), (exact, p_value)
-
-
-def test_what_is_no_rarity_takes_few_combinations():
-    statistics = np.tile([0.0, 1.0, -1.0], (4, 1))
-    assert two_sample.permuted(statistics, np.random.default_rng(0), 1e-9) > 0.3
-
-
-def test_the_discrepancy_worked_out_by_hand():
-    """Two texts of one token on either side: E k(x, x') = 1, E k(y, y') = 0, E k(x, y) = 1/2."""
-    both = np.array([[7], [7], [7], [8]])
-    assert two_sample.hamming(both, two_sample.sides(np.random.default_rng(0), 2))[0] == pytest.approx(1.0 + 0.0 - 2 * 0.5)
-
-
-@pytest.mark.parametrize("tokens, shape", [(90, (20, 2, 3)), (900, (20, 2, 23)), (1280, (20, 2, 32)), (100_000, (20, 157, 32))])
-def test_few_tokens_make_short_texts(tokens, shape):
-    said = two_sample.texts(BANKS[faults.MODEL], RIGHT, np.random.default_rng(0), tokens=tokens, k=K)
-    assert said.shape == shape
-
-
-def test_the_multiple_that_is_enough_is_found_by_halving(monkeypatch):
-    """A test that sees from 35 times the median on: of those tried, 50 times is the least that is enough."""
-    seen = []
-
-    def power(*_, tokens, repeats):
-        seen.append(tokens)
-        return {"hamming": float(tokens >= 350), "repeats": repeats}
-
-    monkeypatch.setattr(two_sample, "power", power)
-    found = two_sample.compared(BANKS[faults.MODEL], RIGHT, np.random.default_rng(0), SCALE, median=10.0, most=10_000, repeats=4)
-    assert (found["tokens"], found["enough"]) == (1000, 50.0)
-    assert seen == [1000, 300, 700, 500]
-    assert "enough" not in two_sample.compared(
-        BANKS[faults.MODEL], RIGHT, np.random.default_rng(0), SCALE, median=10.0, most=300, repeats=4
-    )
-
-
-def test_a_gross_fault_has_power_and_none_has_not():
-    (gross,) = (one for one in faults.ALL if one.name == "greedy under temperature")
-    found = [
-        two_sample.power(BANKS[faults.MODEL], rules, np.random.default_rng(0), SCALE, tokens=1000, repeats=2)
-        for rules in (gross.rules, RIGHT)
-    ]
-    assert [one["hamming"] for one in found] == [1.0, 0.0]
-
-
-def test_equal_texts_are_counted_pairwise():
-    first, second = np.array([[[7, 1], [7, 2]]]), np.array([[[7, 1], [7, 3]]])
-    assert two_sample.matching(first, second) == 0.5
-
-
-def test_texts_with_the_same_beginning_share_their_context():
-    bank = made_up(certain=False, positions=500)
-    trace = emit(bank, RIGHT, np.random.default_rng(0), answers=400, tokens=3, k=K, prompts=np.repeat([0, 1], 200))
-    assert len(set(trace.at[:200, 0])) == len(set(trace.at[200:, 0])) == 1
-    by_first = {}
-    for at, outcome in zip(trace.at[:200, 1], np.minimum(trace.outcome[:200, 0], 5), strict=True):
-        by_first.setdefault(int(outcome), set()).add(int(at))
-    assert all(len(places) == 1 for places in by_first.values())
-    assert len(set.union(*by_first.values())) > 1
-
-
-def test_a_context_hangs_on_the_prompt_and_on_all_tokens_before():
-    bank = made_up(certain=False, positions=500)
-    prompts = np.repeat([0, 1], 200)
-    trace = emit(bank, RIGHT, np.random.default_rng(0), answers=400, tokens=3, k=K, prompts=prompts)
-    said = [ids_at(bank.ids[trace.at[:, step]], np.minimum(trace.outcome[:, step], 5)).tolist() for step in range(2)]
-    assert len(set(trace.at[:, 0].tolist())) == 2
-    assert len(set(trace.at[:, 1].tolist())) > len(set(said[0])), "the prompt counts"
-    assert len(set(trace.at[:, 2].tolist())) > len(set(zip(prompts.tolist(), said[1], strict=True))), "the first token counts"
-    assert len(set(zip(prompts.tolist(), *said, trace.at[:, 2].tolist(), strict=True))) == len(
-        set(zip(prompts.tolist(), *said, strict=True))
-    )
 
 
 def test_a_nucleus_that_ends_in_the_tail_keeps_a_part_of_it():

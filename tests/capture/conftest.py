@@ -31,6 +31,7 @@ class FakeEngine:
     kind = "fake"
     pace = Pace(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=1000.0)
     dialect = VllmDialect()
+    scored_with = "serve prompt_logprobs"
 
     def draft(self, args):
         return speculation.draft(args)

@@ -6,6 +6,11 @@ import json
 
 import pytest
 
+from pytest_specdec.files import records
+from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.pair import BASELINE
+
 DRAWN = """
 import pytest
 from sample import *
@@ -97,6 +102,14 @@ def test_nothing_inconclusive_is_a_usage_error(project, stored):
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found no inconclusive or suspicious sampling verdict in *"])
+
+
+def test_more_answers_that_cannot_be_scored_are_a_usage_error(project, stored):
+    refused = {"prompt_logprobs": Support.REFUSED, "continuations": Support.IGNORED}
+    records.write_capabilities(RunDirectory.open(stored), BASELINE, Capabilities(support=refused))
+    result = project.run(f"--specdec-continue={stored}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *found that no token of * can be scored (prompt_logprobs refused, continuations ignored)*"])
 
 
 def test_another_selection_is_told_with_its_difference(project, stored):

@@ -114,6 +114,8 @@ class Engine(Protocol):
     kind: str
     pace: Pace
     dialect: Dialect
+    scored_with: str
+    """How a server has to be set up so that its tokens can be scored, in the engine's own options: the remedy where they cannot."""
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return what ``args`` say about drafting; None when they do not speculate."""

@@ -42,6 +42,7 @@ class Reference:
     kind = "reference"
     pace = Pace(boot_s=2.0, tokens_per_s=80.0, scored_tokens_per_s=350.0)
     dialect: Dialect = VllmDialect()
+    scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``, whose keys are vLLM's."""

@@ -47,6 +47,7 @@ class Vllm:
     kind = "vllm"
     pace = Pace(boot_s=60.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
     dialect: Dialect = VllmDialect()
+    scored_with = "set max-logprobs to 20 or more (-1 for any number)"
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``."""
