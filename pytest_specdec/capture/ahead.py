@@ -43,7 +43,7 @@ class Ahead:
         return self._scorings.setdefault(workload, self._duties.scoring(self._duties.recipes.plan.workload(workload)))
 
     def start(self) -> None:
-        """Begin to score as soon as the baseline is surveyed; until then answers wait."""
+        """Begin to score as soon as the baseline is probed; until then answers wait."""
         for _ in range(_THREADS):
             threading.Thread(target=self._work, name="specdec-scoring", daemon=True).start()
 
@@ -53,9 +53,9 @@ class Ahead:
         return lambda answer: self._put((scoring, asked_for(answer, atoms)))
 
     def drain(self) -> None:
-        """Wait until everything that was taken is scored, or will not be, as where there was no survey."""
+        """Wait until everything that was taken is scored, or will not be, as where no capabilities were probed."""
         with self._waiting.all_tasks_done:
-            while self._waiting.unfinished_tasks and self._duties.surveyed and not self._is_over:
+            while self._waiting.unfinished_tasks and self._duties.probed and not self._is_over:
                 self._waiting.all_tasks_done.wait(_PAUSE_S)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Ahead:
                 return
 
     def _work(self) -> None:
-        while not (self._duties.surveyed or self._is_over):
+        while not (self._duties.probed or self._is_over):
             self._closed.wait(_PAUSE_S)
         while not self._is_over:
             try:

@@ -13,7 +13,7 @@ from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.engines.arguments import single_precision
 from pytest_specdec.capture.routes import scorer
 from pytest_specdec.capture.scoring import Scoring
-from pytest_specdec.capture.survey import Survey
+from pytest_specdec.capture.survey import CapabilityProbe
 from pytest_specdec.config.config import Limits
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import records, scores, transcripts
@@ -78,21 +78,21 @@ class Duties:
         """Kill the server's processes, if it has any, from another thread than the one that works with it."""
         self.arm.kill()
 
-    def survey(self) -> None:
+    def probe(self) -> None:
         """Find out what the server honours, where the plan wants to know and it is not known yet."""
         name = self.boot.arms[0]
-        if self.boot.survey and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
-            self.reporter.step(self.boot, "survey", name)
+        if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
+            self.reporter.step(self.boot, "probing", name)
             with self.loud():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
                 found = replace(
-                    Survey(self.arm, vocabulary).run(),
+                    CapabilityProbe(self.arm, vocabulary).run(),
                     single_precision=single_precision(self.recipes.config),
                     scored_with=self.recipes.engine.scored_with,
                 )
             records.write_capabilities(self.recipes.directory, name, found)
             if name == BASELINE and found.route is not self.recipes.plan.route:
-                self.reporter.step(self.boot, f"surveyed: scores come by {found.route.value}, unlike planned", name)
+                self.reporter.step(self.boot, f"probed: scores come by {found.route.value}, unlike planned", name)
 
     def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
         """Return what sends ``workload`` to the server as the arm ``name``."""
@@ -119,12 +119,12 @@ class Duties:
         self.ledger.answered(transcript.arm, workload, answered.missing)
 
     def scoring(self, workload: Workload) -> Scoring:
-        """Return what scores answers to ``workload`` here, by the route that the baseline's survey found when it is first asked."""
+        """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
         return Scoring(arm=self.arm, under=self.boot.under, scorer=lambda: self._scorer(workload), reporter=self.reporter)
 
     @property
-    def surveyed(self) -> bool:
-        """Whether the baseline's survey is there, which settles how the baseline and the draft models are scored."""
+    def probed(self) -> bool:
+        """Whether the baseline's capability probe is there, which settles how the baseline and the draft models are scored."""
         return self.recipes.directory.capabilities_of(BASELINE).is_file()
 
     def score(self, asked: Tokens, scoring: Scoring) -> str:
@@ -134,7 +134,7 @@ class Duties:
         if transcript is None:
             return "not all of its requests were answered"
         if unscorable := records.unscorable(self.recipes.directory):
-            # So the survey says. Nothing is missing then: what the judges of tokens say of it is their business.
+            # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
             self.ledger.scored(self.boot, asked, "")
             return unscorable
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "seconds", "seconds_side_by_side", "steps"]
 
-_SURVEY_TOKENS = 100
+_PROBE_TOKENS = 100
 _FULL = 0.5
 """Part of ideal scaling that streams side by side reach: a guess for the first estimate."""
 
@@ -63,22 +63,22 @@ def seconds_side_by_side(planned: Sequence[Step], servers: int) -> float:
     boots = [step.seconds for step in planned if step.doing == "booting"]
     rounds = [boots[at : at + servers] for at in range(0, len(boots), servers)]
     booting = sum(max(each) * (1 + _CROWDED * (len(each) - 1)) for each in rounds)
-    return booting + sum(step.seconds for step in planned if step.doing in {"answering", "survey"})
+    return booting + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
 
 
 def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: Pace) -> Iterator[Step]:
     yield Step(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
-    survey = Step(boot=boot.index, doing="survey", arm=boot.arms[0], seconds=_SURVEY_TOKENS / pace.tokens_per_s)
-    if boot.survey and boot.role is not Role.VARIANT:
-        yield survey
+    probe = Step(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / pace.tokens_per_s)
+    if boot.probe and boot.role is not Role.VARIANT:
+        yield probe
     for arm in boot.arms:
         for name in boot.answers:
             yield Step(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))
     for tokens in boot.scores:
         scored = _tokens(named(tokens.workload)) / pace.scored_tokens_per_s
         yield Step(boot=boot.index, doing="scoring", arm=tokens.arm, workload=tokens.workload, seconds=scored)
-    if boot.survey and boot.role is Role.VARIANT:
-        yield survey
+    if boot.probe and boot.role is Role.VARIANT:
+        yield probe
 
 
 def _answering(workload: Workload, pace: Pace) -> float:

@@ -69,10 +69,10 @@ def _run(duties: Duties) -> None:
 
 
 def _work(duties: Duties) -> None:
-    """Survey the baseline first and a variant last: a question that kills a variant then costs no answers."""
+    """Probe the baseline first and a variant last: a question that kills a variant then costs no answers."""
     boot, plan = duties.boot, duties.recipes.plan
     if boot.role is not Role.VARIANT:
-        duties.survey()
+        duties.probe()
     for name in boot.arms:
         for asked in boot.answers:
             _answer(duties, name, plan.workload(asked))
@@ -81,7 +81,7 @@ def _work(duties: Duties) -> None:
         for tokens in scored:
             duties.score(tokens, scoring)
     if boot.role is Role.VARIANT:
-        duties.survey()
+        duties.probe()
 
 
 def _answer(duties: Duties, name: str, workload: Workload) -> None:

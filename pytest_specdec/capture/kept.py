@@ -20,16 +20,16 @@ __all__ = ["Kept", "discard", "discard_torn", "has_harmed", "of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Answers by (arm, workload), scores by (whose law, arm, workload), and the arms whose survey is there."""
+    """Answers by (arm, workload), scores by (whose law, arm, workload), and the arms whose capabilities are known."""
 
     answers: frozenset[tuple[str, str]]
     scores: frozenset[tuple[str, str, str]]
-    surveys: frozenset[str]
+    probes: frozenset[str]
 
     def remaining(self, plan: Plan) -> tuple[Boot, ...]:
         """Return the boots that still have something to do, cut to that."""
         cut = (self._cut(boot) for boot in plan.boots)
-        return tuple(boot for boot in cut if boot.answers or boot.scores or boot.survey)
+        return tuple(boot for boot in cut if boot.answers or boot.scores or boot.probe)
 
     def has(self, boot: Boot, asked: Tokens) -> bool:
         """Return whether the scores are there."""
@@ -40,7 +40,7 @@ class Kept:
             boot,
             answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
             scores=tuple(asked for asked in boot.scores if not self.has(boot, asked)),
-            survey=boot.survey and boot.arms[0] not in self.surveys,
+            probe=boot.probe and boot.arms[0] not in self.probes,
         )
 
 
@@ -62,7 +62,7 @@ def of(directory: RunDirectory, plan: Plan) -> Kept:
     return Kept(
         answers=answers,
         scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if unscorable or _is_scored(directory, boot.under, t)),
-        surveys=frozenset(records.read_capabilities(directory)),
+        probes=frozenset(records.read_capabilities(directory)),
     )
 
 
@@ -74,7 +74,7 @@ def has_harmed(directory: RunDirectory, plan: Plan) -> bool:
 
 
 def discard_torn(directory: RunDirectory) -> None:
-    """Remove what the survey found of an arm where it cannot be read: it is found again, and decides nothing that is there already."""
+    """Remove an arm's capabilities where they cannot be read: they are probed again, and decide nothing that is there already."""
     for path in directory.capabilities.glob("*.json"):
         try:
             records.read_capabilities_file(path)

@@ -203,8 +203,8 @@ def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -
     if depth is not Depth.SMOKE:
         yield _baseline(workloads)
     yield from _variants(pairs, workloads)
-    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, survey=False)
-    yield replace(control, also_baseline=True, survey=True) if depth is Depth.SMOKE else control
+    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, probe=False)
+    yield replace(control, also_baseline=True, probe=True) if depth is Depth.SMOKE else control
     yield from _draft_boots(pairs, workloads)
 
 
@@ -217,16 +217,16 @@ def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], de
     yield from _draft_boots(pairs, workloads)
     yield from _variants(pairs, workloads)
     if depth is not Depth.SMOKE:
-        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, survey=False)
+        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, probe=False)
 
 
 def _baseline(workloads: Sequence[Workload]) -> Boot:
-    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), survey=True)
+    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), probe=True)
 
 
 def _variants(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
     for pair in pairs:
-        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), survey=True)
+        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), probe=True)
 
 
 def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:

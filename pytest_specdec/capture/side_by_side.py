@@ -170,10 +170,10 @@ class _Wave:
                 one.lane.duties.keep(one.answering)
 
     def _answer(self, lane: _Lane) -> None:
-        """Survey the baseline first and a variant last: a question that kills a variant then costs no answers."""
+        """Probe the baseline first and a variant last: a question that kills a variant then costs no answers."""
         duties = lane.duties
         if lane.boot.role is not Role.VARIANT:
-            duties.survey()
+            duties.probe()
         for name, workload in lane.named(timed=False):
             duties.announce(name, workload)
             answering = duties.answering(name, workload, self._taker(name, workload.name))
@@ -181,7 +181,7 @@ class _Wave:
                 answering.run()
             duties.keep(answering)
         if lane.boot.role is Role.VARIANT:
-            duties.survey()
+            duties.probe()
 
     def _taker(self, arm: str, workload: str) -> Callable[[Answer], None]:
         """Return what hands an answer on to every server that is to score it."""

@@ -1,4 +1,4 @@
-"""The survey: what an arm honours, refuses and ignores, by status and by effect."""
+"""The capability probe: what an arm honours, refuses and ignores, by status and by effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.score import Position
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Survey"]
+__all__ = ["CapabilityProbe"]
 
 _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
@@ -38,7 +38,7 @@ _SCHEMA: Mapping[str, JSON] = {
 _ONLY = '{"specdec":7}'
 _FORMATS: Mapping[str, JSON] = {
     "json_object": {"type": "json_object"},
-    "json_schema": {"type": "json_schema", "json_schema": {"name": "survey", "schema": _SCHEMA}},
+    "json_schema": {"type": "json_schema", "json_schema": {"name": "probe", "schema": _SCHEMA}},
 }
 
 _PLAIN: Mapping[str, JSON] = {"prompt": "Once upon a time there was a", "max_tokens": 10, "temperature": 0.0}
@@ -59,7 +59,7 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 }
 
 
-class Survey:
+class CapabilityProbe:
     """Asks one arm a handful of short questions; stops asking when the server dies of one."""
 
     def __init__(self, arm: Arm, vocabulary: int) -> None:
@@ -98,7 +98,7 @@ class Survey:
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
-        sent = self._arm.client.send(Request(id="survey", route=route, body=body), streamed=False, deadline_s=min(_DEADLINE_S, left_s))
+        sent = self._arm.client.send(Request(id="probe", route=route, body=body), streamed=False, deadline_s=min(_DEADLINE_S, left_s))
         if sent.ending is not None:
             self._arm.settle()
         return None if sent.ending else sent.answer

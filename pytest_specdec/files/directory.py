@@ -103,11 +103,11 @@ class RunDirectory:
 
     @property
     def capabilities(self) -> Path:
-        """The folder with what the survey found, one file per arm."""
+        """The folder with what the capability probe found, one file per arm."""
         return self.root / "capabilities"
 
     def capabilities_of(self, arm: str) -> Path:
-        """Return the file with what the survey found of ``arm``."""
+        """Return the file with what the capability probe found of ``arm``."""
         return self.capabilities / f"{safe(arm)}.json"
 
     @property

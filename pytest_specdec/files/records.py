@@ -99,12 +99,12 @@ def read_variables(directory: RunDirectory) -> Variables:
 
 
 def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:
-    """Write what the survey found of ``arm``."""
+    """Write what the capability probe found of ``arm``."""
     _write(directory.capabilities_of(arm), "capabilities", capabilities, secrets=directory.secrets, arm=arm)
 
 
 def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
-    """Return what the survey found, by arm; empty when there was none."""
+    """Return what the capability probe found, by arm; empty when there was none."""
     found: dict[str, Capabilities] = {}
     for path in sorted(directory.capabilities.glob("*.json")):
         arm, capabilities = read_capabilities_file(path)
@@ -113,14 +113,14 @@ def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
 
 
 def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
-    """Return an arm and what the survey found of it."""
+    """Return an arm and what the capability probe found of it."""
     document = _document(path, "capabilities")
     arm = str(document.pop("arm", path.stem))
     return arm, _decoded(path, Capabilities, document)
 
 
 def unscorable(directory: RunDirectory) -> str:
-    """Return why the survey found that the baseline's law at given tokens cannot be had; empty where it did not."""
+    """Return why the baseline's law at given tokens cannot be had, by its capability probe; empty where it can."""
     known = read_capabilities(directory).get(BASELINE)
     return "" if known is None else known.unscorable
 

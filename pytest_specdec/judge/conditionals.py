@@ -173,7 +173,7 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
 
 
 def _listed_only(captured: Captured) -> bool:
-    """Whether the route to the law tells a token's probability among the atoms only: settled by the survey, not by what was emitted."""
+    """Whether the route to the law tells a token's probability among the atoms only: the capability probe settled it, no emitted token."""
     known = captured.capabilities.get(BASELINE)
     return known is not None and known.route is ScoringRoute.CONTINUATIONS
 

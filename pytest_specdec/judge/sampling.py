@@ -74,7 +74,7 @@ def judge(captured: Captured) -> Verdict:
     variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. SUSPICIOUS at a tenth of
     those odds, until later answers take it back. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the number of
     tokens that would settle it, and where the engine gives no scores at all. INVALID also where token ids or the baseline's scores of
-    answered tokens are missing, although the survey found that the engine gives them.
+    answered tokens are missing, although the capability probe got them.
     """
     unjudged = casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured)
     return unjudged or _tried(captured, gather(captured))

@@ -21,9 +21,9 @@ ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token cont
 
 
 def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
-    """Return INCONCLUSIVE where the baseline's survey found no route to scores and there are none; None otherwise.
+    """Return INCONCLUSIVE where the baseline's capability probe found no route to scores and there are none; None otherwise.
 
-    Scores that are missing although the engine gives them, or that no survey tried, are another matter. Answers at temperature 0 are
+    Scores that are missing although the engine gives them, or that no probe tried, are another matter. Answers at temperature 0 are
     counted that equal the baseline's as strings. That decides nothing: ties part healthy servers, and equal strings tell no distribution.
     """
     known = captured.capabilities.get(BASELINE)

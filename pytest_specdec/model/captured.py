@@ -32,7 +32,7 @@ WITHOUT = frozenset({Support.REFUSED, Support.IGNORED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the survey found each arm to do, and how its answers are to be read."""
+    """What the capability probe found each arm to do, and how its answers are to be read."""
 
     support: Mapping[str, Support] = field(default_factory=dict)
     """By feature: ``token_ids``, ``prompt_logprobs``, ``continuations``, ``json_schema``, ``top_k``, ``top_p``, ``seed`` …"""
@@ -54,7 +54,7 @@ class Capabilities:
 
     @property
     def unscorable(self) -> str:
-        """Why this server's law at given tokens cannot be had, in the survey's words; empty where it can, or where nobody knows."""
+        """Why this server's law at given tokens cannot be had, in the probe's words; empty where it can, or where nobody knows."""
         told = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
         missing = {feature: support for feature, support in told.items() if support in WITHOUT}
         if "token_ids" not in missing and not {"prompt_logprobs", "continuations"} <= missing.keys():

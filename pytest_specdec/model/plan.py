@@ -109,7 +109,8 @@ class Boot:
     """Workloads answered, by name."""
     also_baseline: bool = False
     """At smoke depth, whether this boot answers first as the baseline and again as the control."""
-    survey: bool = False
+    probe: bool = False
+    """Whether the arm's capabilities are probed: what it honours, refuses and ignores."""
     scores: tuple[Tokens, ...] = ()
     """What is scored here."""
 
@@ -155,7 +156,7 @@ class Plan:
     placement_reason: str = ""
     """Why it came to this placement, where the config left it open."""
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS
-    """How the engine is expected to be scored; the baseline's survey decides."""
+    """How the engine is expected to be scored; the baseline's capability probe decides."""
     extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
 

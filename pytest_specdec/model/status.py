@@ -7,7 +7,7 @@ from enum import StrEnum
 
 __all__ = ["STEPS", "Missing", "Progress", "Served", "Session", "State", "Status"]
 
-STEPS = frozenset({"booting", "survey", "answering", "scoring", "stopping"})
+STEPS = frozenset({"booting", "probing", "answering", "scoring", "stopping"})
 """What a boot may be doing; anything else that a progress line says is news, to be said at once."""
 
 
@@ -82,7 +82,7 @@ class Progress:
     """Planned."""
     arm: str
     doing: str
-    """``booting``, ``survey``, ``answering``, ``scoring``, ``stopping``, or what there is to say at once."""
+    """``booting``, ``probing``, ``answering``, ``scoring``, ``stopping``, or what there is to say at once."""
     workload: str = ""
     done: int = 0
     """Requests answered or scored of this step."""

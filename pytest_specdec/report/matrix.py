@@ -99,7 +99,7 @@ def _bare(judgement: Judgement) -> str:
 
 
 def capability_rows(run: Run) -> tuple[tuple[Shown, ...], ...]:
-    """Return the capability matrix, a row per feature and a column per arm; empty when no survey ran."""
+    """Return the capability matrix, a row per feature and a column per arm; empty when no capability probe ran."""
     arms = sorted(run.capabilities)
     features = sorted({feature for arm in arms for feature in run.capabilities[arm].support})
     if not features:

@@ -1,11 +1,11 @@
-"""One living server, asked: answers outside the protocol, and surveys of servers that refuse, ignore and die."""
+"""One living server, asked: answers outside the protocol, and capability probes of servers that refuse, ignore and die."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytest_specdec.capture.arm import Arm
-from pytest_specdec.capture.survey import Survey
+from pytest_specdec.capture.survey import CapabilityProbe
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Request, Route
@@ -48,29 +48,29 @@ def test_tokens_are_counted_by_the_server_where_it_tells_no_ids(arm):
 
 
 def test_a_refused_feature_is_not_an_ignored_one(arm):
-    found = Survey(arm(refuse_fields="top_k,seed,response_format,stop,prompt_logprobs"), 7).run()
+    found = CapabilityProbe(arm(refuse_fields="top_k,seed,response_format,stop,prompt_logprobs"), 7).run()
     refused = {"top_k", "top_p", "seed", "stop", "json_object", "json_schema", "prompt_logprobs", "continuations"}
     assert {feature for feature, support in found.support.items() if support is Support.REFUSED} == refused
     assert (found.support["token_ids"], found.raw_logprobs, found.vocabulary) == (Support.HONOURED, True, 7)
 
 
 def test_a_server_without_token_ids_leaves_open_what_needs_them(arm):
-    found = Survey(arm(no_token_ids=True), 0).run()
+    found = CapabilityProbe(arm(no_token_ids=True), 0).run()
     assert found.support["token_ids"] is Support.IGNORED
     assert found.support["prompt_logprobs"] is Support.UNKNOWN
     assert found.raw_logprobs
 
 
 def test_a_server_that_fails_on_scoring_does_not_refuse_it(arm):
-    found = Survey(arm(die_on_scoring=True), 0).run()
+    found = CapabilityProbe(arm(die_on_scoring=True), 0).run()
     assert found.support["token_ids"] is Support.HONOURED
     assert found.support["prompt_logprobs"] is Support.UNKNOWN
     assert not found.unscorable
 
 
-def test_a_survey_ends_with_the_server_and_leaves_the_rest_unknown(arm):
-    found = Survey(arm(die_on="Say hello"), 0).run()
+def test_a_probe_ends_with_the_server_and_leaves_the_rest_unknown(arm):
+    found = CapabilityProbe(arm(die_on="Say hello"), 0).run()
     assert found.support["top_k"] is Support.HONOURED
     assert found.support["json_object"] is found.support["json_schema"] is Support.UNKNOWN
-    nothing = Survey(arm(die_on="Once upon"), 0).run()
+    nothing = CapabilityProbe(arm(die_on="Once upon"), 0).run()
     assert set(nothing.support.values()) == {Support.UNKNOWN}

@@ -61,7 +61,7 @@ def test_everything_is_scored_although_prompt_logprobs_are_refused(run):
         assert [tuple(p.token_id for p in law.positions) for law in laws] == [answer.choice.token_ids for answer in answers]
 
 
-def test_the_survey_says_which_route_was_taken_and_what_log_probabilities_are_of(run):
+def test_the_probe_says_which_route_was_taken_and_what_log_probabilities_are_of(run):
     _, directory, _ = run
     found = records.read_capabilities(directory)["baseline"]
     assert found.support["prompt_logprobs"] is Support.REFUSED

@@ -127,7 +127,7 @@ def test_progress_is_told_and_written(run, config, workload, directory):
     run(config, workload(), only=None)
     written = records.read_progress(directory)
     assert [(p.boot, p.doing, p.arm, p.done) for p in written] == [(p.boot, p.doing, p.arm, p.done) for p in run.said]
-    assert {p.doing for p in written} == {"booting", "survey", "answering", "scoring", "stopping"}
+    assert {p.doing for p in written} == {"booting", "probing", "answering", "scoring", "stopping"}
     assert any(p.done == p.of == 5 and p.tokens == 30 for p in written)
     assert all(p.remaining_s is not None for p in written)
 
@@ -271,19 +271,19 @@ def test_answers_without_token_ids_leave_scores_missing_with_the_reason(run, con
     "how, support", [({"no_prompt_logprobs": True}, Support.IGNORED), ({"refuse_fields": "prompt_logprobs"}, Support.REFUSED)]
 )
 def test_a_baseline_without_prompt_logprobs_has_nothing_missing(run, config, workload, directory, with_args, how, support):
-    """Its survey says that no score is to be had: the capture does not fail on that, and asks for none."""
+    """Its capability probe says that no score is to be had: the capture does not fail on that, and asks for none."""
     status = run(with_args(config, "baseline", **how), workload(draft_scored=True))
     assert (status.state, status.missing) == (State.COMPLETE, ())
     assert scores.read(directory, "baseline", "draft-k3", "greedy") == scores.read(directory, "small", "draft-k3", "greedy") == ()
     assert records.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is support
 
 
-def test_where_the_survey_finds_no_prompt_logprobs_continuations_score(run, config, workload, directory, with_args):
+def test_where_the_probe_finds_no_prompt_logprobs_continuations_score(run, config, workload, directory, with_args):
     config = with_args(config, top_logprobs=True)
     status = run(with_args(config, "baseline", no_prompt_logprobs=True), workload(draft_scored=True))
     assert (status.state, status.missing) == (State.COMPLETE, ())
     assert run.plan.route is ScoringRoute.PROMPT_LOGPROBS
-    assert "surveyed: scores come by one-token continuations, unlike planned" in {said.doing for said in run.said}
+    assert "probed: scores come by one-token continuations, unlike planned" in {said.doing for said in run.said}
     assert records.read_capabilities(directory)["baseline"].route is ScoringRoute.CONTINUATIONS
     for under, arm in (("baseline", "draft-k3"), ("baseline", "control"), ("small", "draft-k3")):
         (first, *_) = scores.read(directory, under, arm, "greedy")

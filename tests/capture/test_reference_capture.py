@@ -135,7 +135,7 @@ def test_streamed_answers_are_stamped(run):
             assert answer.timing.sent_s < answer.timing.first_s < answer.timing.done_s
 
 
-def test_all_arms_honour_what_the_survey_tries(run):
+def test_all_arms_honour_what_the_probe_tries(run):
     _, directory, _ = run
     found = records.read_capabilities(directory)
     assert set(found) == {"baseline", *VARIANTS}

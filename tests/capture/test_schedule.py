@@ -36,7 +36,7 @@ def test_in_turn_n_variants_and_d_drafts_take_n_2_d_boots(plan, workload):
         (4, Role.DRAFT, "small"),
     ]
     assert all(boot.answers == ("greedy", "sampled") for boot in boots[:4])
-    assert [boot.survey for boot in boots] == [True, True, True, False, False]
+    assert [boot.probe for boot in boots] == [True, True, True, False, False]
     arms = ("draft-k3", "ngram-k3", "control", "baseline")
     assert scored(boots[3]) == [(arm, name) for name in ("greedy", "sampled") for arm in arms]
     assert scored(boots[4]) == [("draft-k3", "sampled"), ("control", "sampled")]
@@ -45,7 +45,7 @@ def test_in_turn_n_variants_and_d_drafts_take_n_2_d_boots(plan, workload):
 def test_at_smoke_depth_the_last_baseline_boot_is_the_only_one(plan, workload):
     boots = plan(workload(draft_scored=True), depth=Depth.SMOKE).boots
     assert [b.role for b in boots] == [Role.VARIANT, Role.VARIANT, Role.CONTROL, Role.DRAFT]
-    assert (boots[2].also_baseline, boots[2].survey) == (True, True)
+    assert (boots[2].also_baseline, boots[2].probe) == (True, True)
 
 
 def test_two_variants_with_one_draft_model_share_its_boot(plan, workload, config):

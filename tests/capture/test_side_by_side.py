@@ -12,7 +12,7 @@ from pytest_specdec.capture.duties import Duties
 from pytest_specdec.capture.record import record
 from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.capture.scoring import Scoring
-from pytest_specdec.capture.survey import Survey
+from pytest_specdec.capture.survey import CapabilityProbe
 from pytest_specdec.errors import PlanError
 from pytest_specdec.files import records, scores, transcripts
 from pytest_specdec.model.plan import Boot, Placement, Role, Tokens
@@ -122,10 +122,10 @@ def test_a_death_is_found_and_replayed_beside_others(run, beside, workload, dire
 def test_a_bug_in_one_lane_is_raised_and_leaves_no_server(run, beside, workload, directory, monkeypatch):
     from pytest_specdec.capture.duties import Duties
 
-    def survey(self):
+    def probe(self):
         raise ZeroDivisionError(os.getpid())
 
-    monkeypatch.setattr(Duties, "survey", survey)
+    monkeypatch.setattr(Duties, "probe", probe)
     with pytest.raises(ZeroDivisionError):
         run(beside(), workload())
     assert records.read_status(directory).state is State.INCOMPLETE
@@ -200,24 +200,24 @@ def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with
     assert room.of(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
 
 
-def test_who_answers_before_the_baseline_is_surveyed_is_scored_by_the_route_that_the_survey_finds(
+def test_who_answers_before_the_baseline_is_probed_is_scored_by_the_route_that_the_probe_finds(
     run, beside, workload, directory, with_args, config, monkeypatch
 ):
-    real = Survey.run
+    real = CapabilityProbe.run
 
-    def late(survey):
+    def late(probe):
         time.sleep(2.0)
-        return real(survey)
+        return real(probe)
 
-    monkeypatch.setattr(Survey, "run", late)
+    monkeypatch.setattr(CapabilityProbe, "run", late)
     config = with_args(config, top_logprobs=True, no_prompt_logprobs=True)
     status = run(beside(config=config), workload(draft_scored=True), only=["draft-k3"])
     assert (status.state, status.missing) == (State.COMPLETE, ())
     answered_and_scored(directory, ("baseline", "control", "draft-k3"))
 
 
-def test_without_a_survey_scoring_waits_for_its_turn_only(run, beside, workload, directory, monkeypatch):
-    monkeypatch.setattr(Duties, "survey", lambda _: None)
+def test_without_a_probe_scoring_waits_for_its_turn_only(run, beside, workload, directory, monkeypatch):
+    monkeypatch.setattr(Duties, "probe", lambda _: None)
     status = run(beside(), workload(), only=["draft-k3"], deadline_s=60.0)
     assert (status.state, status.missing) == (State.COMPLETE, ())
     answered_and_scored(directory, ("baseline", "control", "draft-k3"))

@@ -1,4 +1,4 @@
-"""What the survey makes of a law in which some tokens are not told."""
+"""What the capability probe makes of a law in which some tokens are not told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_specdec.capture.survey import Survey
+from pytest_specdec.capture.survey import CapabilityProbe
 from pytest_specdec.model.answer import Answer, Choice
 from pytest_specdec.model.score import ScoringRoute
 from tests.capture.test_routes import Server, listed
@@ -17,7 +17,7 @@ HALF, UNLISTED = math.log(0.5), -7.0
 def warm(reported):
     """Three tokens, of which the second is nowhere in the list."""
     choice = Choice(text="abc", token_ids=(10, 99, 12), logprobs=reported, finish_reason="length")
-    return Answer(request_id="survey", status=200, prompt_token_ids=(1, 2), choices=(choice,))
+    return Answer(request_id="probe", status=200, prompt_token_ids=(1, 2), choices=(choice,))
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def warm(reported):
 def test_log_probabilities_are_judged_by_the_listed_tokens(reported, raw):
     server = Server(listed)
     server.running = True
-    assert Survey(server, 4096)._raw_logprobs(warm(reported), ScoringRoute.CONTINUATIONS) is raw
+    assert CapabilityProbe(server, 4096)._raw_logprobs(warm(reported), ScoringRoute.CONTINUATIONS) is raw

@@ -27,7 +27,7 @@ def directory(tmp_path):
 def plan():
     scores = tuple(Tokens(arm=arm, workload=WORKLOAD.name, atoms=20) for arm in ("v", "control", "baseline"))
     boots = (
-        Boot(index=0, role=Role.BASELINE, arm="baseline", answers=(WORKLOAD.name,), survey=True),
+        Boot(index=0, role=Role.BASELINE, arm="baseline", answers=(WORKLOAD.name,), probe=True),
         Boot(index=1, role=Role.VARIANT, arm="v", answers=(WORKLOAD.name,)),
         Boot(index=2, role=Role.CONTROL, arm="control", answers=(WORKLOAD.name,), scores=scores),
         Boot(index=3, role=Role.DRAFT, arm="org/d", scores=scores[:2]),

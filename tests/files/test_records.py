@@ -29,7 +29,7 @@ def test_capabilities_are_found_by_arm_whatever_its_name(directory):
     assert records.read_capabilities(directory) == found
 
 
-def test_no_survey_is_no_error(directory):
+def test_no_probe_is_no_error(directory):
     assert records.read_capabilities(directory) == {}
 
 

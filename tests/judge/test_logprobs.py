@@ -187,7 +187,7 @@ def test_log_probabilities_after_temperature_are_held_against_the_law_after_it(r
 
 
 def test_what_the_variant_reports_does_not_decide_what_it_is_held_against():
-    """A variant that reports another law than the baseline looks processed to the survey; it is wrong all the same."""
+    """A variant that reports another law than the baseline looks processed to the capability probe; it is wrong all the same."""
     plain, cooled = reporting(answers=16), reporting(answers=16, temperature=0.7)
     asked = tuple(replace(request, body={**request.body, "temperature": 0.7}) for request in plain.workload.requests)
     known = {"v": Capabilities(raw_logprobs=False), "baseline": Capabilities(raw_logprobs=True)}

@@ -87,13 +87,13 @@ def test_documents_are_judged_by_validity_where_no_score_is_needed():
 ])  # fmt: skip
 @pytest.mark.parametrize("family", ["greedy", "sampling"])
 def test_missing_scores_of_an_engine_that_gives_them_are_invalid(family, found, judged):
-    """The survey of the baseline alone decides; of what it did not try nothing is said."""
+    """The baseline's capability probe alone decides; of what it did not try nothing is said."""
     verdict = JUDGES[family](seen(family, support=found))
     assert verdict.outcome is (Outcome.INVALID if judged else Outcome.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize("family", ["greedy", "sampling"])
-def test_without_a_survey_missing_scores_are_invalid(family):
+def test_without_a_probe_missing_scores_are_invalid(family):
     assert JUDGES[family](replace(seen(family), capabilities={})).outcome is Outcome.INVALID
 
 

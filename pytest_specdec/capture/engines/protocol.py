@@ -133,4 +133,4 @@ class Engine(Protocol):
         """Return what one server of ``config`` takes on a machine with or without an accelerator."""
 
     def route(self, config: Config) -> ScoringRoute:
-        """Return the route to scores that the baseline's survey is expected to find, for the plan's estimate."""
+        """Return the route to scores that the baseline's capability probe is expected to find, for the plan's estimate."""
