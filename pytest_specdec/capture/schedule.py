@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Wanted", "make", "once"]
 
-_CALIBRATION = ".calibration"
 _CALIBRATING = {Depth.SMOKE: 12}
 """Requests, at other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
 _CALIBRATING_TOKENS = 64
@@ -59,10 +58,11 @@ def make(
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
     kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
-    asked = _united(kept)
-    workloads = tuple(sorted((workload.at(depth) for workload in (*asked, *_calibrations(kept, depth))), key=_order))
+    judged = sorted((workload.at(depth) for workload in _united(kept)), key=_order)
+    calibration = tuple(_calibrations(kept, depth))
+    workloads = tuple(sorted((*judged, *calibration), key=_order))
     found = room.of(config, engine)
-    laid = enumerate(_calibrated(_laid_out(pairs, workloads, depth, found.placement)))
+    laid = enumerate(_calibrated(_laid_out(pairs, judged, depth, found.placement), calibration, workloads))
     boots = tuple(replace(boot, index=index) for index, boot in laid)
     route = engine.route(config)
     steps = estimate.steps(boots, workloads, engine.pace, route=route)
@@ -154,7 +154,7 @@ def _calibrations(wanted: Sequence[Wanted], depth: Depth) -> Iterator[Workload]:
     for source in drawn[:1]:
         requests = tuple(map(_calibrating, source.requests[: _CALIBRATING.get(depth, 32)]))
         plain = replace(source, passes=1, stream=False, timed=False, draft_scored=False, may_kill=False)
-        yield replace(plain, name=f"{source.name}{_CALIBRATION}", requests=requests, take={})
+        yield replace(plain, name=f"{source.name}.calibration", requests=requests, take={})
 
 
 def _calibrating(request: Request) -> Request:
@@ -163,13 +163,14 @@ def _calibrating(request: Request) -> Request:
     return replace(request, body=body)
 
 
-def _calibrated(laid: Iterable[Boot]) -> Iterator[Boot]:
-    """Give the boots; the calibration only to those that answer as the baseline."""
+def _calibrated(laid: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    """Give the boots; those that answer as the baseline answer the calibration too, scored with all its atoms whatever judges need."""
     boots = tuple(laid)
-    arms = {arm for boot in boots if BASELINE in boot.arms for arm in boot.arms}
+    arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
+    asked = tuple(Tokens(arm=arm, workload=one.name, atoms=one.atoms) for one in calibration for arm in arms)
     for boot in boots:
-        answers = boot.answers if BASELINE in boot.arms else tuple(name for name in boot.answers if not name.endswith(_CALIBRATION))
-        scores = tuple(asked for asked in boot.scores if asked.arm in arms or not asked.workload.endswith(_CALIBRATION))
+        answers = _names(workloads) if BASELINE in boot.arms else boot.answers
+        scores = (*boot.scores, *asked) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
 
 

@@ -26,7 +26,7 @@ def atoms(config, workload):
         variants = tuple(replace(config.variants[0], name=f"v{i}", args={"speculative-config": one}) for i, one in enumerate(settings))
         one = asking(workload(draft_scored=True, **fields), **body)
         plan = make(replace(config, variants=variants), [Wanted(workload=one, family=Family.SAMPLING)], Depth.SMOKE)
-        return {(boot.under, tokens.arm): tokens.atoms for boot in plan.boots for tokens in boot.scores}
+        return {(boot.under, tokens.arm): tokens.atoms for boot in plan.boots for tokens in boot.scores if tokens.workload == one.name}
 
     return _atoms
 

@@ -93,6 +93,13 @@ def test_it_draws_from_the_law_as_it_is_without_seeds(config, drawn):
     assert (asked.concurrency, asked.atoms, asked.draft_scored) == (drawn.concurrency, drawn.atoms, False)
 
 
+def test_the_law_is_listed_as_far_as_it_goes_whatever_the_judges_need(config, drawn):
+    plain = replace(drawn, requests=tuple(replace(r, body={"prompt": r.id, "max_tokens": 6, "temperature": 1.0}) for r in drawn.requests))
+    copying = replace(config, variants=config.variants[1:])
+    atoms = {(asked.arm, asked.workload): asked.atoms for boot in plan_of(copying, plain).boots for asked in boot.scores}
+    assert (atoms["baseline", "drawn"], atoms["baseline", NAME]) == (5, 20)
+
+
 def test_the_chat_route_is_asked_in_its_own_words(config, drawn):
     chat = [replace(request, route=Route.CHAT, body={"messages": [], "temperature": 1.0}) for request in drawn.requests]
     (body,) = {repr(sorted(r.body.items())) for r in plan_of(config, replace(drawn, requests=tuple(chat))).workload(NAME).requests}
