@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.drafting import drafting
-from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.judge.drafting import PromptLookup, drafting
 from pytest_specdec.stats import rates
-from pytest_specdec.stats.lookup import Lookup
 from pytest_specdec.stats.places import joined, placed, unplaced
 
 if TYPE_CHECKING:
@@ -64,7 +62,8 @@ def culprit(captured: Captured, answers: Sequence[Forced], gap: float) -> str:
     known = drafting(captured)
     placed_each = [_places(known, mine.answer) for mine in answers]
     places = joined(placed_each)
-    if _in(wrong, _drafted(captured, answers, places), np.ones_like(wrong), _MOST):
+    drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
+    if _in(wrong, _drafted(drafts, answers, places), np.ones_like(wrong), _MOST):
         return ACCEPTED_UNVERIFIED
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
     return _by_slot(wrong, places, after)
@@ -90,9 +89,8 @@ def _by_slot(wrong: Bools, places: Places, after: Bools) -> str:
     return name if _in(wrong, slot, places.known) else UNNAMED
 
 
-def _drafted(captured: Captured, answers: Sequence[Forced], places: Places) -> Bools:
+def _drafted(drafts: Ints, answers: Sequence[Forced], places: Places) -> Bools:
     """Return the tokens that are accepted draft tokens, as far as windows, the draft's law, or both tell."""
-    drafts = np.concatenate([_drafted_tokens(captured, mine.answer) for mine in answers])
     emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
     accepted = places.draft_slot & ~places.ended
     its_own = drafts == emitted
@@ -115,24 +113,12 @@ def _places(known: Drafting, answer: Answer) -> Places:
     return placed(choice.windows, len(choice.token_ids), lambda start: known.drafted(answer, start))
 
 
-def _drafted_tokens(captured: Captured, answer: Answer) -> Ints:
+def _drafted_tokens(captured: Captured, known: Drafting, mine: Forced, places: Places) -> Ints:
     """Return the draft's own token at each emitted one, -1 where unknown."""
-    draft = captured.pair.variant.draft
-    if draft.kind is DraftKind.NGRAM and answer.prompt_token_ids and answer.choice.windows is not None:
-        return _looked_up(captured, answer, answer.choice.windows)
+    answer, unknown = mine.answer, np.full(len(mine.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
+    if isinstance(known, PromptLookup):
+        return np.where(places.known, known.tokens(answer, places.slot), unknown)
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions = scores.get(answer.key, ())
     best = [position.atom_ids[0] if position.atom_ids else _UNKNOWN for position in positions]
-    return np.array(best if len(best) == len(answer.choice.token_ids) else [_UNKNOWN] * len(answer.choice.token_ids), dtype=np.int64)
-
-
-def _looked_up(captured: Captured, answer: Answer, windows: Sequence[int]) -> Ints:
-    draft, tokens = captured.pair.variant.draft, answer.choice.token_ids
-    lookup = Lookup(answer.prompt_token_ids, shortest=draft.ngram_min, longest=draft.ngram_max)
-    found: list[int] = []
-    for step, length in enumerate(windows):
-        proposed = lookup.propose(draft.tokens) if step else ()
-        found += (*proposed, *[_UNKNOWN] * length)[:length]
-        for token in tokens[len(found) - length : len(found)]:
-            lookup.append(token)
-    return np.array((found + [_UNKNOWN] * len(tokens))[: len(tokens)], dtype=np.int64)
+    return np.array(best, dtype=np.int64) if len(best) == len(unknown) else unknown

@@ -201,13 +201,18 @@ class PromptLookup:
 
     def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
         """Return one-hot laws at the tokens of the window's own draft; where windows are unknown, as if one began at every token."""
-        proposed: list[int] = []
-        for answer in answers:
-            for token, slot in enumerate(places.slot[len(proposed) : len(proposed) + len(answer.choice.token_ids)].tolist()):
-                ahead = max(slot, 0)
-                draft = self._of(answer)[token - ahead]
-                proposed.append(draft[ahead] if ahead < len(draft) else -1)
-        return certain(np.array(proposed, dtype=np.int64), ids, law, _emitted(answers))
+        ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
+        proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(places.slot, ends), strict=True)]
+        return certain(np.concatenate(proposed), ids, law, _emitted(answers))
+
+    def tokens(self, answer: Answer, slots: Ints) -> Ints:
+        """Return what was drafted at each token of ``answer``, whose places in their windows are ``slots`` [T]; -1 where nothing was.
+
+        Where the place is not known, as if a window began there; at the bonus slot the guess at the bonus token.
+        """
+        ahead = np.maximum(slots, 0).tolist()
+        drafts = [self._of(answer)[token - place] for token, place in enumerate(ahead)]
+        return np.array([draft[place] if place < len(draft) else -1 for place, draft in zip(ahead, drafts, strict=True)], dtype=np.int64)
 
     def _of(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
         """Return what is proposed before each emitted token, one more than k: the last is the guess at the bonus token."""

@@ -8,15 +8,19 @@ understated, never invented. A repetition penalty multiplies the logit itself, w
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from pytest_specdec.stats.adjustments import adjustment
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_specdec.model.score import Position
     from pytest_specdec.stats.adjustments import Penalties
+    from pytest_specdec.stats.laws import Floats
 
 __all__ = ["penalised"]
 
@@ -27,26 +31,23 @@ def penalised(positions: Sequence[Position], penalties: Penalties) -> tuple[Posi
     A token whose log-probability is not told counts with the most that it can be. The atoms stay sorted by falling log-probability. The
     numbers are no longer normalised: differences are all they are good for.
     """
-    if not penalties.adds:
+    if not penalties.adds or not positions:
         return tuple(positions)
-    counts: Counter[int] = Counter()
-    found = []
-    for position in positions:
-        found.append(_at(position, penalties, counts))
-        counts[position.token_id] += 1
-    return tuple(found)
+    ids = np.full((len(positions), max(1, *(len(position.atom_ids) for position in positions))), -1, dtype=np.int64)
+    for row, position in enumerate(positions):
+        ids[row, : len(position.atom_ids)] = position.atom_ids
+    added = adjustment(replace(penalties, repetition=1.0), (), [position.token_id for position in positions], ids)
+    return tuple(map(_raised, positions, added.atoms, added.chosen.tolist()))
 
 
-def _at(position: Position, penalties: Penalties, counts: Mapping[int, int]) -> Position:
-    def added(token: int) -> float:
-        held = counts.get(token, 0)
-        return penalties.bias.get(token, 0.0) - penalties.frequency * held - (penalties.presence if held else 0.0)
-
-    raised = [(logprob + added(token), token) for token, logprob in zip(position.atom_ids, position.atom_logprobs, strict=True)]
+def _raised(position: Position, atoms: Floats, chosen: float) -> Position:
+    raised = [
+        (logprob + more, token) for token, logprob, more in zip(position.atom_ids, position.atom_logprobs, atoms.tolist(), strict=False)
+    ]
     raised.sort(key=lambda pair: -pair[0])
     return replace(
         position,
-        logprob=_most(position) + added(position.token_id),
+        logprob=_most(position) + chosen,
         atom_ids=tuple(token for _, token in raised),
         atom_logprobs=tuple(logprob for logprob, _ in raised),
     )
