@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.bank import Bank
+from benchmarks.simulation import RIGHT, Rules, simulate
 from pytest_specdec.model.score import Position
 from pytest_specdec.prompts import ALL
 from pytest_specdec.reference import checkpoint, model
@@ -21,7 +23,6 @@ from pytest_specdec.stats.duplicates import again
 from pytest_specdec.stats.laws import Processing, Raw, requested
 from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.places import joined, unplaced
-from pytest_specdec.stats.simulation import RIGHT, Bank, Rules, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import example
+from benchmarks.bank import zipf
 from benchmarks.drawing import Drawing
+from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.verify import accept
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import placed
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.simulation import Rules
     from pytest_specdec.stats.laws import Floats
-    from pytest_specdec.stats.simulation import Rules
 
 __all__ = ["pictures"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.simulation import Trace
+from benchmarks.simulation import Trace
 
 if TYPE_CHECKING:
     from benchmarks.whole import Whole

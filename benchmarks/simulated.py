@@ -19,13 +19,13 @@ from benchmarks import results
 from benchmarks.independent import RIGHT, VOCABULARY, K, Laws, Server, made_up, speak
 from pytest_specdec.judge.drafting import certain, drawn
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.duplicates import again
 from pytest_specdec.stats.laws import Processing, Raw, requested
 from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import Places
 from pytest_specdec.stats.rates import limits
+from pytest_specdec.stats.reused import Reuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,22 +19,23 @@ import numpy as np
 
 from benchmarks import bank as banks
 from benchmarks import forms, results
+from benchmarks.bank import zipf
 from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
+from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import mixture, settled
 from pytest_specdec.stats.calibration import calibrate
 from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.rates import limits
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, simulate, zipf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from benchmarks.bank import Bank
     from benchmarks.forms import Form, Laws
     from pytest_specdec.stats.laws import Floats
     from pytest_specdec.stats.observed import Observed
-    from pytest_specdec.stats.simulation import Bank
 
 KINDS = ("model", "greedy", "ngram")
 ALPHAS = (0.05, 0.01, 0.001)

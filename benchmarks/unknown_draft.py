@@ -22,20 +22,20 @@ import numpy as np
 from scipy.special import logsumexp
 
 from benchmarks import results
+from benchmarks.bank import Bank
 from benchmarks.detection.bounds import bound, slots
 from benchmarks.detection.grid import SURROGATE, Grid, grid
 from benchmarks.served import K, emitted
+from benchmarks.simulation import FAULTS, RIGHT, Rules, Trace, observe
 from benchmarks.whole import DRAFTERS, TOKENS, Whole, scored, whole, written
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats import fitted
 from pytest_specdec.stats.alternatives import lenient
-from pytest_specdec.stats.bank import Bank
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.fitted import Scored
 from pytest_specdec.stats.guesses import learners, of_a_fitted_law
 from pytest_specdec.stats.panel import WITHOUT_DRAFT_LAW
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, Trace, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -23,9 +23,9 @@ from pytest_specdec.stats.fitted import Scored
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from benchmarks.simulation import Rules
     from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.laws import Floats, Ints
-    from pytest_specdec.stats.simulation import Rules
 
 __all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "scored", "softmax", "whole", "written"]
 

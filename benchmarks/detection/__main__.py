@@ -24,14 +24,14 @@ from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import MODES, Scale, Table, drawn, measured, mode_name
 from benchmarks.detection.promises import SIZES, promised
 from benchmarks.detection.store import Store, digest
+from benchmarks.simulation import RIGHT
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats.simulation import RIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_specdec.stats.bank import Bank
+    from benchmarks.bank import Bank
 
 ALPHA = alpha_of(Family.SAMPLING, 1)
 """The judge's own level for one workload under one variant."""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import logsumexp
 
+from benchmarks.simulation import observe
 from pytest_specdec.judge.naming import acceptance, name
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.simulation import observe
 
 if TYPE_CHECKING:
+    from benchmarks.bank import Bank
     from benchmarks.detection.grid import Grid
-    from pytest_specdec.stats.bank import Bank
+    from benchmarks.simulation import Trace
     from pytest_specdec.stats.laws import Floats
-    from pytest_specdec.stats.simulation import Trace
 
 __all__ = ["Runs", "first_alarms", "names", "quantile"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.simulation import accepts, moved, observe, trace_of
 from pytest_specdec.stats.alternatives import verified
 from pytest_specdec.stats.drafts import Split, merged
-from pytest_specdec.stats.simulation import accepts, moved, observe, trace_of
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.bank import Bank
+    from benchmarks.bank import Bank
+    from benchmarks.simulation import Rules
     from pytest_specdec.stats.laws import Floats, Law
-    from pytest_specdec.stats.simulation import Rules
 
 __all__ = ["POWER", "Distance", "Laws", "bound", "distance", "divergence", "laws", "slots"]
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.bank import asking
 from benchmarks.detection.alarms import Runs, first_alarms, names, quantile
 from benchmarks.detection.bounds import bound, distance, laws
 from benchmarks.detection.grid import EXACT, NONE, SURROGATE, Grid, grid
-from pytest_specdec.stats.bank import asking
-from pytest_specdec.stats.simulation import emit
+from benchmarks.simulation import emit
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Mapping
 
+    from benchmarks.bank import Asked, Bank
     from benchmarks.detection.faults import Planted
-    from pytest_specdec.stats.bank import Asked, Bank
+    from benchmarks.simulation import Rules
     from pytest_specdec.stats.laws import Floats
-    from pytest_specdec.stats.simulation import Rules
 
 __all__ = ["MODES", "Scale", "Table", "drawn", "measured", "mode_name"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.bank import Asked
+from benchmarks.simulation import FAULTS, Rules, blurred
 from pytest_specdec.judge.naming import AT_A_STEP
 from pytest_specdec.stats.alternatives import (
     BONUS,
     CATALOGUE,
     Fault,
     best_only,
-    blurred,
     greedy,
     leaky,
     lenient,
@@ -22,10 +23,8 @@ from pytest_specdec.stats.alternatives import (
     typical,
     unnormalised,
 )
-from pytest_specdec.stats.bank import Asked
-from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.panel import RATIO_UNASKED
-from pytest_specdec.stats.simulation import FAULTS, Rules
+from pytest_specdec.stats.reused import Reuse
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Floats

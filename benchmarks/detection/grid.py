@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.simulation import observe, trace_of
 from pytest_specdec.stats import sparse
 from pytest_specdec.stats.chances import PLAIN, filtered
-from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.panel import bettors, window
-from pytest_specdec.stats.simulation import observe, trace_of
+from pytest_specdec.stats.reused import Reuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
-    from pytest_specdec.stats.bank import Bank
+    from benchmarks.bank import Bank
+    from benchmarks.simulation import Trace
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.laws import Bools, Floats
-    from pytest_specdec.stats.simulation import Trace
 
 __all__ = ["EXACT", "NONE", "SURROGATE", "Grid", "grid"]
 

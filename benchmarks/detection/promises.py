@@ -10,19 +10,19 @@ import numpy as np
 from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import Table, drawn
 from benchmarks.detection.grid import EXACT
+from benchmarks.simulation import RIGHT, Rules, observe
 from pytest_specdec.judge.promise import Promise, promise
 from pytest_specdec.stats.alternatives import leaky, lenient, the_target, tilted
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.rates import limits
-from pytest_specdec.stats.simulation import RIGHT, Rules, observe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchmarks.bank import Bank
     from benchmarks.detection.alarms import Runs
     from benchmarks.detection.cells import Scale
-    from pytest_specdec.stats.bank import Bank
     from pytest_specdec.stats.observed import Observed
 
 __all__ = ["CONFIDENCE", "SIZES", "kept", "promised", "told"]

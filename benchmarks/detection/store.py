@@ -24,6 +24,8 @@ JUDGED = (
     "pytest_specdec/judge/extent.py",
     "pytest_specdec/judge/naming.py",
     "pytest_specdec/judge/promise.py",
+    "benchmarks/bank.py",
+    "benchmarks/simulation.py",
     *(f"benchmarks/detection/{name}.py" for name in ("alarms", "bounds", "cells", "faults", "grid", "promises")),
 )
 """What the figures hang on, beside the settings and the bank."""

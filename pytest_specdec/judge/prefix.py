@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Scan", "is_json_prefix", "scan"]
+__all__ = ["Scan", "scan"]
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _WORDS = ("true", "false", "null")
@@ -32,11 +32,6 @@ class Scan:
     """Whether the text is a whole document as it stands."""
     depth: int = 0
     """How deep containers were nested at most."""
-
-
-def is_json_prefix(text: str) -> bool:
-    """Return whether some continuation, the empty one included, makes ``text`` a JSON document."""
-    return scan(text).bad is None
 
 
 def scan(text: str) -> Scan:

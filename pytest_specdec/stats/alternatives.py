@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 import numpy as np
-from scipy.special import ndtri
 
 from pytest_specdec.stats.drafts import favourite, one_hot
 from pytest_specdec.stats.laws import SLACK, Floats, Ints
@@ -25,7 +24,6 @@ __all__ = [
     "Alternative",
     "Fault",
     "Shape",
-    "blurred",
     "id_order",
     "leak",
     "lenient",
@@ -212,17 +210,6 @@ def _last(atoms: Floats) -> Floats:
 def tilt_name(power: float) -> str:
     """Return what the bettor on ``tilted(power)`` is called."""
     return f"temperature {1 / power:.3g} times the asked"
-
-
-def blurred(deviation: float) -> Shape:
-    """Add noise of so many nats to every atom's logit: a fixed function of the probability's digits, so that it has no direction."""
-
-    def law(p: Floats, _q: Floats) -> Floats:
-        digits = np.clip((p[:, :-1] * 1e10) % 1.0, 1e-6, 1.0 - 1e-6)
-        weight = np.concatenate([p[:, :-1] * np.exp(deviation * ndtri(digits)), p[:, -1:]], axis=1)
-        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
-
-    return law
 
 
 def beyond_nucleus(factor: float) -> Shape:

@@ -11,8 +11,8 @@ from pytest_specdec.stats import alternatives, betting, guesses, pointwise, reus
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, Alternative, Fault
 from pytest_specdec.stats.betting import Bettor, seated
 from pytest_specdec.stats.drafts import Split, at_drafts, merged
-from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
+from pytest_specdec.stats.reused import Reuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

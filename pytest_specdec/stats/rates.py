@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil, comb, log1p
+from math import comb
 
 from scipy.special import betainc, betaincinv
 
 from pytest_specdec.stats.interval import Interval
 
-__all__ = ["greater_than_other", "greater_than_rate", "limits", "ruled_out", "trials_to_rule_out"]
+__all__ = ["greater_than_other", "greater_than_rate", "limits", "ruled_out"]
 
 
 def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
@@ -54,11 +54,6 @@ def ruled_out(trials: int, confidence: float = 0.99) -> float:
     The exact form of the rule of three: 1 - (1 - confidence)^(1 / trials). 1.0 without trials.
     """
     return 1.0 - (1.0 - confidence) ** (1.0 / trials) if trials else 1.0
-
-
-def trials_to_rule_out(rate: float, confidence: float = 0.99) -> int:
-    """Return the fewest trials without a hit that rule out ``rate``, 0 < rate < 1; inverse of :func:`ruled_out`."""
-    return ceil(log1p(-confidence) / log1p(-rate))
 
 
 def _check(hits: int, trials: int) -> None:

@@ -6,6 +6,7 @@ among the ids, so its mass is spread over them evenly (an assumption that costs 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Bools, Floats, Ints
     from pytest_specdec.stats.observed import Observed
 
-__all__ = ["accepts_once", "decided_by_the_draft", "recovered_by_the_rejection"]
+__all__ = ["Reuse", "accepts_once", "decided_by_the_draft", "recovered_by_the_rejection"]
 
 
 TINY = 1e-9
+
+
+class Reuse(StrEnum):
+    """Which random number serves twice, in words."""
+
+    NONE = ""
+    RECOVERY = "the number that rejected the draft draws the recovered token"
+    DRAFT = "the number that drew the draft decides on its acceptance"
+    WINDOW = "one number decides on the acceptance of all drafts of a window"
+    GUMBEL = "the Gumbel noise that drew the draft draws the recovered token"
 
 
 def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:

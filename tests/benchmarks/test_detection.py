@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from benchmarks.bank import Asked, asking, zipf
 from benchmarks.detection import faults, tables, targets
 from benchmarks.detection.alarms import Runs, first_alarms, names, quantile
 from benchmarks.detection.bounds import bound, distance, divergence, laws, slots
@@ -14,11 +15,10 @@ from benchmarks.detection.cells import Scale, Table, measured
 from benchmarks.detection.grid import EXACT, NONE, SURROGATE, grid
 from benchmarks.detection.promises import kept, promised
 from benchmarks.detection.store import Store, digest
+from benchmarks.simulation import RIGHT, emit, observe
 from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, Fault
-from pytest_specdec.stats.bank import Asked, asking, zipf
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.simulation import RIGHT, emit, observe
 
 K, ANSWER = 3, 16
 SCALE = Scale(positions=12, runs=8, named=4, tokens=256, most=512, farthest=512, alpha=1e-3, answer=ANSWER)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.served import K, emitted
+from benchmarks.simulation import FAULTS, RIGHT
 from benchmarks.whole import DRAFTERS, TOKENS, scored, whole, written
-from pytest_specdec.stats.simulation import FAULTS, RIGHT
 
 RULES = {"correct": RIGHT, "accept-all": FAULTS["accept-all"]}
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.bank import zipf
+from benchmarks.simulation import RIGHT, Rules, blurred, simulate
 from pytest_specdec.judge.extent import Extent, extent
-from pytest_specdec.stats.alternatives import blurred, tilted
-from pytest_specdec.stats.simulation import RIGHT, Rules, simulate, zipf
+from pytest_specdec.stats.alternatives import tilted
 
 HOT, NOISE = tilted(0.7), blurred(2.5)
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.bank import Asked, asking, zipf
+from benchmarks.simulation import RIGHT, Rules, blurred, simulate
 from pytest_specdec.judge.naming import Acceptance, acceptance, name
-from pytest_specdec.stats.alternatives import Fault, blurred
-from pytest_specdec.stats.bank import Asked, asking, zipf
+from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.betting import Bettor, settled
 from pytest_specdec.stats.panel import bettors, chance_of, dues
-from pytest_specdec.stats.simulation import RIGHT, Rules, simulate
 
 STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
 

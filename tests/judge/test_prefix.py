@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.judge.prefix import is_json_prefix, scan
+from pytest_specdec.judge.prefix import scan
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,7 +19,7 @@ ASCII = st.booleans()
 @given(VALUES, ASCII, st.sampled_from([None, 2]))
 def test_every_prefix_of_a_document_is_a_prefix(value, ascii_only, indent):
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    assert all(is_json_prefix(text[:end]) for end in range(len(text) + 1))
+    assert all(scan(text[:end]).bad is None for end in range(len(text) + 1))
     assert scan(text).complete
 
 
@@ -65,7 +65,7 @@ def test_the_first_bad_character_is_found_and_says_what_could_stand_there(text, 
 
 @pytest.mark.parametrize("text", ["", " ", "-", "1.", "1e", "1E+", '"', r'"\u00', '"\\', "nul", "[", '{"a"', '{"a":', '{"a":1,', "[[[["])
 def test_a_document_cut_anywhere_is_a_prefix_and_not_complete(text):
-    assert is_json_prefix(text)
+    assert scan(text).bad is None
     assert not scan(text).complete
 
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.bank import zipf
+from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.judge.promise import Promise, _slots, promise
 from pytest_specdec.stats.alternatives import leak, tilted
 from pytest_specdec.stats.betting import mixture, settled
 from pytest_specdec.stats.drafts import overlap
 from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
 BARRIER = -np.log(6.25e-5)
 RUNS = 120

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bank import zipf
+from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, unasked, violations, weighed
 from pytest_specdec.stats.laws import Law, Processing, Raw, requested
 from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import placed
-from pytest_specdec.stats.simulation import RIGHT, simulate, zipf
 
 LN = np.log
 

@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks.bank import zipf
+from benchmarks.simulation import RIGHT, emit, observe
 from pytest_specdec.stats.chances import BONUS, CLEAN, DRAFT, EVER, PLAIN, SHORT, certain, chances, filtered
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import placed, unplaced
-from pytest_specdec.stats.simulation import RIGHT, emit, observe, zipf
 
 
 def spoken(*, sure):

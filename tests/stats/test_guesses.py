@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.bank import zipf
+from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.stats.alternatives import CATALOGUE
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.drafts import hidden_bonus, one_hot
 from pytest_specdec.stats.fitted import SHARES, between
 from pytest_specdec.stats.guesses import DRAWN, FITTED, SURROGATE, learners, of_a_fitted_law, surrogate
 from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, simulate, zipf
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
 LN = np.log

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from pytest_specdec.stats import betting, pointwise
 from pytest_specdec.stats.drafts import Split, index_of, listed, mapped, one_hot
-from pytest_specdec.stats.draws import Reuse
 from pytest_specdec.stats.laws import Processing, Raw, requested
 from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.panel import bettors
 from pytest_specdec.stats.places import Places, joined, placed
-from pytest_specdec.stats.reused import accepts_once
+from pytest_specdec.stats.reused import Reuse, accepts_once
 
 VOCABULARY, ATOMS = 40, 6
 

@@ -86,10 +86,3 @@ def test_ruling_out_is_the_exact_rule_of_three(trials):
 
 def test_no_trial_rules_nothing_out():
     assert rates.ruled_out(0) == 1.0
-
-
-@given(st.floats(1e-4, 0.9), st.sampled_from([0.95, 0.99]))
-def test_the_trials_to_rule_a_rate_out_are_the_fewest(rate, confidence):
-    trials = rates.trials_to_rule_out(rate, confidence)
-    assert rates.ruled_out(trials, confidence) <= rate * (1 + 1e-9)
-    assert trials == 1 or rates.ruled_out(trials - 1, confidence) > rate * (1 - 1e-9)

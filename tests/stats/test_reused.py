@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.bank import zipf
+from benchmarks.simulation import RIGHT, draw, id_order, simulate
 from pytest_specdec.stats.alternatives import ratio, residual
-from pytest_specdec.stats.bank import zipf
-from pytest_specdec.stats.draws import Reuse, draw, id_order
 from pytest_specdec.stats.panel import REUSED, bettors
-from pytest_specdec.stats.reused import decided_by_the_draft, recovered_by_the_rejection
-from pytest_specdec.stats.simulation import RIGHT, simulate
+from pytest_specdec.stats.reused import Reuse, decided_by_the_draft, recovered_by_the_rejection
 
 P = np.array([[0.4, 0.25, 0.2, 0.15, 0.0]])
 Q = np.array([[0.1, 0.45, 0.05, 0.4, 0.0]])

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.alternatives import blurred
-from pytest_specdec.stats.draws import Reuse, draw, id_order
-from pytest_specdec.stats.simulation import Rules, simulate, zipf
+from benchmarks.bank import zipf
+from benchmarks.simulation import Rules, blurred, draw, id_order, simulate
+from pytest_specdec.stats.reused import Reuse
 
 SERVERS = 40_000
 Q = np.array([0.5, 0.3, 0.2, 0.0, 0.0])

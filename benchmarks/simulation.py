@@ -1,6 +1,8 @@
 """Simulation: emitted tokens of a server that speculates over known laws, rightly or with one decision replaced.
 
 It tells how often the betting test alarms on a correct server and how soon on a faulty one. Every draw comes from the generator passed in.
+A token is drawn by inverse CDF in the order of token ids, or as the largest of log-probabilities with Gumbel noise. A random number that
+serves twice ties decisions that have to be independent.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from scipy.special import ndtri
 
+from benchmarks.bank import Bank, zipf
 from pytest_specdec.stats.alternatives import (
     best_only,
     greedy,
@@ -22,12 +26,11 @@ from pytest_specdec.stats.alternatives import (
     the_target,
     tilted,
 )
-from pytest_specdec.stats.bank import Bank, ids_at, raw, zipf
 from pytest_specdec.stats.drafts import Split, index_of
-from pytest_specdec.stats.draws import Reuse, draw, id_order
-from pytest_specdec.stats.laws import requested
+from pytest_specdec.stats.laws import Raw, requested
 from pytest_specdec.stats.observed import Observed
 from pytest_specdec.stats.places import Places
+from pytest_specdec.stats.reused import Reuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +38,83 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.alternatives import Shape
     from pytest_specdec.stats.laws import Bools, Floats, Ints
 
-__all__ = ["FAULTS", "RIGHT", "Bank", "Rules", "Trace", "accepts", "emit", "moved", "observe", "simulate", "trace_of", "zipf"]
+__all__ = [
+    "FAULTS",
+    "RIGHT",
+    "Bank",
+    "Drawn",
+    "Rules",
+    "Trace",
+    "accepts",
+    "blurred",
+    "draw",
+    "emit",
+    "id_order",
+    "moved",
+    "observe",
+    "simulate",
+    "trace_of",
+    "zipf",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drawn:
+    """One token of M servers."""
+
+    token: Ints
+    """[M], of the split outcomes."""
+    accepted: Bools
+    """[M], whether it is the draft token."""
+
+
+def id_order(ids: Ints) -> Ints:
+    """Return the split outcomes [B, K+2] in the order of token ids, the tail's two last, for atoms ``ids`` [B, K]."""
+    tail = np.tile(np.arange(ids.shape[1], ids.shape[1] + 2), (len(ids), 1))
+    return np.concatenate([np.argsort(ids, axis=1, kind="stable"), tail], axis=1)
+
+
+def draw(
+    random: np.random.Generator, reuse: Reuse, *, q: Floats, accept: Floats, otherwise: Floats, verify: Bools, order: Ints, shared: Floats
+) -> Drawn:
+    """Return a token of each server: the draft from ``q`` where it is accepted, else one from ``otherwise``; laws are [M, K+2].
+
+    ``verify`` [M] marks who has a draft, ``order`` [M, K+2] is that of token ids. ``shared`` [M] are the numbers that a window has in
+    common, used for WINDOW only.
+    """
+    first, second, third = random.random((3, len(q)))
+    if reuse is Reuse.GUMBEL:
+        noise, fresh = random.gumbel(size=(2, *q.shape))
+        draft = _largest(q, noise)
+        other = _largest(otherwise, np.where(verify[:, None], noise, fresh))
+    else:
+        draft = _inverse(q, order, first)
+        other = _inverse(otherwise, order, np.where(verify, second, third) if reuse is Reuse.RECOVERY else third)
+    decides = {Reuse.DRAFT: first, Reuse.WINDOW: shared}.get(reuse, second)
+    accepted = verify & (decides < np.take_along_axis(accept, draft[:, None], axis=1)[:, 0])
+    return Drawn(token=np.where(accepted, draft, other), accepted=accepted)
+
+
+def _inverse(law: Floats, order: Ints, uniform: Floats) -> Ints:
+    mass = np.take_along_axis(law, order, axis=1).cumsum(axis=1)
+    place = (mass > uniform[:, None] * mass[:, -1:]).argmax(axis=1)
+    return np.asarray(np.take_along_axis(order, place[:, None], axis=1)[:, 0], dtype=np.int64)
+
+
+def _largest(law: Floats, noise: Floats) -> Ints:
+    with np.errstate(divide="ignore"):
+        return np.asarray((np.log(law) + noise).argmax(axis=1), dtype=np.int64)
+
+
+def blurred(deviation: float) -> Shape:
+    """Add noise of so many nats to every atom's logit: a fixed function of the probability's digits, so that it has no direction."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        digits = np.clip((p[:, :-1] * 1e10) % 1.0, 1e-6, 1.0 - 1e-6)
+        weight = np.concatenate([p[:, :-1] * np.exp(deviation * ndtri(digits)), p[:, -1:]], axis=1)
+        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+    return law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,3 +369,20 @@ def _places(trace: Trace, *, windows: bool) -> Places:
         ended=trace.ended.ravel(),
         last=trace.last.ravel(),
     )
+
+
+def raw(ids: Ints, law: Floats, chosen: Floats, outcome: Ints | None = None) -> Raw:
+    """Return ``law`` [N, K+1] as a server tells it; of outcome K, the tail, the emitted id is one that no atom has."""
+    with np.errstate(divide="ignore"):
+        return Raw(
+            ids=ids,
+            logprobs=np.log(law[:, :-1]),
+            chosen=ids[:, 0] if outcome is None else ids_at(ids, outcome),
+            chosen_logprobs=np.log(chosen),
+        )
+
+
+def ids_at(ids: Ints, outcome: Ints) -> Ints:
+    """Return the token ids [N] of outcomes 0..K among ``ids`` [N, K]; for K, the tail, one that no atom has."""
+    beyond = np.full((len(ids), 1), np.iinfo(np.int64).max)
+    return np.take_along_axis(np.concatenate([ids, beyond], axis=1), outcome[:, None], axis=1)[:, 0]

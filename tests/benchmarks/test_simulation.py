@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.bank import Asked, asking, zipf
+from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
 from pytest_specdec.stats.alternatives import CATALOGUE, ratio, residual, verified
-from pytest_specdec.stats.bank import Asked, asking
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.drafts import Split, merged
 from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.simulation import FAULTS, RIGHT, Rules, simulate, zipf
 
 ONE = zipf(np.random.default_rng(2), positions=1, vocabulary=64, atoms=5)
 
