@@ -140,7 +140,7 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
         f"{name}: {tally.wrong:,} of {_tokens(tally.mine):,} tokens, {_counted(tally)}; shortest divergence: {where}",
         short=parting(first, index, theirs, tally.allowed),
         evidence=(*_told(captured, tally), *_wrong_tokens(tally)),
-        cell=f"{tally.wrong:,} wrong of {_tokens(tally.mine):,}",
+        cell=f"{tally.wrong:,} of {_tokens(tally.mine):,} tokens wrong",
         names="" if name == culprit.UNNAMED else name,
         figures=_figures(tally),
     )
@@ -242,7 +242,7 @@ def _passed(captured: Captured, tally: Tally) -> Verdict:
         f"all {tokens:,} tokens are the baseline's choice within {gap:.3g} nats; {_counted(tally)}{_unjudged(captured)}",
         evidence=evidence,
         rules_out=f"with {tokens:,} tokens, wrong ones (gap above {gap:.3g}) at a rate above {rate:.3%} would show with probability 0.99",
-        cell=f"{tokens:,} tokens",
+        cell=f"0 of {tokens:,} tokens wrong",
         figures=figures | {"wrong_rate_ruled_out": rate},
     )
 

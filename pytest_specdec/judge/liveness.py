@@ -309,7 +309,7 @@ def _passed(captured: Captured) -> Verdict:
         f"{good} of {len(answers)} requests were answered{pace}" + (f"; {said_no} were refused with a 4xx" if said_no else ""),
         evidence=(*messages(answers), *_asymmetries(captured)),
         rules_out=f"a server that fails more than {rates.ruled_out(good):.2%} of such requests would have shown with probability 0.99",
-        cell=f"{good}/{len(answers)}",
+        cell=f"{good} of {len(answers)}",
         figures={"answered_requests": good, "refused_requests": said_no},
     )
 

@@ -127,7 +127,7 @@ def _passed(captured: Captured, hearing: _Hearing) -> Verdict:
         f"{len(hearing.mine.tokens):,} reported log-probabilities are {within}",
         evidence=_evidence(hearing),
         rules_out=f"over {tokens:,} tokens logit noise of {found.shown:.2g} nats would have shown with probability 0.99",
-        cell=f"{_rms(hearing.mine.tokens):.2g} nats",
+        cell=f"off by {_rms(hearing.mine.tokens):.2g} nats",
         figures=_figures(hearing),
     )
 

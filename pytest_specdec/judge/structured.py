@@ -179,7 +179,7 @@ def _failed(captured: Captured, mine: Pile, others: Sequence[Pile], wanted: Mapp
         f"{len(mine.faulty)} of {len(mine.documents)} documents are invalid; {_theirs(others)}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
         evidence=_told(captured, (mine, *others)),
-        cell=f"{len(mine.documents) - len(mine.faulty)}/{len(mine.documents)}",
+        cell=f"{len(mine.documents) - len(mine.faulty)} of {len(mine.documents)}",
         names=NOT_ENFORCED if flawless else "",
         figures=_figures(mine, others) | {"p_value": p_value},
     )
@@ -208,7 +208,7 @@ def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Cho
         rules_out=f"with {total} documents, a rate of invalid ones above {rate:.1%} would have shown with probability 0.99"
         + _would_show(choices)
         + _unexercised(captured),
-        cell=f"{total - faulty}/{total}",
+        cell=f"{total - faulty} of {total}",
         figures=_figures(mine, others) | _tokens(choices),
     )
 

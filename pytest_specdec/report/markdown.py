@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import failure, matrix, speed
+from pytest_specdec.report import answer, failure, matrix, speed
 from pytest_specdec.report.matrix import Tone
 from pytest_specdec.report.printable import escaped, printable
 from pytest_specdec.report.reasons import reasons
@@ -53,13 +53,14 @@ def _head(run: Run) -> Iterator[str]:
     yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
     yield ""
     yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
-    if not run.judged:
-        yield "\n**Nothing could be judged.**"
+    if run.judgements:
+        yield f"\n**{escaped(answer.correctness(run).text)}** · **{escaped(answer.speed(run).text)}**"
+    yield from (f"\n❌ **{escaped(shown.text)}**" for shown in answer.wrong(run))
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield from (f"\n⚠️ **{escaped(line)}**" for line in unsettled)
     yield ""
-    yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text)}" for cell in row] for row in matrix.table(run)])
+    yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in matrix.table(run)])
     found = reasons(run)
     if found:
         yield ""
@@ -123,7 +124,7 @@ def _tail(run: Run) -> Iterator[str]:
 def _ruled_out(run: Run) -> Iterator[str]:
     passes = [v for j in run.judgements if (v := j.verdict) and v.outcome is Outcome.PASS and v.rules_out]
     if passes:
-        yield "\n### What the passes rule out\n"
+        yield "\n### What would have been caught\n"
         yield from (f"- {escaped(v.pair)}, {escaped(v.workload)}: {escaped(v.rules_out)}" for v in passes)
 
 

@@ -1,4 +1,4 @@
-"""The table of a run: a row per pair, a column per family, a few words and a tone in each cell."""
+"""The table of a run: a row per promise, a column per variant, a status and a few words in each cell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report.printable import printable
 from pytest_specdec.report.run import Result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from pytest_specdec.report.run import Judgement, Run
 
 __all__ = ["Shown", "Tone", "capability_rows", "cell", "table", "words"]
@@ -33,30 +36,96 @@ class Shown:
     tone: Tone = Tone.PLAIN
 
 
+PROMISES: Mapping[Family, str] = {
+    Family.GREEDY: "T=0: the baseline's tokens",
+    Family.SAMPLING: "T>0: the baseline's distribution",
+    Family.PARAMETERS: "sampling parameters honoured",
+    Family.LOGPROBS: "reported log-probabilities",
+    Family.STRUCTURED: "structured answers valid",
+    Family.LIVENESS: "survives unusual requests",
+    Family.SPEED: "speed",
+}
+"""What each family holds a variant to, in the order in which it is read; other families come before speed, by their own names."""
+EVIDENCE, DRAFTING = "   evidence against it", "drafting"
+
 _BADNESS = (Result.PASSED, Result.SKIPPED, Result.FAILED, Result.ERROR)
 """A finding about the engine outweighs all of them, and suspicion what else came to the same."""
 _TONES = {Result.PASSED: Tone.GOOD, Result.SKIPPED: Tone.UNSURE, Result.FAILED: Tone.BAD, Result.ERROR: Tone.BAD}
 
 
 def table(run: Run) -> tuple[tuple[Shown, ...], ...]:
-    """Return the header row and one row per pair."""
-    header = tuple(Shown(text=name) for name in ("pair", *(family.value for family in run.families)))
-    return (header, *((Shown(text=printable(pair)), *(cell(run.of(pair, family)) for family in run.families)) for pair in run.pairs))
+    """Return the header row and a row per promise, each with a cell per variant."""
+    header = tuple(Shown(text=printable(name)) for name in ("", *run.pairs))
+    return (header, *(row for family in _in_order(run.families) for row in _rows(run, family)))
+
+
+def _in_order(families: tuple[Family, ...]) -> tuple[Family, ...]:
+    known = [family for family in PROMISES if family is not Family.SPEED]
+    order = [*known, *(family for family in Family if family not in PROMISES), Family.SPEED]
+    return tuple(sorted(families, key=order.index))
+
+
+def _rows(run: Run, family: Family) -> Iterator[tuple[Shown, ...]]:
+    """Yield the family's row, and that of the figure which goes with it."""
+    if family is Family.SPEED:
+        yield from _filled(PROMISES[family], run, lambda mine: cell(tuple(j for j in mine if not _is_acceptance(j))))
+        yield from _filled(DRAFTING, run, lambda mine: cell(tuple(j for j in mine if _is_acceptance(j))))
+        return
+    yield from _filled(PROMISES.get(family, family.value), run, cell, family)
+    if family is Family.SAMPLING:
+        yield from _filled(EVIDENCE, run, lambda mine: _evidence(run, mine), family)
+
+
+def _filled(
+    title: str, run: Run, made: Callable[[tuple[Judgement, ...]], Shown], family: Family = Family.SPEED
+) -> Iterator[tuple[Shown, ...]]:
+    cells = tuple(made(run.of(pair, family)) for pair in run.pairs)
+    if any(shown.text != "-" for shown in cells):
+        yield (Shown(text=title), *cells)
+
+
+def _is_acceptance(judgement: Judgement) -> bool:
+    """Whether it is about the tokens of a step alone, beside the judgement of the speedup."""
+    return judgement.verdict is not None and "acceptance_length" in judgement.verdict.figures and "speedup" not in judgement.verdict.figures
+
+
+def _evidence(run: Run, judgements: tuple[Judgement, ...]) -> Shown:
+    """Return the highest evidence among a variant's judgements beside the alarm of its own."""
+    alarms = {(one.pair, one.workload): 1.0 / one.alpha for one in run.plan.cells if one.family is Family.SAMPLING and one.alpha}
+    known = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
+    if not known:
+        return Shown(text="-")
+    highest, judgement = max(known, key=lambda one: one[0])
+    shown = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
+    alarm = alarms.get((judgement.pair, judgement.workload))
+    return Shown(text=f"     {shown}" + (f"  (alarm at {alarm:,.0f})" if alarm else ""))
+
+
+_LONG = 6.0
+"""Decimal digits from which on a power says more."""
 
 
 def cell(judgements: tuple[Judgement, ...]) -> Shown:
-    """Return the worst of a family's judgements in few words, and how many of them passed where there are several."""
+    """Return the worst of a family's judgements: its status and a few words, and how many of them passed where not all did."""
     if not judgements:
         return Shown(text="-")
-    worst = max(judgements, key=lambda j: (_badness(j), _is_speedup(j)))
+    worst = max(judgements, key=_badness)
     passed = sum(j.result is Result.PASSED for j in judgements)
-    of = f" ({passed} of {len(judgements)})" if len(judgements) > 1 else ""
+    if passed == len(judgements) and not _is_open(worst):
+        return Shown(text=printable(_in_all(judgements)), tone=Tone.GOOD)
+    of = f" ({passed} of {len(judgements)} passed)" if len(judgements) > 1 else ""
     return Shown(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
 
 
-def _is_speedup(judgement: Judgement) -> bool:
-    """Whether it is the figure that people look for among equals: the speedup before the acceptance length."""
-    return judgement.verdict is not None and "speedup" in judgement.verdict.figures
+def _in_all(judgements: tuple[Judgement, ...]) -> str:
+    """Return the words of judgements that all passed, as of one over all that they counted."""
+    first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
+    total = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
+    if len(judgements) > 1 and first.family is Family.SAMPLING and total["tokens"]:
+        return f"ok   {total['tokens']:,.0f} tokens of {len(judgements)} workloads"
+    if len(judgements) > 1 and first.family is Family.STRUCTURED and total["documents"]:
+        return f"ok   {total['documents'] - total['invalid_documents']:,.0f} of {total['documents']:,.0f}"
+    return words(first) + (f" ({len(judgements)} of {len(judgements)})" if len(judgements) > 1 else "")
 
 
 def _is_open(judgement: Judgement) -> bool:
@@ -64,11 +133,15 @@ def _is_open(judgement: Judgement) -> bool:
     return judgement.result is Result.PASSED and judgement.verdict is not None and judgement.verdict.outcome is Outcome.NOT_DECIDED
 
 
-_LOUD = {
+_STATUS = {
+    Outcome.PASS: "ok",
     Outcome.FAIL: "FAIL",
     Outcome.NOT_SPECULATING: "NOT SPECULATING",
     Outcome.INVALID: "INVALID",
     Outcome.SUSPICIOUS: "SUSPICIOUS",
+    Outcome.INCONCLUSIVE: "inconclusive",
+    Outcome.REFUSED: "refused",
+    Outcome.NOT_DECIDED: "not decided",
 }
 
 
@@ -80,16 +153,14 @@ def _badness(judgement: Judgement) -> float:
 
 
 def words(judgement: Judgement) -> str:
-    """Return what stands for a judgement in its cell."""
+    """Return what stands for a judgement in its cell: a status, then the verdict's own few words."""
     verdict = judgement.verdict
     if verdict is None:
         return _bare(judgement)
-    told = _LOUD.get(verdict.outcome, "")
-    quiet = {Outcome.INCONCLUSIVE: "inconclusive", Outcome.REFUSED: "refused", Outcome.NOT_DECIDED: "not decided"}.get(verdict.outcome, "")
-    shout = quiet.upper() if judgement.result is Result.FAILED else quiet
-    failed_otherwise = "FAILED" if judgement.result is Result.FAILED and verdict.outcome is Outcome.PASS else ""
-    word = told or shout or failed_otherwise
-    return word if verdict.cell.lower() == word.lower() and word else f"{verdict.cell} {word}".strip() or "ok"
+    status = _STATUS[verdict.outcome]
+    if judgement.result is Result.FAILED:
+        status = "FAILED" if verdict.outcome is Outcome.PASS else status.upper()
+    return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()
 
 
 def _bare(judgement: Judgement) -> str:

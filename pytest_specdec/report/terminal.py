@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import matrix, speed
+from pytest_specdec.report import answer, matrix, speed
 from pytest_specdec.report.matrix import Shown, Tone
 from pytest_specdec.report.printable import printable
 from pytest_specdec.report.reasons import reasons
@@ -29,17 +29,20 @@ RULED_OUT_LINES = 12
 
 
 def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verbose: bool) -> tuple[Line, ...]:
-    """Return the summary: alerts, table, reasons, counts, what the passes rule out, speed, notes, artifacts, and the remedy when red.
+    """Return the summary: the answer, what is wrong, the table, reasons, what would have been caught, speed, notes, and what to type next.
 
     ``further`` is the command that takes the run further.
     """
     return (
+        *([(answer.correctness(run), Shown(text="     "), answer.speed(run))] if run.judgements else []),
+        *((shown,) for shown in answer.wrong(run)),
         *_suspicions(run, further),
         *((Shown(text=printable(line), tone=Tone.UNSURE),) for line in speed.not_gated(run)),
-        *([*_grid(matrix.table(run)), ()] if run.judgements else []),
+        *([(), *_grid(matrix.table(run)), ()] if run.judgements else []),
         *_reasons(run, verbose=verbose),
         _counts(run),
         *_ruled_out(run, verbose=verbose),
+        *([_plain(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
         *_speed(run),
         *_capabilities(run, verbose=verbose),
         *(_plain(f"note: {note}") for note in run.notes),
@@ -100,7 +103,7 @@ def _ruled_out(run: Run, *, verbose: bool) -> Iterator[Line]:
     for pair in run.pairs:
         mine = [j for j in shown if j.pair == pair]
         if mine:
-            yield _plain(f"ruled out for {pair}:")
+            yield _plain(f"Would have been caught in {pair}:")
             yield from (_plain(f"  {j.workload}: {j.verdict.rules_out}") for j in mine if j.verdict)
     if len(shown) < len(said):
         yield _plain(f"  … and {len(said) - len(shown)} more with -v")

@@ -33,8 +33,9 @@ def test_a_cause_is_told_in_full_once(project, monkeypatch):
     result.stdout.fnmatch_lines(["not captured: see test_it.py::test_chat?draft-k3?"])
     result.stdout.fnmatch_lines(
         [
-            "draft-k3*NOT CAPTURED*NOT CAPTURED",
-            "ngram-k3*3/3*3/3",
+            "CORRECTNESS: 2 of 4 judgements could not be made *",
+            "T=0:*NOT CAPTURED*ok   3/3",
+            "survives*NOT CAPTURED*ok   3/3",
             "the capture is not complete: *servers; take it up again: pytest *--specdec-resume *",
         ]
     )

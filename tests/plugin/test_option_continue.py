@@ -127,7 +127,7 @@ def test_what_was_suspicious_is_taken_further_as_the_run_says(project, begun_her
         [
             "SUSPICIOUS: draft-k3 sampling (drawn) ? answers",
             "  take it further, under the same share *: pytest --specdec-config=tiny --specdec-depth=* --specdec-continue kept",
-            "draft-k3   3/3 * answers SUSPICIOUS",
+            "T>0: the baseline's distribution * SUSPICIOUS ? answers*",
         ]
     )
     begun_here(project.path / "kept")

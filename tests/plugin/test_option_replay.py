@@ -21,7 +21,7 @@ def test_a_replay_captures_nothing_and_leaves_the_run_alone(project, stored, wor
     before = contents(stored)
     result = project.run(f"--specdec-replay={stored}", *workers, config=None, subprocess=bool(workers))
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["*--- specdec ---*", "draft-k3*3/3*3/3"])
+    result.stdout.fnmatch_lines(["*--- specdec ---*", "*ok   3/3   ok   3/3"])
     assert len(project.captures) == 1
     assert contents(stored) == before
     assert project.runs == [stored]

@@ -53,11 +53,12 @@ def test_the_summary_tells_pairs_counts_and_places(project):
             "specdec: boot 1/4 baseline · answering chat 1/1 *",
             "specdec: capture complete after 0:02, 4 boots",
             "*--- specdec ---*",
-            "pair       greedy   liveness",
-            "draft-k3   3/3      3/3",
-            "ngram-k3   3/3      3/3",
+            "CORRECTNESS: nothing wrong found     SPEED: not tested",
+            "*draft-k3   ngram-k3",
+            "T=0: the baseline's tokens   ok   3/3   ok   3/3",
+            "survives unusual requests    ok   3/3   ok   3/3",
             "tiny, standard: 4 judgements; pass: 4",
-            "ruled out for draft-k3:",
+            "Would have been caught in draft-k3:",
             "  chat: anything worse",
             "run: kept/run.json",
             "report: kept/report.md",
@@ -71,7 +72,7 @@ def test_xdist_shows_plan_and_progress_too(project, monkeypatch):
     result.stdout.fnmatch_lines(
         ["specdec: tiny · reference target · standard · capture into *", "*4 boots*", "specdec: capture complete *"]
     )
-    result.stdout.fnmatch_lines(["*--- specdec ---*", "draft-k3   3/3      3/3"])
+    result.stdout.fnmatch_lines(["*--- specdec ---*", "survives unusual requests    ok   3/3   ok   3/3"])
 
 
 def test_a_quiet_session_prints_no_progress(project):
@@ -86,7 +87,7 @@ def test_hostile_headlines_do_not_reach_the_terminal(project):
 
 def test_the_reasons_stand_under_the_table_without_any_option(project):
     result = project.outcome("Outcome.REFUSED, headline='all 3 requests were refused with 400: no grammar'").run()
-    result.stdout.fnmatch_lines(["ngram-k3   3/3 refused", "", "  draft-k3, ngram-k3 greedy 3/3 refused: all 3 requests *: no grammar"])
+    result.stdout.fnmatch_lines(["T=0: * refused 3/3   refused 3/3", "", "  draft-k3, ngram-k3 greedy refused 3/3: all 3 *: no grammar"])
 
 
 def test_a_test_that_skips_itself_says_why_under_the_table(project):

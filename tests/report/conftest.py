@@ -20,7 +20,7 @@ GREEDY = Verdict(
     workload="chat",
     headline="all 3,072 tokens are the baseline's choice",
     rules_out="one wrong token in 1,000 would have shown with probability 0.95",
-    cell="0 of 3,072",
+    cell="0 of 3,072 tokens wrong",
     figures={"tokens": 3072.0},
 )
 SPEED = Verdict(
@@ -48,7 +48,7 @@ FAILED = replace(
     short=("shared       … the capital of France is", "baseline     ' Paris'", "speculative  ' Ly\x1b[31mon\r\n'"),
     evidence=("line one", "evil \x1b[2J line", "<script>alert(1)</script> | `x`"),
     rules_out="",
-    cell="3 of 3,072",
+    cell="3 of 3,072 tokens wrong",
     names="accept-all",
 )
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import matrix, terminal
+from pytest_specdec.report import answer, matrix, terminal
 from pytest_specdec.report.matrix import Tone
 from pytest_specdec.report.run import Result
 
@@ -21,13 +21,18 @@ def text_of(run, *, verbose=False):
 def test_a_green_run(make_run, verdicts, judged):
     run = make_run(judged(verdicts["greedy"]), judged(verdicts["speed"]))
     assert text_of(run) == (
-        "SPEED: NOT GATED for draft-k3: 1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1; settle it with more passes\n"
-        "pair       greedy       speed\n"
-        "draft-k3   0 of 3,072   1.82x [0.91, 2.90] not decided\n"
+        "CORRECTNESS: nothing wrong found     SPEED: NOT GATED (draft-k3)\n"
+        "NOT GATED: draft-k3: 1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1; settle it with more passes\n"
+        "\n"
+        "                             draft-k3\n"
+        "T=0: the baseline's tokens   ok   0 of 3,072 tokens wrong\n"
+        "speed                        not decided 1.82x [0.91, 2.90]\n"
         "\n"
         "reference, standard: 2 judgements; pass: 1, speed not decided: 1\n"
-        "ruled out for draft-k3:\n"
+        "Would have been caught in draft-k3:\n"
         "  chat: one wrong token in 1,000 would have shown with probability 0.95\n"
+        "Not tested: sampling, seeds, parameters, lengths, invariants, logprobs, structured, tools, state, concurrency, context, pressure, "
+        "liveness\n"
         "speed of draft-k3           Normal   Speculative   Speedup\n"
         "  Response Tok/s             22.96         41.88     1.82x\n"
         "  Time To First Token (s)    0.026         0.016     1.60x\n"
@@ -38,7 +43,8 @@ def test_a_green_run(make_run, verdicts, judged):
 
 def test_a_red_run_ends_with_the_remedy(make_run, verdicts, judged):
     text = text_of(make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], Result.FAILED)))
-    assert "3 of 3,072 FAIL" in text
+    assert text.splitlines()[:2] == ["CORRECTNESS: WRONG (ngram-k3)     SPEED: not tested", "WRONG: ngram-k3: accept-all (greedy)"]
+    assert "FAIL 3 of 3,072 tokens wrong" in text
     assert text.endswith("judge it again: pytest")
 
 
@@ -46,12 +52,12 @@ def test_suspicion_is_said_before_everything_else(make_run, verdicts, judged):
     suspicious = replace(verdicts["greedy"], outcome=Outcome.SUSPICIOUS, family=Family.SAMPLING, headline="not cleared", cell="1:10^4.4")
     run = make_run(judged(verdicts["greedy"]), judged(suspicious, Result.SKIPPED))
     assert not run.red
-    assert text_of(run).splitlines()[:4] == [
+    assert text_of(run).splitlines()[:3] == [
+        "CORRECTNESS: SUSPICIOUS (draft-k3)     SPEED: not tested",
         "SUSPICIOUS: draft-k3 sampling (chat) not cleared",
         "  take it further, under the same share of false alarms: pytest --specdec-continue .specdec/reference-1",
-        "pair       greedy       sampling",
-        "draft-k3   0 of 3,072   1:10^4.4 SUSPICIOUS",
     ]
+    assert "T>0: the baseline's distribution   SUSPICIOUS 1:10^4.4" in text_of(run)
 
 
 def test_a_run_that_was_interrupted_has_no_table(make_run):
@@ -67,20 +73,20 @@ def test_a_run_that_could_not_judge_says_so(make_run, verdicts, judged):
 @pytest.mark.parametrize(
     "outcome, result, text, tone",
     [
-        (Outcome.PASS, Result.PASSED, "c", Tone.GOOD),
-        (Outcome.PASS, Result.FAILED, "c FAILED", Tone.BAD),
-        (Outcome.FAIL, Result.FAILED, "c FAIL", Tone.BAD),
-        (Outcome.FAIL, Result.SKIPPED, "c FAIL", Tone.UNSURE),
-        (Outcome.NOT_SPECULATING, Result.FAILED, "c NOT SPECULATING", Tone.BAD),
-        (Outcome.INCONCLUSIVE, Result.FAILED, "c INCONCLUSIVE", Tone.BAD),
-        (Outcome.INCONCLUSIVE, Result.SKIPPED, "c inconclusive", Tone.UNSURE),
-        (Outcome.SUSPICIOUS, Result.FAILED, "c SUSPICIOUS", Tone.BAD),
-        (Outcome.SUSPICIOUS, Result.SKIPPED, "c SUSPICIOUS", Tone.UNSURE),
-        (Outcome.NOT_DECIDED, Result.PASSED, "c not decided", Tone.UNSURE),
-        (Outcome.NOT_DECIDED, Result.FAILED, "c NOT DECIDED", Tone.BAD),
-        (Outcome.REFUSED, Result.SKIPPED, "c refused", Tone.UNSURE),
-        (Outcome.REFUSED, Result.FAILED, "c REFUSED", Tone.BAD),
-        (Outcome.INVALID, Result.FAILED, "c INVALID", Tone.BAD),
+        (Outcome.PASS, Result.PASSED, "ok   c", Tone.GOOD),
+        (Outcome.PASS, Result.FAILED, "FAILED c", Tone.BAD),
+        (Outcome.FAIL, Result.FAILED, "FAIL c", Tone.BAD),
+        (Outcome.FAIL, Result.SKIPPED, "FAIL c", Tone.UNSURE),
+        (Outcome.NOT_SPECULATING, Result.FAILED, "NOT SPECULATING c", Tone.BAD),
+        (Outcome.INCONCLUSIVE, Result.FAILED, "INCONCLUSIVE c", Tone.BAD),
+        (Outcome.INCONCLUSIVE, Result.SKIPPED, "inconclusive c", Tone.UNSURE),
+        (Outcome.SUSPICIOUS, Result.FAILED, "SUSPICIOUS c", Tone.BAD),
+        (Outcome.SUSPICIOUS, Result.SKIPPED, "SUSPICIOUS c", Tone.UNSURE),
+        (Outcome.NOT_DECIDED, Result.PASSED, "not decided c", Tone.UNSURE),
+        (Outcome.NOT_DECIDED, Result.FAILED, "NOT DECIDED c", Tone.BAD),
+        (Outcome.REFUSED, Result.SKIPPED, "refused c", Tone.UNSURE),
+        (Outcome.REFUSED, Result.FAILED, "REFUSED c", Tone.BAD),
+        (Outcome.INVALID, Result.FAILED, "INVALID c", Tone.BAD),
     ],
 )
 def test_every_outcome_has_its_words_and_tone(verdicts, judged, outcome, result, text, tone):
@@ -105,14 +111,14 @@ def test_a_test_without_a_verdict_has_words_too(judged, result, error, text):
 
 def test_a_cell_of_several_judgements_shows_the_worst(verdicts, judged):
     shown = matrix.cell((judged(verdicts["greedy"]), judged(verdicts["failed"], Result.FAILED), judged(verdicts["greedy"])))
-    assert (shown.text, shown.tone) == ("3 of 3,072 FAIL (2 of 3)", Tone.BAD)
+    assert (shown.text, shown.tone) == ("FAIL 3 of 3,072 tokens wrong (2 of 3 passed)", Tone.BAD)
     assert matrix.cell(()).text == "-"
 
 
 def test_a_finding_is_shown_rather_than_what_was_not_captured(verdicts, judged):
     missing = judged(None, Result.ERROR, pair="p", workload="w", family=Family.GREEDY, error="not captured: boom")
-    assert matrix.cell((judged(verdicts["failed"], Result.FAILED), missing)).text == "3 of 3,072 FAIL (0 of 2)"
-    assert matrix.cell((judged(verdicts["greedy"]), missing)).text == "NOT CAPTURED (1 of 2)"
+    assert matrix.cell((judged(verdicts["failed"], Result.FAILED), missing)).text == "FAIL 3 of 3,072 tokens wrong (0 of 2 passed)"
+    assert matrix.cell((judged(verdicts["greedy"]), missing)).text == "NOT CAPTURED (1 of 2 passed)"
 
 
 def test_long_lists_of_what_was_ruled_out_wait_for_verbose(make_run, verdicts, judged):
@@ -133,7 +139,56 @@ def test_notes_are_printed_without_control_characters(make_run, verdicts, judged
     assert "note: a␛b" in text_of(make_run(judged(verdicts["greedy"]), notes=("a\x1bb",)))
 
 
-def test_among_equals_the_cell_shows_the_speedup(verdicts, judged):
-    length = replace(verdicts["speed"], cell="2.69 tokens a step", figures={"acceptance_length": 2.69})
-    shown = matrix.cell((judged(length), judged(verdicts["speed"])))
-    assert shown.text == "1.82x [0.91, 2.90] not decided (2 of 2)"
+def test_the_acceptance_length_has_a_row_of_its_own(make_run, verdicts, judged):
+    length = replace(verdicts["speed"], outcome=Outcome.PASS, cell="2.69 tokens a step", figures={"acceptance_length": 2.69})
+    rows = matrix.table(make_run(judged(length), judged(verdicts["speed"])))
+    assert [[shown.text for shown in row] for row in rows] == [
+        ["", "draft-k3"],
+        ["speed", "not decided 1.82x [0.91, 2.90]"],
+        ["drafting", "ok   2.69 tokens a step"],
+    ]
+
+
+def sampled(verdict, tokens, log10_wealth):
+    return replace(verdict, family=Family.SAMPLING, figures={"tokens": tokens, "log10_wealth": log10_wealth}, cell="1:10^0")
+
+
+@pytest.mark.parametrize("log10_wealth, shown", [(0.3, "2.0"), (5.0, "100,000.0"), (254.2, "10^254")])
+def test_evidence_stands_beside_the_alarm_of_its_own_judgement(make_run, verdicts, judged, plan, log10_wealth, shown):
+    known = make_run(judged(sampled(verdicts["greedy"], 800.0, 0.1)), judged(sampled(verdicts["greedy"], 300.0, log10_wealth)))
+    cells = tuple(replace(one, family=Family.SAMPLING) for one in plan.cells)
+    _, total, evidence = matrix.table(replace(known, plan=replace(plan, cells=cells)))
+    assert total[1].text == "ok   1,100 tokens of 2 workloads"
+    assert evidence[1].text == f"     {shown}  (alarm at 50,000)"
+
+
+def test_documents_of_several_workloads_are_counted_together(verdicts, judged):
+    documents = replace(verdicts["greedy"], family=Family.STRUCTURED, figures={"documents": 90.0, "invalid_documents": 1.0})
+    assert matrix.cell((judged(documents), judged(documents))).text == "ok   178 of 180"
+
+
+@pytest.mark.parametrize("kind, result, correctness, speed", [
+    ("greedy", Result.PASSED, "CORRECTNESS: nothing wrong found", "SPEED: not tested"),
+    ("failed", Result.FAILED, "CORRECTNESS: WRONG (ngram-k3)", "SPEED: not tested"),
+    ("greedy", Result.ERROR, "CORRECTNESS: 1 of 1 judgements could not be made", "SPEED: not tested"),
+    ("speed", Result.PASSED, "CORRECTNESS: not tested", "SPEED: NOT GATED (draft-k3)"),
+    ("speed", Result.FAILED, "CORRECTNESS: not tested", "SPEED: NOT GATED (draft-k3)"),  # required, and not decided
+    ("speed", Result.ERROR, "CORRECTNESS: not tested", "SPEED: not measured"),
+])  # fmt: skip
+def test_the_first_line_answers_for_correctness_and_for_speed(make_run, verdicts, judged, kind, result, correctness, speed):
+    run = make_run(judged(verdicts[kind], result))
+    assert (answer.correctness(run).text, answer.speed(run).text) == (correctness, speed)
+
+
+def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
+    above = replace(verdicts["speed"], outcome=Outcome.PASS)
+    assert answer.speed(make_run(judged(above))).text == "SPEED: above its gate"
+    below = make_run(judged(replace(above, outcome=Outcome.FAIL), Result.FAILED))
+    assert answer.speed(below).text == "SPEED: BELOW ITS GATE (draft-k3)"
+
+
+def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
+    unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), Result.SKIPPED)
+    run = make_run(judged(verdicts["greedy"]), unsettled)
+    assert answer.correctness(run).text == "CORRECTNESS: nothing wrong found (1 of 2 judgements undecided)"
+    assert answer.correctness(make_run(unsettled)).text == "CORRECTNESS: nothing could be judged"
