@@ -2,8 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PARALLEL := -n 2 --dist=worksteal
+# What `make coverage` adds; it makes the tests a third slower.
+COVERED :=
 
-.PHONY: suites smoke test lint types unit chaos chaos-quick coverage engines vllm-env vllm-padded vllm-deaths clean
+.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env vllm-padded vllm-deaths clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -21,16 +24,29 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/ --ignore=tests/chaos -n 2 --dist=worksteal --cov --cov-report=
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(PARALLEL) -m 'not statistics or statistics(quick=True)' $(COVERED)
+
+test-statistics: $(INSTALLED) ## size and power of the tests by simulation; `make test` has a part of it
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(PARALLEL) -m statistics
+
+faults: $(INSTALLED) ## the suites against each planted fault of the reference engine
+	$(BIN)/python -m pytest tests/faults $(PARALLEL)
+
+faults-quick: $(INSTALLED) ## a part of them
+	$(BIN)/python -m pytest tests/faults $(PARALLEL) -m 'faults(quick=True)'
 
 chaos: $(INSTALLED) ## faults planted in servers, sockets, signals, files and configs: expected and seen
 	$(BIN)/python -m pytest tests/chaos -q
 
 chaos-quick: $(INSTALLED) ## the half of them that takes at most three minutes
-	$(BIN)/python -m pytest tests/chaos -q -n 2 -m 'chaos(quick=True)' --cov --cov-append --cov-report=
+	$(BIN)/python -m pytest tests/chaos -q -n 2 -m 'chaos(quick=True)' $(COVERED)
 
-coverage: $(INSTALLED) ## of the last `make unit` and `make chaos-quick` together
+coverage: COVERED := --cov --cov-append --cov-report=
+coverage: forget-coverage unit chaos-quick ## of the branches, by the unit tests and the quick planted faults together
 	$(BIN)/python -m coverage report --fail-under=90
+
+forget-coverage:
+	rm -f .coverage
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"python 3.11 or newer is needed, found {sys.version.split()[0]}: make PYTHON=python3.11 …")'

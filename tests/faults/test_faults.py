@@ -68,10 +68,12 @@ class Run:
     faults: tuple[str, ...]
     families: tuple[str, ...] = ALL
     depth: str = "standard"
+    quick: bool = False
+    """Whether CI has it too."""
 
 
 RUNS = {
-    "in every answer": Run(faults=("cut-short", "stop-short", "past-the-end", "wrong-finish"), depth="smoke"),
+    "in every answer": Run(faults=("cut-short", "stop-short", "past-the-end", "wrong-finish"), depth="smoke", quick=True),
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
     "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late"), families=("greedy", "sampling")),
     "at temperature 0": Run(faults=("near-tie",), families=("greedy", "parameters", "liveness")),
@@ -115,12 +117,13 @@ def seen(fault: str, verdicts: dict[str, list[dict[str, str]]]) -> dict[str, str
     return red
 
 
+@pytest.mark.faults(quick=True)
 def test_every_fault_is_in_one_run():
     assert set(CAUGHT) == set(FAULTS)
     assert sorted(fault for run in RUNS.values() for fault in run.faults) == sorted(FAULTS)
 
 
-@pytest.mark.parametrize("where", RUNS)
+@pytest.mark.parametrize("where", [pytest.param(where, marks=pytest.mark.faults(quick=run.quick)) for where, run in RUNS.items()])
 def test_planted_faults_are_named_by_the_families_that_they_concern(where, tmp_path):
     code, verdicts = captured(RUNS[where], tmp_path)
     assert {fault: seen(fault, verdicts[fault]) for fault in RUNS[where].faults} == {fault: CAUGHT[fault] for fault in RUNS[where].faults}

@@ -89,6 +89,7 @@ def test_the_length_is_tokens_over_steps_and_prompts_are_its_units():
     assert (alone.tokens, alone.standard_error, alone.at_least(0.1)) == (4.0, None, 0.0)
 
 
+@pytest.mark.statistics
 def test_limits_over_prompts_cover_as_often_as_they_say():
     """At nominal 2.5 % a side over 20 prompts; steps as units would miss several times as often."""
     truth = acceptance_length(transcript(VARIANT, seen(drawn(prompts=4000, seed=1)).speculative.answers)).tokens

@@ -15,6 +15,7 @@ from pytest_specdec.stats.panel import bettors
 
 BARRIER = -np.log(6.25e-5)
 RUNS = 120
+QUICK = pytest.mark.statistics(quick=True)
 
 
 def healthy(*, certain=False, answers=16):
@@ -49,7 +50,10 @@ def shown(observed, truth, seed=0):
     return alarms / RUNS
 
 
-@pytest.mark.parametrize("certain, share, answers", [(False, 0.2, 20), (False, 0.4, 8), (True, 0.2, 4), (True, 0.05, 24)])
+@pytest.mark.statistics
+@pytest.mark.parametrize(
+    "certain, share, answers", [(False, 0.2, 20), (False, 0.4, 8), pytest.param(True, 0.2, 4, marks=QUICK), (True, 0.05, 24)]
+)
 def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     observed = healthy(certain=certain, answers=answers)
     made = promise(observed, settled(bettors(observed)), BARRIER, "")
@@ -61,11 +65,12 @@ def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     assert promised - 0.08 <= seen <= promised + 0.2, (promised, seen)
 
 
+@pytest.mark.statistics
 @pytest.mark.parametrize("certain, tail, fault, answers", [
     (True, 0.0, "resample from p", 6),
     (True, 0.6, "resample from p", 12),
     (False, 0.0, "resample from p", 13),
-    (True, 0.0, "acceptance leak of 20%", 5),
+    pytest.param(True, 0.0, "acceptance leak of 20%", 5, marks=QUICK),
 ])  # fmt: skip
 def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, fault, answers):
     """Not the law that the catalogue says but the faulty process itself, its windows and drafts included.
@@ -83,6 +88,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
     assert promised - 0.15 <= seen <= promised + 0.25, (promised, seen)
 
 
+@pytest.mark.statistics
 def test_a_wrong_temperature_shows_as_often_as_promised():
     observed = healthy(answers=5)
     made = promise(replace(observed, q=None), settled(bettors(replace(observed, q=None))), BARRIER, "no")

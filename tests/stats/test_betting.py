@@ -209,7 +209,10 @@ def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked, windows):
         assert law @ np.exp(one.log_payoffs) <= 1.0 + 1e-12, one.name
 
 
-@pytest.mark.parametrize("certain, windows", [(False, True), (True, True), (False, False)])
+@pytest.mark.statistics
+@pytest.mark.parametrize(
+    "certain, windows", [(False, True), pytest.param(True, True, marks=pytest.mark.statistics(quick=True)), (False, False)]
+)
 def test_a_correct_server_seldom_alarms(certain, windows):
     """Size: 300 runs of 256 tokens, looked at after every token, at 0.05; about 2 % alarm, 15 are expected at the very most."""
     random = np.random.default_rng(20)
