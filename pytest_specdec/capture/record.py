@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate, in_turn, kept, lease, observe, orphans, side_by_side
+from pytest_specdec.capture import estimate, kept, lease, observe, orphans
 from pytest_specdec.capture.engines import engine_of
 from pytest_specdec.capture.ledger import Ledger
 from pytest_specdec.capture.progress import Reporter
-from pytest_specdec.capture.recipes import Recipes
 from pytest_specdec.config import credentials
 from pytest_specdec.errors import CaptureError, EngineError, RunError
 from pytest_specdec.files import records
@@ -24,6 +23,7 @@ from pytest_specdec.model.status import State, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_specdec.capture.recipes import Recipes
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan
@@ -67,6 +67,8 @@ def _recorded(
     deadline_s: float | None,
     tell: Callable[[Progress], None],
 ) -> Status:
+    from pytest_specdec.capture.recipes import Recipes  # noqa: PLC0415 - a process that waits for another's capture never pays for openai
+
     engine, telling = engine_of(config.engine.kind), threading.Lock()
 
     def told(progress: Progress) -> None:
@@ -94,6 +96,8 @@ def _recorded(
 
 def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> str:
     """Return what ended the capture early; empty when nothing did."""
+    from pytest_specdec.capture import in_turn, side_by_side  # noqa: PLC0415 - as above
+
     plan = recipes.plan
     try:
         recipes.engine.check(recipes.config)
