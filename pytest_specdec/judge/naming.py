@@ -82,8 +82,6 @@ class Acceptance:
         A law that is wrong for another reason than the rule may have any acceptance. A wrong residual leaves acceptance alone, but
         makes the emitted tokens, by which some of the expectation is estimated, look more acceptable than they were.
         """
-        if bettor.guessed:
-            return False
         if bettor.fault not in AT_A_STEP:
             return not self.repeats
         if self.repeated is not None and self.repeats != (bettor.name in REPEATING):
@@ -93,7 +91,7 @@ class Acceptance:
 
     def partly(self, bettor: Bettor) -> bool:
         """Whether ``bettor``'s fault at some of the slots would leave acceptance as observed: off, but less so than everywhere."""
-        if bettor.guessed or bettor.fault not in AT_A_STEP or (self.repeats and bettor.name not in REPEATING):
+        if bettor.fault not in AT_A_STEP or (self.repeats and bettor.name not in REPEATING):
             return False
         off, everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
         return abs(off) > self._tolerance and off * everywhere > 0.0 and abs(off) < abs(everywhere) - self._tolerance

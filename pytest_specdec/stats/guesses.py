@@ -32,16 +32,15 @@ def surrogate(observed: Observed, stands: Chances) -> Iterator[Bettor]:
     """Bet as if the drafter always proposed the baseline's best token, and as if it proposed one that the baseline would draw.
 
     Best guesses at a greedy drafter whose law is unknown: the first where it mostly agrees with the baseline, the second where it is often
-    wrong, nobody knows how. With the law known the first alone sits there, in case the drafter is another than is said.
+    wrong, nobody knows how.
     """
     p = observed.law.p
     best = favourite(p)
     share = _guessed(observed, stands, overlap(p, best))
     yield from _catalogue(observed, SURROGATE, lambda one: at_drafts(one, p, best), share)
-    if observed.q is None:
-        share = _guessed(observed, stands, np.asarray((p**2).sum(axis=1)))
-        apart, rows = np.unique(p, axis=0, return_inverse=True)  # a law that comes again is worked out once
-        yield from _catalogue(observed, DRAWN, lambda one: _at_any_draft(one, apart)[rows.reshape(-1)], share)
+    share = _guessed(observed, stands, np.asarray((p**2).sum(axis=1)))
+    apart, rows = np.unique(p, axis=0, return_inverse=True)  # a law that comes again is worked out once
+    yield from _catalogue(observed, DRAWN, lambda one: _at_any_draft(one, apart)[rows.reshape(-1)], share)
 
 
 def _catalogue(observed: Observed, words: str, law: Callable[[Alternative], Floats], share: Floats) -> Iterator[Bettor]:
@@ -61,7 +60,7 @@ def _at_any_draft(one: Alternative, p: Floats) -> Floats:
 
 def of_a_fitted_law(observed: Observed, stands: Chances) -> Iterator[Bettor]:
     """Bet as if drafts were drawn from between the baseline and a smaller model of the same texts: the best guess at a head that draws."""
-    if observed.q is not None or observed.fitted is None:
+    if observed.fitted is None:
         return
     for share in fitted.SHARES:
         q = fitted.between(observed.law.p, observed.fitted, share)
@@ -76,7 +75,7 @@ def _guessed(observed: Observed, stands: Chances, beta: Floats) -> Floats:
 
 
 def learners(observed: Observed) -> Iterator[Bettor]:
-    """Bet on what earlier tokens tell of a drafter whose law is not known; with the law there is nothing to learn."""
-    if observed.q is None and observed.previous is not None:
+    """Bet on what earlier tokens tell of a drafter whose law is not known."""
+    if observed.previous is not None:
         relatives = [] if observed.fitted is None else [observed.fitted]
         yield from learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous, relatives=relatives)

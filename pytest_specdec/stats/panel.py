@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RATIO_UNASKED", "accepts_unasked", "bettors", "catalogue_tables", "chance_of", "dues", "window"]
 
 UNASKED = "temperature, top-k and top-p ignored"
+AT_THE_BONUS = " at the bonus"
 RATIO_UNASKED = "ratio without temperature, top-k and top-p"
 REUSED = {
     Reuse.DRAFT.value: reused.decided_by_the_draft,
@@ -35,13 +36,11 @@ STATEWISE: tuple[tuple[str, Callable[[Chances], Floats]], ...] = (
 )
 
 WITH_DRAFT_LAW = {
-    "catalogue": 0.43,
+    "catalogue": 0.45,
     "window": 0.11,
-    "surrogate": 0.02,
     "generic": 0.15,
     "order": 0.07,
-    "bonus": 0.09,
-    "bonus at large": 0.02,
+    "bonus": 0.11,
     "state": 0.06,
     "answers": 0.05,
 }
@@ -71,23 +70,33 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
     shares = WITHOUT_DRAFT_LAW if observed.q is None else WITH_DRAFT_LAW
     generic, stands = tuple(_generic(observed)), observed.stands
     groups = {
-        "catalogue": tuple(_catalogue(observed)),
-        "surrogate": tuple(guesses.surrogate(observed, stands)),
-        "fitted": tuple(guesses.of_a_fitted_law(observed, stands)),
         "generic": generic,
-        "window": tuple(window(observed)),
         "order": tuple(_order(observed, stands)),
         "bonus": tuple(_bonus(observed, stands)),
-        "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
         "state": tuple(_state(observed, generic, stands)),
-        "learned": tuple(guesses.learners(observed)),
         "answers": tuple(_answers(observed)),
+        **(_of_the_draft(observed) if observed.q is not None else _of_guesses(observed, generic, stands)),
     }
     panel = {name: [replace(bettor, weight=shares[name] / len(group)) for bettor in group] for name, group in groups.items()}
     everybody = [bettor for group in panel.values() for bettor in group]
     some = tuple(sparse.bettors([bettor for name in groups if name in SOMETIMES for bettor in panel[name]], observed.places.last))
     stake = SPARSE / (1.0 - SPARSE) * sum(bettor.weight for bettor in everybody) / sum(bettor.weight for bettor in some)
     return (*everybody, *(replace(bettor, weight=stake * bettor.weight) for bettor in some))
+
+
+def _of_the_draft(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
+    """Return who bets where the draft's law is known."""
+    return {"catalogue": tuple(_catalogue(observed)), "window": tuple(window(observed))}
+
+
+def _of_guesses(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> dict[str, tuple[Bettor, ...]]:
+    """Return who bets where it is not."""
+    return {
+        "surrogate": tuple(guesses.surrogate(observed, stands)),
+        "fitted": tuple(guesses.of_a_fitted_law(observed, stands)),
+        "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
+        "learned": tuple(guesses.learners(observed)),
+    }
 
 
 def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, Floats]]:
@@ -200,13 +209,16 @@ def _bonus(observed: Observed, stands: Chances) -> Iterator[Bettor]:
         q = p if observed.q is None else observed.q
         chance = stands.bonus * observed.drafted if one.draft else stands.bonus
         yield seated(one.name, one.fault, betting.weighed(betting.bet(observed.law, one.law(p, q)), chance))
+    if observed.q is not None:
+        yield seated(UNASKED + AT_THE_BONUS, Fault.BONUS, betting.weighed(betting.unasked(observed.law), stands.bonus))
 
 
 def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> Iterator[Bettor]:
+    """Bet on any generic fault at bonus slots only, where the draft's law is not known: with it the bonus has bettors enough."""
     if not observed.slots_told:
         return
     for one in generic:
-        yield seated(one.name + " at the bonus", Fault.BONUS, betting.weighed(one.log_payoffs, stands.bonus))
+        yield seated(one.name + AT_THE_BONUS, Fault.BONUS, betting.weighed(one.log_payoffs, stands.bonus))
 
 
 def _state(observed: Observed, generic: Iterable[Bettor], stands: Chances) -> Iterator[Bettor]:

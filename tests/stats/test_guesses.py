@@ -12,7 +12,7 @@ from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.drafts import hidden_bonus, one_hot
 from pytest_specdec.stats.fitted import SHARES, between
 from pytest_specdec.stats.guesses import DRAWN, FITTED, SURROGATE, learners, of_a_fitted_law, surrogate
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.panel import AT_THE_BONUS, SPARSE, UNASKED, WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW, bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
 LN = np.log
@@ -78,8 +78,21 @@ def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
         assert {one.name + SURROGATE, one.name + DRAWN, *(f"{one.name}{FITTED}, {share:g}" for share in SHARES)} <= names
     assert not [seat.name for seat in bettors(unknown) if FITTED in seat.name]
     known = replace(drawn(known=True), fitted=unknown.law.p)
-    assert not [seat.name for seat in bettors(known) if FITTED in seat.name or DRAWN in seat.name]
+    large = {seat.name for seat in bettors(known) if seat.guessed or seat.name.endswith(AT_THE_BONUS)}
+    assert large == {UNASKED + AT_THE_BONUS}, "what is ignored at the bonus alone shows to nobody else"
     assert all(seat.guessed for seat in seats(fitting))
+
+
+@pytest.mark.parametrize("known, shares", [(True, WITH_DRAFT_LAW), (False, WITHOUT_DRAFT_LAW)])
+def test_the_stakes_of_the_groups_add_up_to_one(known, shares):
+    seen = drawn(known=known)
+    if not known:
+        seen = replace(seen, fitted=seen.law.p, previous=np.zeros(seen.tokens, dtype=np.int64))
+    seats = bettors(seen)
+    everywhere = sum(seat.weight for seat in seats if not seat.chance)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert everywhere == pytest.approx(1.0), "no group is without seats here"
+    assert everywhere / sum(seat.weight for seat in seats) == pytest.approx(1.0 - SPARSE)
 
 
 def test_nobody_bets_on_a_fitted_law_that_is_the_baselines_own():
