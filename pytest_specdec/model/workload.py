@@ -62,8 +62,6 @@ class Request:
     route: Route
     body: Mapping[str, JSON]
     """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
-    category: str = ""
-    """The kind of prompt: ``chat``, ``code``, ``copy`` …"""
 
     @property
     def unprocessed(self) -> bool:

@@ -33,7 +33,7 @@ class Rung:
         route, text = self.route or prompt.route, prompt.text if self.text is None else self.text
         asked: dict[str, JSON] = {"messages": [{"role": "user", "content": text}]} if route is Route.CHAT else {"prompt": text}
         neutral: dict[str, JSON] = {"max_tokens": 32, "temperature": 0.0, "top_p": 1.0}
-        return Request(id=f"live-{self.id}", route=route, body={**asked, **neutral, **self.body}, category=prompt.category)
+        return Request(id=f"live-{self.id}", route=route, body={**asked, **neutral, **self.body})
 
 
 _LONG = "The bell rang and the door opened and the guests went in. " * 30

@@ -196,7 +196,7 @@ def reported(route: Route, logprobs: int) -> Mapping[str, JSON]:
 
 
 def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> Request:
-    return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.asked, **body}, category=prompt.category)
+    return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.asked, **body})
 
 
 def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: Traffic) -> Workload:

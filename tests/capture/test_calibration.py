@@ -25,7 +25,6 @@ def drawn():
             id=f"p{i}",
             route=Route.COMPLETIONS,
             body={"prompt": f"p{i} of drawn", "max_tokens": 6, "temperature": 0.5, "top_k": 5, "seed": i},
-            category="ab"[i % 2],
         )
         for i in range(40)
     )
