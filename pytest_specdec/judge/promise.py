@@ -113,7 +113,8 @@ def promise(observed: Observed, book: Book, log_barrier: float, untestable: str)
     approximation). The laws are those at the prefixes that the run went through: what the fault would have changed of them is left out,
     but for the share of draft slots, which falls where more is accepted.
     """
-    barriers = {bettor.name: log_barrier - log(bettor.weight / sum(one.weight for one in book.bettors)) for bettor in book.bettors}
+    whole = sum(bettor.weight for bettor in book.bettors)
+    barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in book.bettors}
     leaking = dict(_leaking(observed, barriers))
     failing = dict(_failing(observed, barriers))
     tilting = dict(_tilting(observed, barriers))

@@ -83,7 +83,8 @@ def growth(log_payoffs: Floats, truth: Floats, cap: float) -> Growth:
     paid = np.minimum(log_payoffs, cap)
     mean = (truth * paid).sum(axis=1)
     variance = np.maximum((truth * paid**2).sum(axis=1) - mean**2, 0.0)
-    third = (truth * (paid - mean[:, None]) ** 3).sum()
+    away = paid - mean[:, None]
+    third = (truth * (away * away * away)).sum()  # numpy's third power takes a hundred times as long
     moves = variance > 0
     return Growth(
         drift=float(mean.sum()),
