@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -35,6 +36,13 @@ def softmax(logits):
 
 
 def processed(logits, temperature=1.0, top_k=0, top_p=1.0):
+    return _processed(logits.tobytes(), temperature, top_k, top_p)
+
+
+@lru_cache(maxsize=1024)
+def _processed(logits, temperature, top_k, top_p):
+    """Without noise there are as many laws as tokens."""
+    logits = np.frombuffer(logits)
     law = softmax(logits / temperature)
     order = np.argsort(-law, kind="stable")
     ranked = law[order]
@@ -44,6 +52,7 @@ def processed(logits, temperature=1.0, top_k=0, top_p=1.0):
     ranked = np.where(ranked.cumsum() - ranked < top_p, ranked, 0.0)
     back = np.zeros_like(law)
     back[order] = ranked / ranked.sum()
+    back.flags.writeable = False
     return back
 
 
@@ -121,9 +130,15 @@ class Server:
 
 
 def position(table, last, token):
-    law = np.log(np.maximum(softmax(table[last]), 1e-300))
+    law, best, logprobs = _listed(table[last].tobytes())
+    return Position(token_id=token, logprob=law[token], atom_ids=best, atom_logprobs=logprobs)
+
+
+@lru_cache(maxsize=1024)
+def _listed(logits):
+    law = np.log(np.maximum(softmax(np.frombuffer(logits)), 1e-300))
     best = np.argsort(-law, kind="stable")[:ATOMS]
-    return Position(token_id=token, logprob=float(law[token]), atom_ids=tuple(best.tolist()), atom_logprobs=tuple(law[best].tolist()))
+    return law.tolist(), tuple(best.tolist()), tuple(law[best].tolist())
 
 
 def score(answer, arm, under, table):
