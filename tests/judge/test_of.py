@@ -31,5 +31,12 @@ def test_judges_load_on_first_use():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_no_judge_pays_for_the_slowest_imports_of_scipy():
+    code = "import sys; from pytest_specdec import judge; [getattr(judge, name) for name in judge.__all__]; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "scipy.special" in loaded
+    assert not {"scipy.stats", "scipy.optimize"} & set(loaded)
+
+
 def test_exports_are_sorted():
     assert judge.__all__ == sorted(judge.__all__)

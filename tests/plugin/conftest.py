@@ -152,7 +152,7 @@ class Project:
         (self.path / "suites/configs/tiny.yaml").write_text(CONFIG)
         pytester.makeconftest(CONFTEST)
         pytester.makepyfile(sample=SAMPLE)
-        pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:benchmark -p no:cacheprovider -p no:hypothesispytest\n")
+        pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:benchmark -p no:cacheprovider -p no:hypothesispytest -p no:anyio\n")
 
     def tests(self, text=TESTS):
         self.pytester.makepyfile(test_it=text)

@@ -20,6 +20,11 @@ def test_loading_the_plugin_imports_nothing_heavy(pytester):
     ]
 
 
+def test_a_process_that_waits_for_anothers_capture_loads_nothing_that_talks_to_servers(pytester):
+    code = "import sys; import pytest_specdec.capturing; sys.exit(bool({'openai', 'numpy'} & set(sys.modules)))"
+    assert pytester.run(sys.executable, "-c", code).ret == 0
+
+
 def test_other_peoples_tests_load_nothing_of_ours(pytester):
     pytester.makepyfile(
         "import sys\n\ndef test_it():\n"
