@@ -14,7 +14,6 @@ BETS_ON = {
     "catalogue": "a named bug, from p and the draft's law q",
     "window": "one random number decides on all drafts of a window",
     "surrogate": "a named bug, as if the draft were the baseline's best token, or one that it would draw",
-    "fitted": "the same, as if drafts were drawn from between the baseline and a small model of its answers",
     "generic": "wrong temperature, greedy leaks, improbable tokens",
     "order": "low or high token ids too often (reused random numbers)",
     "bonus": "something wrong at bonus slots only",

@@ -1,11 +1,10 @@
 """What shows faults of acceptance where the draft's law is not known: ``python -m benchmarks.unknown_draft [--quick]``.
 
 Simulated servers speculate with the whole laws of the shipped target, draft model and EAGLE-3 head; the judge sees 20 atoms, a tail and the
-windows. Told are median tokens to an alarm of the panel without the draft's law: of those who need nothing but the token's own law, of them
-with those who learn from the windows of earlier tokens, and of the whole panel, which also fits a law to earlier answers of all arms. Once
-every context is new, once sixteen are asked again and again. Then the size of the whole panel on correct servers, and what acceptance alone
-would tell from that of a known-good run, which judges the rule and not the law. Writes ``benchmarks/results/unknown_draft.json`` and
-``.md``; ``--quick`` is small and writes nothing.
+windows. Told are median tokens to an alarm of the panel without the draft's law: of those who need nothing but the token's own law, and of
+the whole panel, which also learns from the windows of earlier tokens. Once every context is new, once sixteen are asked again and again.
+Then the size of the whole panel on correct servers, and what acceptance alone would tell from that of a known-good run, which judges the
+rule and not the law. Writes ``benchmarks/results/unknown_draft.json`` and ``.md``; ``--quick`` is small and writes nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +26,12 @@ from benchmarks.detection.bounds import bound, slots
 from benchmarks.detection.grid import SURROGATE, Grid, grid
 from benchmarks.served import K, emitted
 from benchmarks.simulation import FAULTS, RIGHT, Rules, Trace, observe
-from benchmarks.whole import DRAFTERS, TOKENS, Whole, scored, whole, written
+from benchmarks.whole import DRAFTERS, Whole, whole, written
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats import fitted
 from pytest_specdec.stats.alternatives import lenient
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.fitted import Scored
-from pytest_specdec.stats.guesses import learners, of_a_fitted_law
+from pytest_specdec.stats.guesses import learners
 from pytest_specdec.stats.panel import WITHOUT_DRAFT_LAW
 
 if TYPE_CHECKING:
@@ -57,13 +54,10 @@ RULES: Mapping[str, Rules] = {
 NEW, AGAIN = "every context new", "sixteen contexts again and again"
 ALPHA = alpha_of(Family.SAMPLING, 1)
 LEVEL = -np.log(ALPHA)
-ALONE, LEARNED, WHOLE = WAYS = ("token's law alone", "with learned", "whole panel")
-SHARES = {
-    "alone": 1.0 - WITHOUT_DRAFT_LAW["learned"] - WITHOUT_DRAFT_LAW["fitted"],
-    "learned": WITHOUT_DRAFT_LAW["learned"],
-    "fitted": WITHOUT_DRAFT_LAW["fitted"],
-}
-VOCABULARY, ANSWER, ARMS = 4096, 64, 3
+ALONE, WHOLE = WAYS = ("token's law alone", "whole panel")
+LEARNED = WITHOUT_DRAFT_LAW["learned"]
+"""Share of the starting wealth of those who learn."""
+VOCABULARY = 4096
 BOUND = "bound with the law"
 MANY = 1e6
 """Tokens beyond which none are told."""
@@ -92,8 +86,6 @@ class Table:
     scale: Scale
     seats: Grid
     """Who needs nothing but the token's own law."""
-    others: Scored
-    """Texts that stand for the answers of all arms, one turn a token."""
 
 
 FULL = Scale(texts=64, runs=24, most=16_384, healthy=100)
@@ -109,8 +101,8 @@ def table() -> str:
         for (drafter, fault, contexts), new in power.items()
         if contexts == NEW
     ]
-    columns = ("fault", "drafts drawn from", "bound, law known", "token's law alone", "and who learns", "and a fitted law: the panel")
-    return "\n".join(["| " + " | ".join([*columns, "the same, sixteen contexts"]) + " |", "|---" * 7 + "|", *lines])
+    columns = ("fault", "drafts drawn from", "bound, law known", "token's law alone", "and who learns: the panel")
+    return "\n".join(["| " + " | ".join([*columns, "the same, sixteen contexts"]) + " |", "|---" * 6 + "|", *lines])
 
 
 def _bank(one: Whole, noise: float = 0.0) -> Bank:
@@ -120,48 +112,18 @@ def _bank(one: Whole, noise: float = 0.0) -> Bank:
     return Bank(ids=one.ids, p=p, q=p, drafted=np.ones(len(p), dtype=np.bool_), vocabulary=VOCABULARY)
 
 
-def told(one: Whole, trace: Trace, others: Scored, random: np.random.Generator, *, again: bool) -> tuple[Scored, list[Scored]]:
-    """Return the judged tokens of ``trace`` and those of all arms that a law may be fitted to.
-
-    Where contexts are new, other texts stand for the three arms' answers: a position that is drawn twice would be told by itself. Where
-    they come again, the baseline and the control answer the same requests.
-    """
-    judged = _asked(one, trace)
-    if not again:
-        return judged, [replace(others, turn=others.turn // (ARMS * ANSWER))]
-    arms = [emitted(one, HEALTHY, random, tokens=trace.at.size, again=True) for _ in range(ARMS - 1)]
-    return judged, [judged, *(_asked(one, arm) for arm in arms)]
-
-
-def _asked(one: Whole, trace: Trace) -> Scored:
-    rows, length = trace.at.ravel(), trace.at.shape[1]
-    return Scored(ids=one.ids[rows], p=one.p[rows], before=one.before[rows], turn=np.arange(len(rows)) // length)
-
-
-def followed(one: Whole, bank: Bank, trace: Trace, others: Scored, random: np.random.Generator, *, again: bool) -> dict[str, Floats]:
-    """Return the log wealth after every token, [N] each: of the learned without the fitted law, with it, and of those who bet on it."""
+def learned(one: Whole, bank: Bank, trace: Trace, *, again: bool) -> Floats:
+    """Return the log wealth after every token, [N], of those who learn."""
     rows = trace.at.ravel()
     # A position that is drawn twice stands for two contexts, unless it is asked again; the token before it is its text's own.
     contexts = rows if again else np.arange(len(rows))
     seen = replace(observe(bank, trace, k=K, windows=True), q=None, kept=None, listed=None, contexts=contexts, previous=one.before[rows, 0])
-    judged, arms = told(one, trace, others, random, again=again)
-    knowing = replace(seen, fitted=fitted.law(judged, arms, VOCABULARY))
-    return {
-        "learned alone": mixture(tuple(learners(seen)))[0],
-        "learned": mixture(tuple(learners(knowing)))[0],
-        "fitted": mixture(tuple(of_a_fitted_law(knowing, knowing.stands)))[0],
-    }
+    return mixture(tuple(learners(seen)))[0]
 
 
-def judged_by(alone: Floats, others: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return the log wealth of the three ways to judge after every token, [N] each."""
-    parts = {"alone": alone, **others}
-    ways = {ALONE: {"alone": "alone"}, LEARNED: {"alone": "alone", "learned": "learned alone"}, WHOLE: {name: name for name in SHARES}}
-    found = {}
-    for way, seats in ways.items():
-        total = sum(SHARES[group] for group in seats)
-        found[way] = np.logaddexp.reduce([np.log(SHARES[group] / total) + parts[name] for group, name in seats.items()])
-    return found
+def judged_by(alone: Floats, learning: Floats) -> dict[str, Floats]:
+    """Return the log wealth of both ways to judge after every token, [N] each."""
+    return {ALONE: alone, WHOLE: np.logaddexp(np.log1p(-LEARNED) + alone, np.log(LEARNED) + learning)}
 
 
 def _panel(seats: Grid, trace: Trace) -> Floats:
@@ -181,8 +143,8 @@ def alarms(one: Whole, name: str, table: Table, seed: Sequence[int], *, again: b
     alone, found = _panel(table.seats, trace), dict.fromkeys(WAYS, np.inf)
     for tokens in (scale.brief, scale.most):
         part = trace.part(slice(0, -(-tokens // trace.at.shape[1])))
-        others = followed(one, bank, part, table.others, np.random.default_rng([*seed, 1]), again=again)
-        found = {way: _first(path) for way, path in judged_by(alone[: part.at.size], others).items()}
+        learning = learned(one, bank, part, again=again)
+        found = {way: _first(path) for way, path in judged_by(alone[: part.at.size], learning).items()}
         if np.isfinite([*found.values()]).all():
             break
     return found
@@ -251,8 +213,7 @@ def size(drawn: Mapping[str, Whole], table: Table) -> Iterator[dict[str, object]
 def _correct(one: Whole, bank: Bank, table: Table, seed: Sequence[int], *, again: bool) -> float:
     random = np.random.default_rng(seed)
     trace = emitted(one, HEALTHY, random, tokens=table.scale.brief, again=again)
-    others = followed(one, bank, trace, table.others, random, again=again)
-    return float(judged_by(_panel(table.seats, trace), others)[WHOLE].max())
+    return float(judged_by(_panel(table.seats, trace), learned(one, bank, trace, again=again))[WHOLE].max())
 
 
 def acceptance(drawn: Mapping[str, Whole]) -> Iterator[dict[str, object]]:
@@ -297,7 +258,6 @@ def main() -> int:
     table = Table(
         scale=scale,
         seats=grid(_bank(drawn[DRAFTERS[0]]), SURROGATE, windows=True, k=K),
-        others=scored(written(-(-ARMS * scale.most // TOKENS), np.random.default_rng(2))),
     )
     kept = True
     for part in (acceptance(drawn), power(drawn, table), size(drawn, table)):

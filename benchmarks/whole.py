@@ -18,7 +18,6 @@ from pytest_specdec.reference.checkpoint import read
 from pytest_specdec.reference.model import load
 from pytest_specdec.reference.tokenizer import Tokenizer
 from pytest_specdec.stats.drafts import one_hot
-from pytest_specdec.stats.fitted import Scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.laws import Floats, Ints
 
-__all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "scored", "softmax", "whole", "written"]
+__all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
 
 ATOMS, TOKENS, LONGEST = 20, 96, 256
 LEAST = 1e-6
@@ -85,13 +84,6 @@ def written(count: int, random: np.random.Generator) -> Texts:
         said[:, step] = (mass > random.random(count)[:, None] * mass[:, -1:]).argmax(axis=1)
         last = target.forward(said[:, step : step + 1], cache, lengths + step).copy()
     return Texts(ids=tuple(np.array([*prompt, *words], dtype=np.int64) for prompt, words in zip(prompts, said, strict=True)))
-
-
-def scored(texts: Texts) -> Scored:
-    """Return the written tokens of ``texts`` as the target scores them, one turn each."""
-    target = load(read("target"), LONGEST)
-    ids, laws = (np.concatenate(parts) for parts in zip(*(_atoms(_scored(target, one)) for one in texts.ids), strict=True))
-    return Scored(ids=ids, p=laws, before=texts.before, turn=np.arange(len(ids)))
 
 
 def whole(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Whole:

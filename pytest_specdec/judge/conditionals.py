@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf, isnan
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_specdec.judge.dependence import SEED_AGAIN, copies, ends, fresh, repeats
 from pytest_specdec.judge.drafting import drafting
-from pytest_specdec.judge.fitting import fitted, told
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.score import ScoringRoute
@@ -129,9 +129,14 @@ def _broken(answer: Answer, score: Score | None, wish: Asked) -> str:
         return f"the baseline's scores of {answer.request_id} are missing"
     if tuple(position.token_id for position in score.positions) != ids:
         return f"the baseline scored {len(score.positions)} tokens of {answer.request_id} that are not the {len(ids)} emitted"
-    if not all(told(position) for position in score.positions):
+    if not all(_is_told(position) for position in score.positions):
         return f"the baseline's scores of {answer.request_id} list no probabilities for one of its tokens"
     return ""
+
+
+def _is_told(position: Position) -> bool:
+    """Whether a score tells anything of the law at its token, in numbers."""
+    return bool(position.atom_logprobs) and max(position.atom_logprobs) > -inf and not any(map(isnan, position.atom_logprobs))
 
 
 def _places(answer: Answer, draft: Drafting) -> Places:
@@ -162,7 +167,6 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         accept=None if view is None else view.accept,
         listed=None if view is None else view.listed,
         q_unasked=None if view is None else view.q_unasked,
-        fitted=fitted(captured, answers, law_of.ids, law, processing.temperature) if view is None else None,
         previous=_previous(answers),
         contexts=_contexts(answers),
         vocabulary=captured.vocabulary,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import betting, fitted, learned
+from pytest_specdec.stats import betting, learned
 from pytest_specdec.stats.alternatives import CATALOGUE
 from pytest_specdec.stats.betting import seated
 from pytest_specdec.stats.drafts import at_drafts, favourite, hidden_bonus, one_hot, overlap
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.laws import Floats
     from pytest_specdec.stats.observed import Observed
 
-__all__ = ["learners", "of_a_fitted_law", "surrogate"]
+__all__ = ["learners", "surrogate"]
 
 SURROGATE = " of the baseline's favourite"
 DRAWN = " of a token as the baseline draws it"
-FITTED = " of a law fitted on the baseline's side"
 
 
 def surrogate(observed: Observed, stands: Chances) -> Iterator[Bettor]:
@@ -58,16 +56,6 @@ def _at_any_draft(one: Alternative, p: Floats) -> Floats:
     return np.asarray(mixed)
 
 
-def of_a_fitted_law(observed: Observed, stands: Chances) -> Iterator[Bettor]:
-    """Bet as if drafts were drawn from between the baseline and a smaller model of the same texts: the best guess at a head that draws."""
-    if observed.fitted is None:
-        return
-    for share in fitted.SHARES:
-        q = fitted.between(observed.law.p, observed.fitted, share)
-        staked = _guessed(observed, stands, overlap(observed.law.p, q))
-        yield from _catalogue(observed, f"{FITTED}, {share:g}", partial(at_drafts, p=observed.law.p, q=q), staked)
-
-
 def _guessed(observed: Observed, stands: Chances, beta: Floats) -> Floats:
     """Return the chances [N] of a draft slot, from a guess at the overlap ``beta`` [N] where nothing tells of the windows."""
     guess = 1.0 - hidden_bonus(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
@@ -77,5 +65,4 @@ def _guessed(observed: Observed, stands: Chances, beta: Floats) -> Floats:
 def learners(observed: Observed) -> Iterator[Bettor]:
     """Bet on what earlier tokens tell of a drafter whose law is not known."""
     if observed.previous is not None:
-        relatives = [] if observed.fitted is None else [observed.fitted]
-        yield from learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous, relatives=relatives)
+        yield from learned.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous)

@@ -18,7 +18,7 @@ from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.recovering import BLOCK, Learned, inside, rates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.observed import Observed
@@ -82,19 +82,17 @@ def log_payoffs(
     *,
     contexts: Ints | None = None,
     previous: Ints | None = None,
-    relatives: Sequence[Floats] = (),
     allowance: float = ALLOWANCE,
 ) -> tuple[Bettor, ...]:
     """Return the bettors of all pupils, equal weights.
 
     ``contexts`` [N] has the same number where prompt and answer so far are the same; without it they are told apart by their atoms.
     ``previous`` [N] is the token id before each; without it that of the token emitted before, where an atom of the same answer was.
-    ``relatives`` are laws [N, K+1] of anything that may err as the drafter does, such as the baseline's own in a shorter context. Tokens
-    come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens, and
-    every token counts for a draft slot. Valid for every law p' within ``allowance`` of p inside the core: by Cauchy and Schwarz
+    Tokens come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens,
+    and every token counts for a draft slot. Valid for every law p' within ``allowance`` of p inside the core: by Cauchy and Schwarz
     ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
     """
-    places, learned = observed.places, rates(observed, contexts=contexts, previous=previous, relatives=relatives)
+    places, learned = observed.places, rates(observed, contexts=contexts, previous=previous)
     return tuple(
         bettor
         for pupil in PUPILS

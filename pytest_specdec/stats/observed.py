@@ -50,8 +50,6 @@ class Observed:
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
     q_unasked: Floats | None = None
     """[N, K+1], the draft's law where nothing that the request asks for is done; None with ``q``."""
-    fitted: Floats | None = None
-    """[N, K+1], what stats/fitted.py reads off earlier answers, at the requests' temperature; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
     previous: Ints | None = None

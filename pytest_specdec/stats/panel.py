@@ -45,15 +45,14 @@ WITH_DRAFT_LAW = {
     "answers": 0.05,
 }
 WITHOUT_DRAFT_LAW = {
-    "surrogate": 0.26,
-    "fitted": 0.16,
-    "generic": 0.13,
-    "order": 0.09,
-    "bonus": 0.07,
-    "bonus at large": 0.06,
-    "state": 0.10,
-    "learned": 0.09,
-    "answers": 0.04,
+    "surrogate": 0.31,
+    "generic": 0.15,
+    "order": 0.11,
+    "bonus": 0.08,
+    "bonus at large": 0.07,
+    "state": 0.12,
+    "learned": 0.11,
+    "answers": 0.05,
 }
 """Shares of the starting wealth by group, equal within a group; a group without seats is left out.
 
@@ -93,7 +92,6 @@ def _of_guesses(observed: Observed, generic: Iterable[Bettor], stands: Chances) 
     """Return who bets where it is not."""
     return {
         "surrogate": tuple(guesses.surrogate(observed, stands)),
-        "fitted": tuple(guesses.of_a_fitted_law(observed, stands)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, stands)),
         "learned": tuple(guesses.learners(observed)),
     }

@@ -13,8 +13,6 @@ import numpy as np
 from pytest_specdec.stats.observed import TAIL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
     from pytest_specdec.stats.observed import Observed
 
@@ -30,8 +28,8 @@ RIDGE = 3.0
 BACKED = 4.0
 """Tokens behind the same previous token that count for as much as the mean law of all."""
 FEATURES = 6
-LEAST, FARTHEST = 1e-7, 4.0
-"""Least probability that is told from nothing, and the largest log-ratio to a relative's law, in nats."""
+LEAST = 1e-7
+"""Least probability that is told from nothing."""
 USUAL = 0.2
 """About the standard deviation of rates at one context."""
 
@@ -54,7 +52,7 @@ def inside(law: Law) -> Floats:
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None, relatives: Sequence[Floats] = ()) -> Learned:
+def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None) -> Learned:
     """Return what was learned before each token; see ``learned.log_payoffs`` for the arguments.
 
     The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean law so far, and on the mean law so far
@@ -65,19 +63,18 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     counted = (places.draft_slot | ~places.known) & np.take_along_axis(law.core, law.outcome[:, None], axis=1)[:, 0]
     flagged = counted & places.known & ~places.last
     words = _words(observed)
-    told = _Features.of(law, words, observed.before if previous is None else previous, relatives)
-    size = FEATURES + len(relatives)
+    told = _Features.of(law, words, observed.before if previous is None else previous)
     memory = _Memory.of(observed, words, _alike(observed.ids) if contexts is None else contexts)
-    gram = RIDGE * np.eye(2 * size + 1)
+    gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = COMMON * gram[-1]
     rate, seen = np.empty(law.p.shape), np.empty(law.p.shape)
-    centred = np.empty((*law.p.shape, size + 1))
+    centred = np.empty((*law.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
         here = slice(first, first + BLOCK)
         features = told.at(here)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
         rate[here], seen[here] = memory.at(here, common)
-        centred[here, :, :size] = features[:, :, :size]
+        centred[here, :, :FEATURES] = features[:, :, :FEATURES]
         emitted = np.take_along_axis(features, law.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
         gram = gram + emitted.T @ emitted
         moment = moment + emitted.T @ places.ended[here][flagged[here]]
@@ -138,19 +135,18 @@ class _Features:
 
     p: Floats
     fixed: Floats
-    """[N, K+1, 4 or more], of p and the relatives' laws."""
+    """[N, K+1, 4], of p."""
     usual: _Mean
     following: _Mean
 
     @classmethod
-    def of(cls, law: Law, words: Ints, previous: Ints, relatives: Sequence[Floats]) -> _Features:
+    def of(cls, law: Law, words: Ints, previous: Ints) -> _Features:
         p = inside(law)
         surprise = np.log(np.maximum(p, LEAST))
-        away = [(np.log(np.maximum(one, LEAST)) - surprise).clip(-FARTHEST, FARTHEST) / 1.5 for one in relatives]
         tail = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
             p=p,
-            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * tail, 4.0 * p, *away], axis=2),
+            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * tail, 4.0 * p], axis=2),
             usual=_Mean.of(np.zeros_like(previous), words),
             following=_Mean.of(previous, words),
         )

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.served import K, emitted
 from benchmarks.simulation import FAULTS, RIGHT
-from benchmarks.whole import DRAFTERS, TOKENS, scored, whole, written
+from benchmarks.whole import DRAFTERS, TOKENS, whole, written
 
 RULES = {"correct": RIGHT, "accept-all": FAULTS["accept-all"]}
 
@@ -30,16 +30,6 @@ def test_every_drafter_speaks_of_the_token_that_comes(drawn):
     assert drafts[DRAFTERS[0]] > 0.65
     assert drafts[DRAFTERS[1]] > 0.5
     assert 0.25 < drafts[DRAFTERS[2]] < drafts[DRAFTERS[1]]
-
-
-def test_written_tokens_are_scored_with_what_came_before_them():
-    texts = written(2, np.random.default_rng(1))
-    told = scored(texts)
-    assert told.p.shape == (2 * TOKENS, 21)
-    assert told.p.sum(axis=1) == pytest.approx(1.0)
-    assert told.turn.tolist() == list(range(2 * TOKENS))
-    assert told.before[1].tolist() == [texts.ids[0][-TOKENS], texts.ids[0][-TOKENS - 1]]
-    assert told.before[TOKENS].tolist() == [texts.ids[1][-TOKENS - 1], texts.ids[1][-TOKENS - 2]]
 
 
 def test_what_is_emitted_follows_the_law_and_the_windows(drawn):

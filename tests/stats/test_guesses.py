@@ -10,8 +10,7 @@ from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.stats.alternatives import CATALOGUE
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.drafts import hidden_bonus, one_hot
-from pytest_specdec.stats.fitted import SHARES, between
-from pytest_specdec.stats.guesses import DRAWN, FITTED, SURROGATE, learners, of_a_fitted_law, surrogate
+from pytest_specdec.stats.guesses import DRAWN, SURROGATE, surrogate
 from pytest_specdec.stats.panel import AT_THE_BONUS, SPARSE, UNASKED, WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW, bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
@@ -30,13 +29,13 @@ def with_every_outcome(seen, at):
 
 
 def seats(seen):
-    return (*surrogate(seen, seen.stands), *of_a_fitted_law(seen, seen.stands))
+    return tuple(surrogate(seen, seen.stands))
 
 
 @pytest.mark.parametrize("windows", [True, False])
 def test_whatever_is_guessed_the_mean_payoff_is_one(windows):
     seen = drawn(windows=windows)
-    seen = replace(seen, law=replace(seen.law, noise=0.0), fitted=np.roll(seen.law.p, 1, axis=1))
+    seen = replace(seen, law=replace(seen.law, noise=0.0))
     at = int(np.flatnonzero(seen.places.draft_slot | ~seen.places.known)[20])
     paid = np.exp([[seat.log_payoffs[at] for seat in seats(one)] for one in with_every_outcome(seen, at)])
     assert seen.law.p[at] @ paid == pytest.approx(np.ones(paid.shape[1]))
@@ -72,34 +71,24 @@ def test_where_windows_are_hidden_the_guess_says_how_often_a_draft_stands_there(
 
 def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
     unknown = drawn()
-    fitting = replace(unknown, fitted=unknown.law.p)
-    names = {seat.name for seat in bettors(fitting)}
+    names = {seat.name for seat in bettors(unknown)}
     for one in CATALOGUE:
-        assert {one.name + SURROGATE, one.name + DRAWN, *(f"{one.name}{FITTED}, {share:g}" for share in SHARES)} <= names
-    assert not [seat.name for seat in bettors(unknown) if FITTED in seat.name]
-    known = replace(drawn(known=True), fitted=unknown.law.p)
-    large = {seat.name for seat in bettors(known) if seat.guessed or seat.name.endswith(AT_THE_BONUS)}
+        assert {one.name + SURROGATE, one.name + DRAWN} <= names
+    large = {seat.name for seat in bettors(drawn(known=True)) if seat.guessed or seat.name.endswith(AT_THE_BONUS)}
     assert large == {UNASKED + AT_THE_BONUS}, "what is ignored at the bonus alone shows to nobody else"
-    assert all(seat.guessed for seat in seats(fitting))
+    assert all(seat.guessed for seat in seats(unknown))
 
 
 @pytest.mark.parametrize("known, shares", [(True, WITH_DRAFT_LAW), (False, WITHOUT_DRAFT_LAW)])
 def test_the_stakes_of_the_groups_add_up_to_one(known, shares):
     seen = drawn(known=known)
     if not known:
-        seen = replace(seen, fitted=seen.law.p, previous=np.zeros(seen.tokens, dtype=np.int64))
+        seen = replace(seen, previous=np.zeros(seen.tokens, dtype=np.int64))
     seats = bettors(seen)
     everywhere = sum(seat.weight for seat in seats if not seat.chance)
     assert sum(shares.values()) == pytest.approx(1.0)
     assert everywhere == pytest.approx(1.0), "no group is without seats here"
     assert everywhere / sum(seat.weight for seat in seats) == pytest.approx(1.0 - SPARSE)
-
-
-def test_nobody_bets_on_a_fitted_law_that_is_the_baselines_own():
-    seen = drawn()
-    mute = {seat.name: seat for seat in of_a_fitted_law(replace(seen, fitted=seen.law.p), seen.stands)}
-    for share in SHARES:
-        assert mute[f"resample from p{FITTED}, {share:g}"].log_payoffs == pytest.approx(0.0, abs=1e-9)
 
 
 def of_heads_favourites():
@@ -119,29 +108,10 @@ def test_a_head_that_errs_is_seen_sooner_than_by_the_baselines_favourite():
     assert held[DRAWN] > 1.5 * held[SURROGATE]
 
 
-def test_a_drafter_on_the_way_to_the_fitted_law_is_caught():
-    bank = zipf(np.random.default_rng(6), positions=200, vocabulary=64, atoms=8)
-    other = np.random.default_rng(7).dirichlet(np.ones(bank.p.shape[1]), size=200)
-    seen = drawn(FAULTS["resample from p"], bank=replace(bank, q=between(bank.p, other, 0.5)), answers=400)
-    rows = np.array([np.flatnonzero((bank.ids == ids).all(axis=1))[0] for ids in seen.ids])
-    fitting = replace(seen, fitted=other[rows])
-    book = settled(tuple(of_a_fitted_law(fitting, fitting.stands)))
-    assert book.peak > LN(1000)
-    assert book.winner.name.startswith("resample from p" + FITTED)
-    assert book.peak > 5 * settled(tuple(surrogate(fitting, fitting.stands))).peak
-
-
-def test_learners_take_the_fitted_law_for_a_relative_of_the_drafter():
-    seen = replace(drawn(FAULTS["resample from p"]), previous=np.zeros(24 * 16, dtype=np.int64))
-    plain = [one.log_payoffs for one in learners(seen)]
-    told = [one.log_payoffs for one in learners(replace(seen, fitted=np.roll(seen.law.p, 1, axis=1)))]
-    assert not np.allclose(plain, told)
-
-
 def test_correct_servers_do_not_alarm():
     high = []
     for seed in range(60):
         seen = drawn(seed=seed, answers=32)
-        high.append(settled(seats(replace(seen, fitted=np.roll(seen.law.p, 1, axis=1)))).peak)
+        high.append(settled(seats(seen)).peak)
     assert max(high) < LN(1000)
     assert np.mean(np.array(high) > LN(20)) <= 0.1

@@ -173,29 +173,6 @@ def test_a_pupil_learns_the_slope_of_a_server_that_tilts():
     assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
 
 
-def relatives_of(seen):
-    """A law that errs as the drafter does, on the same atoms: the drafter's own, a little off."""
-    row = np.array([np.flatnonzero((BANK.ids == ids).all(axis=1))[0] for ids in seen.ids])
-    return [BANK.q[row] * np.exp(0.1 * np.random.default_rng(9).normal(size=(len(row), BANK.q.shape[1])))]
-
-
-def test_a_relative_of_the_drafter_shows_a_fault_sooner():
-    seen = drawn(FAULTS["acceptance leak of 20%"], answers=128)
-    contexts = np.arange(seen.tokens)
-    without, knowing = log_payoffs(seen, contexts=contexts), log_payoffs(seen, contexts=contexts, relatives=relatives_of(seen))
-    assert settled(knowing).peak > settled(without).peak + LN(20)
-
-
-def test_the_mean_payoff_is_one_with_relatives_too():
-    seen = drawn(FAULTS["acceptance leak of 20%"])
-    seen, at = replace(seen, law=replace(seen.law, noise=0.0)), draft_slot_of_third_block(seen)
-    paid = [
-        log_payoffs(with_outcome(seen, at, one), relatives=relatives_of(seen), allowance=0.0)[0].log_payoffs[at]
-        for one in range(seen.law.p.shape[1])
-    ]
-    assert inside(seen.law)[at] @ np.exp(paid) == pytest.approx(1.0)
-
-
 def test_names_tell_the_bettors_apart_and_all_guess():
     paid = log_payoffs(drawn())
     assert len({one.name for one in paid}) == len(SEATS)
