@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import engines
+from pytest_specdec.capture import arm, engines
 from pytest_specdec.capture.arm import Recipe
 from pytest_specdec.capture.engines import speculation
 from pytest_specdec.capture.engines.arguments import flags
@@ -57,7 +57,8 @@ class FakeEngine:
 
 @pytest.fixture(autouse=True)
 def fake_engine(monkeypatch, tmp_path):
-    """The fake engine is known, and locks are those of this test alone."""
+    """The fake engine is known, dies at once if it dies of an error, and locks are those of this test alone."""
+    monkeypatch.setattr(arm, "_SETTLE_S", 0.3)
     monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
