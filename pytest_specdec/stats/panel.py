@@ -69,12 +69,12 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
     shares = WITHOUT_DRAFT_LAW if observed.q is None else WITH_DRAFT_LAW
     generic, stands = tuple(_generic(observed)), observed.stands
     groups = {
+        **(_of_the_draft(observed) if observed.q is not None else _of_guesses(observed, generic, stands)),
         "generic": generic,
         "order": tuple(_order(observed, stands)),
         "bonus": tuple(_bonus(observed, stands)),
         "state": tuple(_state(observed, generic, stands)),
         "answers": tuple(_answers(observed)),
-        **(_of_the_draft(observed) if observed.q is not None else _of_guesses(observed, generic, stands)),
     }
     panel = {name: [replace(bettor, weight=shares[name] / len(group)) for bettor in group] for name, group in groups.items()}
     everybody = [bettor for group in panel.values() for bettor in group]
