@@ -91,7 +91,7 @@ class Suite:
 
 def table(text):
     lines = text.splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith("pair  "))
+    first = next(index for index, line in enumerate(lines) if line.startswith("CORRECTNESS: "))
     last = next(index for index, line in enumerate(lines) if index > first and " judgement" in line)
     return lines[first : last + 1]
 

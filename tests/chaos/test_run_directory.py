@@ -258,7 +258,7 @@ def test_a_full_disk_at_the_end(project, seen):
     (project.path / "test_it.py").write_text((project.path / "test_it.py").read_text() + WRITES_FAIL)
     result = project.run(subprocess=True)
     text = words(result)
-    table, error = text.find("draft-k3   "), text.find("the documents of the run are not written")
+    table, error = text.find("CORRECTNESS: "), text.find("the documents of the run are not written")
     seen("the table, then a readable error" if 0 < table < error and "Traceback" not in text else text)
 
 
