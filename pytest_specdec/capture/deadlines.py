@@ -19,8 +19,8 @@ FLOOR_S = 10.0
 """Seconds that every answer gets: a pause of the machine is no hang."""
 FIRST_S = 60.0
 """Seconds for an arm's first answers, and where only its own pace is known: kernels and grammars may be compiled meanwhile."""
-_WARM_UP = 2.0
-"""Times the arm's slowest answer so far that the others get: what had to be compiled once may have to be after a restart."""
+_SLOWER = 5.0
+"""Times the arm's slowest answer so far that the others get: a compilation or a busy machine slows some of them as much."""
 _CHARACTERS = 4.0
 """Of a body per token, about: an estimate of how much there is to read."""
 
@@ -50,7 +50,7 @@ class Deadlines:
 
     def of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request on an arm whose slowest answer so far took ``slowest_s``, 0 before the first."""
-        least_s = max(FLOOR_S, _WARM_UP * slowest_s) if slowest_s else FIRST_S
+        least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         theirs = self._theirs.get((request.id, pass_index))
         if theirs is not None and (needed_s := _needed_s(request, theirs)):
             return self._at_most(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")

@@ -30,7 +30,7 @@ def of(*answers, limit_s=LIMIT_S, slowest_s=0.5, request=ASKED, paced=True):
         (3.0, 50, 0.5, 30.0),
         (3.0, 25, 0.5, 60.0),  # a longer answer than the baseline's is allowed
         (0.1, 50, 0.0, FIRST_S),  # nothing answered yet: kernels may be compiled
-        (0.1, 50, 12.0, 24.0),  # as they were, for the slowest answer so far
+        (0.1, 50, 12.0, 60.0),  # five times the slowest answer so far
         (90.0, 50, 0.5, LIMIT_S),
     ],
 )
