@@ -39,7 +39,8 @@ ANSWER_TOKENS, ATOMS = 64, 20
 AT_ONCE = 12_288
 """Tokens judged in one go."""
 SIZES = (0.05, 0.01, 0.001)
-SEED = 20_261_122
+SEED, LAWS_SEED = 20_261_123, 20_261_122
+"""Of the runs, and of the laws that they are drawn from: stakes were weighed on other runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +126,12 @@ def _hundredth(_: Laws) -> Server:
 CELLS = (
     Cell(name="1 in 8 answers accept-all", server=_some(8), tokens=3072, most=700),
     Cell(name="one number a window", server=_once, tokens=4096, most=1000),
-    Cell(name="leak of 10 %", server=_leak(0.1), tokens=16_384, most=5500),
+    Cell(name="leak of 10 %", server=_leak(0.1), tokens=8192, most=5500),
     Cell(name="lenient 1.5", server=_lenient, tokens=2048, dense=True),
     Cell(name="residual from p", server=_from_p, tokens=2048, dense=True),
     Cell(name="accept-all", server=_accept_all, tokens=512, dense=True),
     Cell(name="1 in 16 answers accept-all", server=_some(16), tokens=8192),
-    Cell(name="leak of 10 %", server=_leak(0.1), tokens=16_384, form="top-5", most=5500),
+    Cell(name="leak of 10 %", server=_leak(0.1), tokens=8192, form="top-5", most=5500),
     Cell(name="every 100th token from q", server=_hundredth, tokens=8192),
     *(
         Cell(name=name, server=server, tokens=tokens, form="one-hot q", dense=dense)
@@ -253,9 +254,10 @@ def power(cell: Cell, laws: Laws, runs: int) -> dict[str, object]:
     needed: dict[str, list[float]] = {"with": [], "without": []}
     for count, text in texts(asked, cell.server(asked), random, runs=runs, tokens=cell.tokens):
         seen = observed(asked, text, form)
-        for panel, found in (("with", list(bettors(seen))), ("without", without(seen))):
-            needed[panel] += _first(mixture(found, runs=count), -np.log(ALPHA))
-    after, before = (float(np.median(needed[panel])) for panel in ("with", "without"))
+        needed["with"] += _first(mixture(list(bettors(seen)), runs=count), -np.log(ALPHA))
+        if cell.dense:
+            needed["without"] += _first(mixture(without(seen), runs=count), -np.log(ALPHA))
+    after, before = (float(np.median(needed[panel] or [np.inf])) for panel in ("with", "without"))
     caught = {panel: int(np.isfinite(found).sum()) for panel, found in needed.items()}
     kept = after <= cell.most and (not cell.dense or after <= 1.1 * before)
     return {
@@ -317,7 +319,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="words that the fault or the form holds")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
-    begun, laws, rows = time.monotonic(), made_up(np.random.default_rng(SEED)), []
+    begun, laws, rows = time.monotonic(), made_up(np.random.default_rng(LAWS_SEED)), []
     for row in _rows(options, laws):
         print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
         rows.append(row)
