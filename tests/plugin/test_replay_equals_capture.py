@@ -48,7 +48,7 @@ def written(outcome):
 def table(result):
     """Return the printed table: from the header to the line with the counts."""
     lines = result.stdout.str().splitlines()
-    first = next(index for index, line in enumerate(lines) if line.startswith("pair  "))
+    first = next(index for index, line in enumerate(lines) if line.startswith("CORRECTNESS: "))
     last = next(index for index, line in enumerate(lines) if index > first and " judgement" in line)
     return lines[first : last + 1]
 
