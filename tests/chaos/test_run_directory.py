@@ -155,9 +155,11 @@ def test_a_takeover_judges_nothing_that_is_missing(project, seen):
     conftest = (project.path / "conftest.py").read_text()
     project.pytester.makeconftest(conftest + TAKEN_OVER)
     result = project.tests().run("-n2", subprocess=True)
-    lines = [line for line in result.outlines if line.startswith("draft-k3 ")]
-    cells = lines[-1].split() if lines else []
-    as_expected = result.ret == 1 and cells[1:] == ["3/3", "NOT", "CAPTURED"]
+    # xdist counts a test that it had handed to the killed worker as failed, and runs it no more.
+    taken = any("crashed while running 'test_it.py::test_chat[draft-k3]'" in line for line in result.outlines)
+    answered = taken or any(line.startswith("T=0: the baseline's tokens   ok   3/3 ") for line in result.outlines)
+    missing = any(line.startswith("survives unusual requests    NOT CAPTURED ") for line in result.outlines)
+    as_expected = result.ret == 1 and answered and missing
     seen("what it had answered is judged, the rest is an error" if as_expected else words(result))
 
 
