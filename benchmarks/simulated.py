@@ -268,8 +268,8 @@ def power(cell: Cell, laws: Laws, runs: int) -> dict[str, object]:
         "tokens": cell.tokens,
         "median": _shown(after),
         "caught": caught["with"],
-        "median without": _shown(before),
-        "caught without": caught["without"],
+        "median without": _shown(before) if cell.dense else "not asked",
+        "caught without": caught["without"] if cell.dense else "not asked",
         "allowed": _shown(cell.most) if np.isfinite(cell.most) else "1.1 times without" if cell.dense else "",
         "kept": kept,
     }
