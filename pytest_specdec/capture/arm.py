@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from pytest_specdec.capture.engines.command import Command
     from pytest_specdec.capture.engines.protocol import Engine, Setup
-    from pytest_specdec.capture.launch.process import Command
     from pytest_specdec.capture.requests import Client
     from pytest_specdec.model.transcript import SpecCounters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_specdec.capture.launch.port import HOST
+from pytest_specdec.capture.engines.command import HOST
 from pytest_specdec.capture.transport import HTTPX, Bounds, Transport
 
 __all__ = ["SECONDS", "get"]

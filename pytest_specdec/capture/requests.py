@@ -11,7 +11,7 @@ import openai
 
 from pytest_specdec.capture import burst, reply, stream
 from pytest_specdec.capture.busy import Busy
-from pytest_specdec.capture.launch.port import HOST
+from pytest_specdec.capture.engines.command import HOST
 from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, Bounds, Transport
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.answer import Answer, Timing

@@ -17,8 +17,8 @@ from pytest_specdec.model.pair import BASELINE, DraftKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pytest_specdec.capture.engines.command import Command
     from pytest_specdec.capture.engines.protocol import Engine
-    from pytest_specdec.capture.launch.process import Command
     from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
     from pytest_specdec.files.yaml import Path
     from pytest_specdec.model.workload import JSON

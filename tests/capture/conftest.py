@@ -12,10 +12,10 @@ from pytest_specdec.capture import arm, engines
 from pytest_specdec.capture.arm import Recipe
 from pytest_specdec.capture.engines import speculation
 from pytest_specdec.capture.engines.arguments import flags
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.capture.engines.protocol import Footprint, Pace, Setup
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import port
-from pytest_specdec.capture.launch.process import Command
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets

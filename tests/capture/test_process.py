@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import orphans
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.capture.launch import docker, listeners, port, watchdog
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.launch.process import Server
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
@@ -183,7 +184,8 @@ def test_a_watchdog_that_somebody_killed_is_not_missed(start):
 KILLED = """
 import sys, time
 from pathlib import Path
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.engines.command import Command
+from pytest_specdec.capture.launch.process import Server
 server = Server(Command(argv=(sys.executable, "-c", "import time; time.sleep(600)"), kill=("touch", {touched!r})), Path({log!r}))
 print(server.marker, flush=True)
 time.sleep(600)

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from pytest_specdec.capture import ready
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.engines.reference import Reference
 from pytest_specdec.capture.launch.port import free
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.launch.process import Server
 from pytest_specdec.errors import BootError
 from pytest_specdec.files.secrets import Secrets
 

@@ -17,9 +17,10 @@ import pytest
 
 from pytest_specdec.capture import orphans, ready
 from pytest_specdec.capture.arm import Arm, Recipe
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.launch import watchdog
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.launch.process import Server
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
@@ -162,7 +163,7 @@ sys.path.insert(0, {here!r})
 from pytest_specdec.capture.arm import Arm, Recipe
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
-from pytest_specdec.capture.launch.process import Command
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.files.secrets import Secrets
 
 class Engine:
@@ -282,7 +283,8 @@ def test_a_long_log_is_read_from_its_end(tmp_path, seen):
     code = f"""
         import resource, sys
         from pathlib import Path
-        from pytest_specdec.capture.launch.process import Command, Server
+        from pytest_specdec.capture.engines.command import Command
+        from pytest_specdec.capture.launch.process import Server
         from pytest_specdec.files.secrets import Secrets
         write = "import sys; [sys.stdout.write(('y' * 99 + chr(10)) * 10_000) for _ in range(200)]; print('x' * 5_000_000)"
         secrets = Secrets(values=("sesame-open",))

@@ -12,7 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from pytest_specdec.capture import engines, record
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.engines.command import Command
+from pytest_specdec.capture.launch.process import Server
 from pytest_specdec.files import records
 from pytest_specdec.files.directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets

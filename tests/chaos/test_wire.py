@@ -16,9 +16,10 @@ import pytest
 
 from pytest_specdec.capture import endpoint, ready, requests
 from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.capture.engines.protocol import Setup
 from pytest_specdec.capture.launch import port
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.launch.process import Server
 from pytest_specdec.capture.requests import Client
 from pytest_specdec.errors import BootError
 from pytest_specdec.files import lines

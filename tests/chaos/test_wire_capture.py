@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from pytest_specdec.capture.engines.command import Command
 from pytest_specdec.capture.launch import port
-from pytest_specdec.capture.launch.process import Command, Server
+from pytest_specdec.capture.launch.process import Server
 from pytest_specdec.capture.record import record
 from pytest_specdec.capture.schedule import Wanted, make
 from pytest_specdec.files import records, transcripts

@@ -10,7 +10,7 @@ from pytest_specdec.model.transcript import SpecCounters
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.capture.launch.process import Command
+    from pytest_specdec.capture.engines.command import Command
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.pair import Draft

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.engines import place, speculation
 from pytest_specdec.capture.engines.arguments import filled, flags
+from pytest_specdec.capture.engines.command import HOST, Command
 from pytest_specdec.capture.engines.protocol import Dialect, Footprint, Pace
 from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
 from pytest_specdec.capture.launch import docker
-from pytest_specdec.capture.launch.port import HOST
-from pytest_specdec.capture.launch.process import Command
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.score import ScoringRoute
 

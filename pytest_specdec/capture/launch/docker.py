@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.secrets import Secrets
 
-from pytest_specdec.capture.launch.process import Command
+from pytest_specdec.capture.engines.command import Command
 
 __all__ = ["command"]
 

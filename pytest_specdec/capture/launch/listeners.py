@@ -10,14 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.engines.command import HOST
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_specdec.capture.launch.process import Server
 
-__all__ = ["HOST", "holder", "stranger"]
+__all__ = ["holder", "stranger"]
 
-HOST = "127.0.0.1"
 _LISTEN = "0A"
 _HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
 _EVERYWHERE = {"0" * 8, "0" * 32}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 
+from pytest_specdec.capture.engines.command import HOST
 from pytest_specdec.capture.launch import listeners
-from pytest_specdec.capture.launch.listeners import HOST
 from pytest_specdec.errors import EngineError
 
-__all__ = ["HOST", "free", "pinned"]
+__all__ = ["free", "pinned"]
 
 _GIVEN: set[int] = set()
 

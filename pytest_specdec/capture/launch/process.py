@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +19,14 @@ from pytest_specdec.capture.launch.cause import cause
 from pytest_specdec.capture.launch.signals import deferred
 from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files.directory import writable
-from pytest_specdec.files.secrets import Secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import BinaryIO
 
-__all__ = ["LOG_TAIL", "Command", "Server"]
+    from pytest_specdec.capture.engines.command import Command
+
+__all__ = ["LOG_TAIL", "Server"]
 
 _LOG_BYTES = 64_000
 """How much of a log's end is looked at, however long it is."""
@@ -40,25 +39,6 @@ _SCRUBBED = ("LLAMA_ARG_", "SGLANG_SIMULATE_", "VLLM_API_KEY", watchdog.MARKER)
 """Variables of our own environment that would set up a server behind the config's back."""
 _KILL_S = 10.0
 """Seconds that the kernel gets to end killed processes, which may hold device memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """What to run, in which environment."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Added to our own environment, from which variables that turn speculation on by surprise are removed."""
-    stop: tuple[str, ...] = ()
-    """A command that ends what signals do not reach, such as a container."""
-    kill: tuple[str, ...] = ()
-    """The same, at once."""
-    look: tuple[str, ...] = ()
-    """A command that lists the open files of what does not run among our processes, such as a container."""
-    secrets: Secrets = field(default_factory=Secrets)
-
-    def __str__(self) -> str:
-        return self.secrets.mask(shlex.join(self.argv))
 
 
 class Server:
