@@ -9,9 +9,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
 
 

@@ -23,18 +23,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.model.score import Position
-from pytest_specdec.stats.drafts import index_of, mapped, one_hot
-from pytest_specdec.stats.laws import SLACK, Law, Processing, Raw, requested
-from pytest_specdec.stats.lookup import Lookup
-from pytest_specdec.stats.positions import raw
+from pytest_specdec.model.transcript import Position
+from pytest_specdec.stats.draft_distribution import Lookup, index_of, mapped, one_hot
+from pytest_specdec.stats.token_distribution import SLACK, Law, Processing, Raw, raw, requested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
 FOLDER = Path(".specdec/bank")
 FILE = "bank.npz"

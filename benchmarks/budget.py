@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_specdec.model.plan import SHARES, alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats.panel import WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW
+from pytest_specdec.stats.bettors import WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW
 
 __all__ = ["tables"]
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import record, schedule
+from pytest_specdec.capture import planner, runner
 from pytest_specdec.config import load
-from pytest_specdec.files import calibration
+from pytest_specdec.files import captured
 from pytest_specdec.files import captured as stored
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import sampling
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts import ALL
@@ -82,11 +82,11 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
         named = Path(__file__).parents[1] / "suites" / "configs" / f"{named}.yaml"
     config = load.load(named)
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=requests, concurrency=32)
-    plan = schedule.make(config, [schedule.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
+    plan = planner.make(config, [planner.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")
-    status = record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    status = runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    return [stored.read(directory, plan, cell, (), calibration.read(directory, plan)) for cell in plan.cells]
+    return [stored.read(directory, plan, cell, (), captured.read_calibration(directory, plan)) for cell in plan.cells]
 
 
 def parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:

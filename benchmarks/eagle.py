@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.reference.model import Model
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.token_distribution import Floats, Ints
 
 __all__ = ["Head", "load"]
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats.alternatives import accept_all, lenient, ratio, residual, ruled
+from pytest_specdec.stats.fault_models import accept_all, lenient, ratio, residual, ruled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.stats.laws import Floats
+    from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["ACCEPT", "LAWS", "WORDS", "P", "Q", "fair", "tables", "tokens_to_alarm", "wealth"]
 

@@ -13,22 +13,21 @@ import numpy as np
 
 from benchmarks.bank import Bank
 from benchmarks.simulation import RIGHT, Rules, simulate
-from pytest_specdec.model.score import Position
+from pytest_specdec.model.transcript import Position
 from pytest_specdec.prompts import ALL
 from pytest_specdec.reference import checkpoint, model
 from pytest_specdec.reference.tokenizer import Tokenizer
-from pytest_specdec.stats.adjustments import Adjustment
-from pytest_specdec.stats.drafts import mapped, one_hot
+from pytest_specdec.stats.draft_distribution import mapped, one_hot
 from pytest_specdec.stats.duplicates import again
-from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.places import joined, unplaced
+from pytest_specdec.stats.penalties import Adjustment
+from pytest_specdec.stats.token_distribution import Processing, Raw, requested
+from pytest_specdec.stats.verify_slots import Observed, joined, unplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.reference.model import Model
-    from pytest_specdec.stats.laws import Floats, Ints, Law
+    from pytest_specdec.stats.token_distribution import Floats, Ints, Law
 
 VOCABULARY = 128
 """The laws are cut to their most probable tokens: the whole of them is one of the forms, and the dearest."""

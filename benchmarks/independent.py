@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
 __all__ = ["RIGHT", "VOCABULARY", "Laws", "Server", "Text", "made_up", "speak"]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import results
-from pytest_specdec.files import scores
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files import transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.stats.near_ties import Choices, sigma_of, wealth
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ NOISES, WIDTHS, FLOORS = (0.0, 0.01, 0.03), (0.1, 0.2, 0.25), (0.02, 0.05)
 
 def positions(run: Path) -> Floats:
     """Return the log-probabilities [N, 5] of the best tokens at the baseline's own greedy tokens."""
-    found = scores.read(RunDirectory(run), "baseline", "baseline", "all-greedy")
+    found = transcripts.read_scores(RunDirectory(run), "baseline", "baseline", "all-greedy")
     listed = [position.atom_logprobs[:ATOMS] for one in found for position in one.positions]
     return np.array([atoms for atoms in listed if len(atoms) == ATOMS])
 

@@ -17,16 +17,16 @@ from benchmarks.drawing import Drawing
 from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.verify import accept
+from pytest_specdec.reference.rejection_sampler import accept
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import placed
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.verify_slots import placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.simulation import Rules
-    from pytest_specdec.stats.laws import Floats
+    from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["pictures"]
 

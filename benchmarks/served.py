@@ -10,7 +10,7 @@ from benchmarks.simulation import Trace
 
 if TYPE_CHECKING:
     from benchmarks.whole import Whole
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.token_distribution import Floats, Ints
 
 __all__ = ["K", "emitted"]
 

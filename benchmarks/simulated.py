@@ -17,22 +17,21 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.independent import RIGHT, VOCABULARY, K, Laws, Server, made_up, speak
-from pytest_specdec.judge.drafting import certain, drawn
+from pytest_specdec.judge.draft_distribution import certain, drawn
 from pytest_specdec.stats.betting import mixture
+from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import again
-from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import Places
-from pytest_specdec.stats.rates import limits
-from pytest_specdec.stats.reused import Reuse
+from pytest_specdec.stats.fault_models import Reuse
+from pytest_specdec.stats.proportions import limits
+from pytest_specdec.stats.token_distribution import Processing, Raw, requested
+from pytest_specdec.stats.verify_slots import Observed, Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.independent import Text
     from pytest_specdec.stats.betting import Bettor
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.token_distribution import Floats, Ints
 
 ALPHA = 6.25e-5
 ANSWER_TOKENS, ATOMS = 64, 20

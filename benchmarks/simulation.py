@@ -14,7 +14,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from benchmarks.bank import Bank, zipf
-from pytest_specdec.stats.alternatives import (
+from pytest_specdec.stats.draft_distribution import Split, index_of
+from pytest_specdec.stats.fault_models import (
+    Reuse,
     best_only,
     greedy,
     inverted,
@@ -26,17 +28,14 @@ from pytest_specdec.stats.alternatives import (
     the_target,
     tilted,
 )
-from pytest_specdec.stats.drafts import Split, index_of
-from pytest_specdec.stats.laws import Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.places import Places
-from pytest_specdec.stats.reused import Reuse
+from pytest_specdec.stats.token_distribution import Raw, requested
+from pytest_specdec.stats.verify_slots import Observed, Places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_specdec.stats.alternatives import Shape
-    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.fault_models import Shape
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
 __all__ = [
     "FAULTS",

@@ -24,18 +24,18 @@ from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
 from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import mixture, settled
-from pytest_specdec.stats.calibration import calibrate
-from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.rates import limits
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.control_difference import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.logprob_noise import calibrate
+from pytest_specdec.stats.proportions import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.bank import Bank
     from benchmarks.forms import Form, Laws
-    from pytest_specdec.stats.laws import Floats
-    from pytest_specdec.stats.observed import Observed
+    from pytest_specdec.stats.token_distribution import Floats
+    from pytest_specdec.stats.verify_slots import Observed
 
 KINDS = ("model", "greedy", "ngram")
 ALPHAS = (0.05, 0.01, 0.001)

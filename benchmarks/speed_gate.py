@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import results
-from pytest_specdec import baselines
-from pytest_specdec.judge.acceptance_length import acceptance_length
-from pytest_specdec.model.answer import Answer, Choice
-from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
+from pytest_specdec.plugin import baselines
 from pytest_specdec.stats.speedup import across_boots, boots
 
 if TYPE_CHECKING:

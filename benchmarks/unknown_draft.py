@@ -29,15 +29,14 @@ from benchmarks.simulation import FAULTS, RIGHT, Rules, Trace, observe
 from benchmarks.whole import DRAFTERS, Whole, whole, written
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats.alternatives import lenient
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.guesses import learners
-from pytest_specdec.stats.panel import WITHOUT_DRAFT_LAW
+from pytest_specdec.stats.bettors import WITHOUT_DRAFT_LAW, learners
+from pytest_specdec.stats.fault_models import lenient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_specdec.stats.laws import Bools, Floats, Ints
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
 __all__ = ["table"]
 

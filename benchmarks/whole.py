@@ -17,14 +17,14 @@ from benchmarks.bank import SCENES
 from pytest_specdec.reference.checkpoint import read
 from pytest_specdec.reference.model import load
 from pytest_specdec.reference.tokenizer import Tokenizer
-from pytest_specdec.stats.drafts import one_hot
+from pytest_specdec.stats.draft_distribution import one_hot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from benchmarks.simulation import Rules
     from pytest_specdec.reference.model import Model
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.token_distribution import Floats, Ints
 
 __all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.schedule import Wanted
+from pytest_specdec.capture.planner import Wanted
 from pytest_specdec.model.workload import Depth, Family
-from pytest_specdec.stats import rates
+from pytest_specdec.stats import proportions
 
 SUITES = Path(__file__).parents[1] / "suites"
 
@@ -55,8 +55,8 @@ def test_documents_are_drawn_often_enough_to_rule_out_what_is_said():
     (documents,) = [one.workload for one in wanted() if one.family is Family.STRUCTURED and drawn(one.workload)]
     counts = {depth: len(documents.at(depth).requests) for depth in (Depth.STANDARD, Depth.DEEP)}
     assert counts == {Depth.STANDARD: 90, Depth.DEEP: 460}
-    assert rates.ruled_out(90) < 0.05
-    assert rates.ruled_out(460) < 0.01
+    assert proportions.ruled_out(90) < 0.05
+    assert proportions.ruled_out(460) < 0.01
 
 
 def test_every_rung_of_the_ladder_is_sent_at_standard_depth():

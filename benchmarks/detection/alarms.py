@@ -10,14 +10,14 @@ import numpy as np
 from scipy.special import logsumexp
 
 from benchmarks.simulation import observe
-from pytest_specdec.judge.naming import acceptance, name
+from pytest_specdec.judge.fault_naming import acceptance, name
 from pytest_specdec.stats.betting import settled
 
 if TYPE_CHECKING:
     from benchmarks.bank import Bank
     from benchmarks.detection.grid import Grid
     from benchmarks.simulation import Trace
-    from pytest_specdec.stats.laws import Floats
+    from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["Runs", "first_alarms", "names", "quantile"]
 

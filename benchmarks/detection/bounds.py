@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import accepts, moved, observe, trace_of
-from pytest_specdec.stats.alternatives import verified
-from pytest_specdec.stats.drafts import Split, merged
+from pytest_specdec.stats.draft_distribution import Split, merged
+from pytest_specdec.stats.fault_models import verified
 
 if TYPE_CHECKING:
     from benchmarks.bank import Bank
     from benchmarks.simulation import Rules
-    from pytest_specdec.stats.laws import Floats, Law
+    from pytest_specdec.stats.token_distribution import Floats, Law
 
 __all__ = ["POWER", "Distance", "Laws", "bound", "distance", "divergence", "laws", "slots"]
 

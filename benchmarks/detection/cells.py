@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.bank import Asked, Bank
     from benchmarks.detection.faults import Planted
     from benchmarks.simulation import Rules
-    from pytest_specdec.stats.laws import Floats
+    from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["MODES", "Scale", "Table", "drawn", "measured", "mode_name"]
 

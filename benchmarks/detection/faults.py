@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from benchmarks.bank import Asked
 from benchmarks.simulation import FAULTS, Rules, blurred
-from pytest_specdec.judge.naming import AT_A_STEP
-from pytest_specdec.stats.alternatives import (
+from pytest_specdec.judge.fault_naming import AT_A_STEP
+from pytest_specdec.stats.bettors import RATIO_UNASKED
+from pytest_specdec.stats.fault_models import (
     BONUS,
     CATALOGUE,
     Fault,
+    Reuse,
     best_only,
     greedy,
     leaky,
@@ -23,11 +25,9 @@ from pytest_specdec.stats.alternatives import (
     typical,
     unnormalised,
 )
-from pytest_specdec.stats.panel import RATIO_UNASKED
-from pytest_specdec.stats.reused import Reuse
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.laws import Floats
+    from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["ALL", "GREEDY", "MODEL", "Planted", "family_of"]
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import observe, trace_of
-from pytest_specdec.stats import sparse
-from pytest_specdec.stats.chances import PLAIN, filtered
-from pytest_specdec.stats.panel import bettors, window
-from pytest_specdec.stats.reused import Reuse
+from pytest_specdec.stats import bettors as sparse
+from pytest_specdec.stats.bettors import bettors, window
+from pytest_specdec.stats.fault_models import Reuse
+from pytest_specdec.stats.verify_slots import PLAIN, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.bank import Bank
     from benchmarks.simulation import Trace
     from pytest_specdec.stats.betting import Bettor
-    from pytest_specdec.stats.laws import Bools, Floats
+    from pytest_specdec.stats.token_distribution import Bools, Floats
 
 __all__ = ["EXACT", "NONE", "SURROGATE", "Grid", "grid"]
 

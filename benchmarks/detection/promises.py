@@ -11,11 +11,11 @@ from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import Table, drawn
 from benchmarks.detection.grid import EXACT
 from benchmarks.simulation import RIGHT, Rules, observe
-from pytest_specdec.judge.promise import Promise, promise
-from pytest_specdec.stats.alternatives import leaky, lenient, the_target, tilted
+from pytest_specdec.judge.sensitivity import Promise, promise
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.rates import limits
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.fault_models import leaky, lenient, the_target, tilted
+from pytest_specdec.stats.proportions import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.bank import Bank
     from benchmarks.detection.alarms import Runs
     from benchmarks.detection.cells import Scale
-    from pytest_specdec.stats.observed import Observed
+    from pytest_specdec.stats.verify_slots import Observed
 
 __all__ = ["CONFIDENCE", "SIZES", "kept", "promised", "told"]
 

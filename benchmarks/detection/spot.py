@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import record, schedule
+from pytest_specdec.capture import planner, runner
 from pytest_specdec.config import load
 from pytest_specdec.files import captured as stored
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import sampling
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts import ALL
@@ -51,8 +51,8 @@ def _judged(folder: Path, fault: str) -> sampling.Verdict:
     (folder / "pair.yaml").write_text(CONFIG.format(fault=fault))
     config = load.load(folder / "pair.yaml")
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=REQUESTS, concurrency=32)
-    plan = schedule.make(config, [schedule.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
+    plan = planner.make(config, [planner.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")
-    status = record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    status = runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
     return sampling.judge(stored.read(directory, plan, plan.cells[0], ()))

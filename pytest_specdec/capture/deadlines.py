@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_specdec.model.answer import Answer
-    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Request
 
 __all__ = ["FACTOR", "FIRST_S", "FLOOR_S", "Deadline", "Deadlines"]

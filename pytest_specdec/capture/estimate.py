@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Role
-from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_specdec.capture.engines.protocol import Pace
+    from pytest_specdec.engines.protocol import Pace
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Workload
 

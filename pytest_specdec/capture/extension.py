@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate, schedule
-from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture import estimate, planner
+from pytest_specdec.engines.registry import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
     added = [_further(plan, name, whole, round_) for name, whole in deepest.items()]
     asked = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
-    laid = schedule.once(asked, added, plan.placement)
+    laid = planner.once(asked, added, plan.placement)
     boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(laid))
     extensions = {**plan.extensions}
     for name, one in zip(deepest, added, strict=True):

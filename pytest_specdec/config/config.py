@@ -11,7 +11,7 @@ from pytest_specdec.model.plan import Placement
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_specdec.model.gate import Gate
+    from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.workload import JSON, Family
 
 __all__ = ["Config", "EngineSettings", "Limits", "Overlay", "VariantSettings"]

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import problems, validate
+from pytest_specdec.config import validate
 from pytest_specdec.files import yaml
-from pytest_specdec.model.gate import ACCEPTANCE_LENGTH, SPEEDUP, Gate
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.config.problems import Problem
+    from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import Document
     from pytest_specdec.model.pair import Pair
 
@@ -53,4 +53,4 @@ def check(config: Config, pairs: Sequence[Pair]) -> None:
     document = yaml.load(config.text, str(config.path))
     expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
     hint = f"ask for less, such as {(tokens + 1) / 2:g}"
-    raise problems.error([validate.problem(document, ("gates", ACCEPTANCE_LENGTH, "at_least"), f"{asked:g} tokens a step", expected, hint)])
+    raise validate.error([validate.problem(document, ("gates", ACCEPTANCE_LENGTH, "at_least"), f"{asked:g} tokens a step", expected, hint)])

@@ -3,30 +3,98 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.config import arms, problems
-from pytest_specdec.config.problems import Problem, dotted
-from pytest_specdec.config.rules import RULES
+from pytest_specdec.config import validate
+from pytest_specdec.config.rules import RULES, plain
+from pytest_specdec.config.validate import Problem, dotted
 from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from pytest_specdec.config.arms import Arm, Setting
-    from pytest_specdec.config.config import Config
+    from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
     from pytest_specdec.config.rules import Drafting, Rules, Silent
-    from pytest_specdec.files.yaml import Path
+    from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["check", "lint"]
+__all__ = ["Arm", "Setting", "baseline", "check", "lint", "variants"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value and where it stands in the config."""
+
+    value: JSON
+    path: KeyPath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One server's settings, overlays applied; argument names in their one spelling, null ones gone."""
+
+    where: KeyPath
+    """The overlay that makes it this arm."""
+    args: Mapping[str, Setting]
+    env: Mapping[str, Setting]
+
+    def at(self, path: tuple[str, ...], *, env: bool = False) -> Setting | None:
+        """Return the value at ``path`` into the arguments, JSON strings opened and dotted flags included; None where there is none."""
+        if env:
+            return self.env.get(path[0])
+        if ".".join(path) in self.args:
+            return self.args[".".join(path)]
+        found = self.args.get(path[0])
+        for name in path[1:]:
+            found = _inside(found, name)
+        return found
+
+
+def baseline(config: Config) -> Arm:
+    """Return the arm that must not speculate."""
+    return _arm(config.engine, config.baseline, ("baseline",))
+
+
+def variants(config: Config) -> Iterator[tuple[str, Arm]]:
+    """Give every variant's name and arm."""
+    for variant in config.variants:
+        yield variant.name, _arm(config.engine, variant, ("variants", variant.name))
+
+
+def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> Arm:
+    layers: tuple[tuple[KeyPath, EngineSettings | Overlay | VariantSettings], ...] = ((("engine",), engine), (where, overlay))
+    args: dict[str, Setting] = {}
+    env: dict[str, Setting] = {}
+    for path, layer in layers:
+        args.update({plain(name): Setting(value=value, path=(*path, "args", name)) for name, value in layer.args.items()})
+        env.update({name: Setting(value=value, path=(*path, "env", name)) for name, value in layer.env.items()})
+    return Arm(where=where, args={name: setting for name, setting in args.items() if setting.value is not None}, env=env)
+
+
+def _inside(setting: Setting | None, name: str) -> Setting | None:
+    value = _opened(setting.value) if setting else None
+    for key, item in value.items() if setting and isinstance(value, Mapping) else ():
+        if plain(key) == name:
+            return Setting(value=item, path=(*setting.path, key)) if setting else None
+    return None
+
+
+def _opened(value: JSON) -> JSON:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)  # type: ignore[no-any-return]
+    except ValueError:
+        return value
 
 
 def check(config: Config) -> tuple[Problem, ...]:
     """Return the warnings of :func:`lint`. Raises ConfigError with all of the problems under which nothing may be captured."""
     found = lint(config)
     if any(problem.refused for problem in found):
-        raise problems.error([problem for problem in found if problem.refused])
+        raise validate.error([problem for problem in found if problem.refused])
     return found
 
 
@@ -51,8 +119,8 @@ class _Lint:
         self._lossy_allowed = config.lossy
         self._rules = rules
         self._document = yaml.load(config.text, str(config.path))
-        self._baseline = arms.baseline(config)
-        self._variants = dict(arms.variants(config))
+        self._baseline = baseline(config)
+        self._variants = dict(variants(config))
 
     def baseline(self) -> Iterator[Problem]:
         """Look for a speculative setting in what the baseline is started with."""
@@ -72,7 +140,7 @@ class _Lint:
         setting = variant.at(self._rules.method)
         if setting is None or _is_open(setting.value) or setting.value in known.methods:
             return
-        near = problems.nearest(str(setting.value), known.methods)
+        near = validate.nearest(str(setting.value), known.methods)
         found = f"{_shown(setting)}, which is no drafting method known here"
         yield self._problem(setting.path, found, _listed(known.methods), near, refused=known.complete or bool(near))
 
@@ -111,7 +179,7 @@ class _Lint:
                     found = f"no {change.name}: the engine {change.what}"
                     yield self._problem(variant.where, found, f"it in engine.{kind}, for both arms")
 
-    def _compared(self, ours: Mapping[str, Setting], theirs: Mapping[str, Setting], where: Path) -> Iterator[Problem]:
+    def _compared(self, ours: Mapping[str, Setting], theirs: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
         for name in dict.fromkeys((*ours, *theirs)):
             mine, other = ours.get(name), theirs.get(name)
             if not self._may_differ(name) and _value(mine) != _value(other):
@@ -130,7 +198,7 @@ class _Lint:
         stated = self._baseline.env if change.env else self._baseline.args
         return any(name in stated for name in (change.name, *change.also))
 
-    def _problem(self, path: Path, found: str, expected: str, suggestion: str = "", *, refused: bool = False) -> Problem:
+    def _problem(self, path: KeyPath, found: str, expected: str, suggestion: str = "", *, refused: bool = False) -> Problem:
         return Problem(
             source=self._document.source,
             line=self._document.line(path),
@@ -142,7 +210,7 @@ class _Lint:
         )
 
 
-def _overlaid(*settings: Setting | None) -> Path | None:
+def _overlaid(*settings: Setting | None) -> KeyPath | None:
     """Return where a difference was written; None where one of the arms takes out what the engine has."""
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
 

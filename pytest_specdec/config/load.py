@@ -1,4 +1,4 @@
-"""A config file read: all of its problems at once, or a Config."""
+"""The features that a config may require: what a request can ask of a server, by the names that the OpenAI protocol and its engines use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import credentials, gates, problems, validate
+from pytest_specdec.config import gates, validate, variables
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
-from pytest_specdec.config.features import FEATURES
 from pytest_specdec.config.rules import plain
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
@@ -19,10 +18,33 @@ from pytest_specdec.model.workload import JSON, Family
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.config.problems import Problem
+    from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import Document
 
-__all__ = ["find", "load"]
+__all__ = ["FEATURES", "find", "load"]
+
+_OPENAI = (
+    *("audio", "best_of", "echo", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens"),
+    *("max_tokens", "metadata", "modalities", "n", "parallel_tool_calls", "prediction", "presence_penalty", "reasoning_effort"),
+    *("response_format", "seed", "service_tier", "stop", "store", "stream", "stream_options", "suffix", "temperature", "tool_choice"),
+    *("tools", "top_logprobs", "top_p", "user", "verbosity"),
+)
+"""Body fields of /v1/completions and /v1/chat/completions (the openai package's own parameters)."""
+_ENGINES = (
+    *("allowed_token_ids", "bad_words", "chat_template_kwargs", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
+    *("ignore_eos", "include_stop_str_in_output", "length_penalty", "min_p", "min_tokens", "prompt_logprobs", "repetition_penalty"),
+    *("return_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids", "structured_outputs"),
+    *("thinking_token_budget", "top_k", "truncate_prompt_tokens", "typical_p", "use_beam_search"),
+)
+"""What engines add to them (vLLM, SGLang, TensorRT-LLM and llama.cpp share most of it)."""
+_FORMATS = ("grammar", "json_object", "json_schema", "structural_tag", "text")
+"""Kinds of ``response_format``."""
+_FAMILIES = ("speed",)
+"""Judgements that have to be made: a speed that no gate decided on fails."""
+
+FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES, "chat_logprobs"))
+"""Every name that ``require`` may hold."""
+
 
 _SUFFIXES = (".yaml", ".yml")
 _SPECULATIVE = frozenset({"speculative-config", "sc"})
@@ -37,13 +59,13 @@ def load(path: Path) -> Config:
     document = yaml.load(text, str(path))
     found = (
         *validate.problems(document),
-        *credentials.written_out(document),
+        *variables.written_out(document),
         *_texts_in_args(document),
         *_unknown_features(document),
         *gates.odd(document),
     )
     if found:
-        raise problems.error(found)
+        raise validate.error(found)
     data: Any = document.data
     return Config(
         name=path.stem,
@@ -73,7 +95,7 @@ def find(name: str, folders: Sequence[Path]) -> Path:
         if path.is_file():
             return path
     known = sorted({path.stem for folder in folders for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")})
-    near, what = problems.nearest(asked.stem, known), f"no config {name}"
+    near, what = validate.nearest(asked.stem, known), f"no config {name}"
     raise ConfigError(
         what + (f"; {near}" if near else ""),
         where=", ".join(map(str, folders)),
@@ -101,7 +123,7 @@ def _texts_in_args(document: Document) -> Iterator[Problem]:
             yield from _texts_in_settings(document, path, args)
 
 
-def _texts_in_settings(document: Document, path: yaml.Path, args: Mapping[str, JSON]) -> Iterator[Problem]:
+def _texts_in_settings(document: Document, path: yaml.KeyPath, args: Mapping[str, JSON]) -> Iterator[Problem]:
     """Check the JSON of a speculative setting that is a string: who drafts is read from it before anything boots."""
     for name, value in args.items():
         is_open = isinstance(value, str) and "${" in value
@@ -115,12 +137,12 @@ def _unknown_features(document: Document) -> Iterator[Problem]:
     stated = document.data.get("require") if isinstance(document.data, Mapping) else None
     for index, name in enumerate(stated if isinstance(stated, list) else ()):
         if isinstance(name, str) and name.islower() and name not in FEATURES:  # other spellings the schema has told
-            near = problems.nearest(name, FEATURES)
+            near = validate.nearest(name, FEATURES)
             expected = "a feature that a request can ask for, such as json_schema, top_k or logprobs"
             yield validate.problem(document, ("require", index), f"{name!r}, which no request asks for", expected, near)
 
 
-def _all_args(data: JSON) -> Iterator[tuple[yaml.Path, JSON]]:
+def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
     for key, part in data.items() if isinstance(data, Mapping) else ():
         if key in {"engine", "baseline", "draft"} and isinstance(part, Mapping):
             yield (key, "args"), part.get("args")

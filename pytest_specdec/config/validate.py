@@ -1,23 +1,68 @@
-"""A config's data held against its schema, and what is wrong told in our words."""
+"""A config's data held against its schema, and every problem told with its place and remedy."""
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jsonschema import Draft202012Validator
 
-from pytest_specdec.config.problems import Problem, dotted, nearest
+from pytest_specdec.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_specdec.files.yaml import Document, Path
+    from pytest_specdec.files.yaml import Document, KeyPath
 
-__all__ = ["problem", "problems"]
+__all__ = ["Problem", "dotted", "error", "nearest", "problem", "problems"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is where, what was found, and what was expected."""
+
+    source: str
+    """The file."""
+    line: int
+    """From 1."""
+    path: str
+    """Dotted: ``variants.eagle3-k3.args``."""
+    found: str
+    expected: str
+    suggestion: str = ""
+    """The nearest name, or what to do."""
+    refused: bool = True
+    """Whether nothing may be captured under such a config; False for a warning of the lint."""
+
+    def __str__(self) -> str:
+        suggestion = f"; {self.suggestion}" if self.suggestion else ""
+        return f"{self.source}:{self.line}  {self.path}: found {self.found}, expected {self.expected}{suggestion}"
+
+
+def error(problems: Sequence[Problem]) -> ConfigError:
+    """Return the one error that tells all of ``problems``, in the order of the file."""
+    ordered = sorted(problems, key=lambda problem: (problem.line, problem.path))
+    count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
+    lines = "\n".join(f"  {problem}" for problem in ordered)
+    return ConfigError(f"the config has {count}\n{lines}", remedy=f"edit {ordered[0].source}")
+
+
+def dotted(path: KeyPath) -> str:
+    """Return ``path`` as it reads best: ``require[1]``, ``engine.args``; the root is ``the file``."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.lstrip(".") or "the file"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return ``did you mean 'variants'?`` where one of ``names`` is close to ``name``, nothing otherwise."""
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f"did you mean '{close[0]}'?" if close else ""
+
 
 _TYPES = {
     "array": "a list",
@@ -62,7 +107,7 @@ def problems(document: Document) -> tuple[Problem, ...]:
     return tuple(dict.fromkeys(told))
 
 
-def problem(document: Document, path: Path, found: str, expected: str, suggestion: str = "") -> Problem:
+def problem(document: Document, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
     """Return a problem at ``path``, with the line that it stands on."""
     return Problem(
         source=document.source, line=document.line(path), path=dotted(path), found=found, expected=expected, suggestion=suggestion
@@ -75,8 +120,8 @@ def _validator() -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema))
 
 
-def _told(document: Document, error: _Error, meant: set[Path]) -> Iterator[Problem]:
-    path: Path = tuple(error.absolute_path)
+def _told(document: Document, error: _Error, meant: set[KeyPath]) -> Iterator[Problem]:
+    path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         known = _properties(error)
         for name in _unknown(error):
@@ -91,7 +136,7 @@ def _told(document: Document, error: _Error, meant: set[Path]) -> Iterator[Probl
         yield problem(document, path, *_WORDS[str(error.validator)](error))
 
 
-def _meant(error: _Error) -> Iterator[Path]:
+def _meant(error: _Error) -> Iterator[KeyPath]:
     """Give the keys that misspelt ones stand for, so that they are not reported missing as well."""
     known = _properties(error)
     for name in _unknown(error):

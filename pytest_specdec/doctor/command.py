@@ -13,7 +13,7 @@ from pytest_specdec.doctor.check import Check, Level
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.report.printable import printable
+from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction

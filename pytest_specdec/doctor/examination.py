@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import lease, observe
-from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture import environment, locks
 from pytest_specdec.config import load
-from pytest_specdec.config.expand import filled
+from pytest_specdec.config.variables import filled
+from pytest_specdec.doctor import arm_commands, config_checks, machine, models, probe
 from pytest_specdec.doctor import engine as engines
-from pytest_specdec.doctor import floors, machine, models, planned, probe, settings, started
 from pytest_specdec.doctor.check import Check, Level, failed, ok, warn
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from pytest_specdec.capture.engines.protocol import Engine
     from pytest_specdec.config.config import Config
-    from pytest_specdec.doctor.started import Arm
+    from pytest_specdec.doctor.arm_commands import Arm
+    from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.workload import Depth
 
@@ -45,7 +45,7 @@ class Patient:
     @property
     def secrets(self) -> Secrets:
         """What must not be printed."""
-        return started.secrets(self.config, os.environ)
+        return arm_commands.secrets(self.config, os.environ)
 
 
 def admitted(path: Path, depth: Depth, baselines: Path, here: Path) -> Patient | Check:
@@ -59,9 +59,9 @@ def admitted(path: Path, depth: Depth, baselines: Path, here: Path) -> Patient |
 def examine(patient: Patient) -> Iterator[Check]:
     """Give every check as soon as it is known."""
     config = patient.config
-    yield settings.schema(config)
-    yield from settings.pair(config)
-    variables = settings.variables(config, os.environ)
+    yield config_checks.schema(config)
+    yield from config_checks.pair(config)
+    variables = config_checks.variables(config, os.environ)
     yield from variables
     if not any(check.level is Level.FAIL for check in variables):
         config = filled(config, os.environ)
@@ -71,7 +71,7 @@ def examine(patient: Patient) -> Iterator[Check]:
     except EngineError as error:
         yield failed("engine", error)
         return
-    arms = started.arms(config, engine, os.environ)
+    arms = arm_commands.arms(config, engine, os.environ)
     with ThreadPoolExecutor() as pool:
         plan = pool.submit(_plan, patient)
         version = yield from _engine(config, engine, arms, pool)
@@ -79,8 +79,8 @@ def examine(patient: Patient) -> Iterator[Check]:
         yield from machine.ports(arms)
         yield machine.disk(patient.here / ".specdec")
         yield from _devices(config, arms, version)
-        yield machine.leases(lease.folder())
-        yield from floors.check(config, patient.baselines, observe.environment(config, ""))
+        yield machine.leases(locks.folder())
+        yield from config_checks.check(config, patient.baselines, environment.environment(config, ""))
         yield plan.result()
 
 
@@ -133,8 +133,8 @@ def _devices(config: Config, arms: tuple[Arm, ...], version: str) -> Iterator[Ch
 
 def _plan(patient: Patient) -> Check:
     """Return the suites' plan, or that of the boots where there are no suites or the config has no plan at all."""
-    boots = planned.boots(patient.config, patient.depth)
-    folder = planned.suites(patient.config, patient.here)
+    boots = config_checks.boots(patient.config, patient.depth)
+    folder = config_checks.suites(patient.config, patient.here)
     if folder is None or boots.level is Level.FAIL:
         return boots
-    return planned.collection(probe.run(planned.collecting(patient.config, folder, patient.depth), {}), folder)
+    return config_checks.collection(probe.run(config_checks.collecting(patient.config, folder, patient.depth), {}), folder)

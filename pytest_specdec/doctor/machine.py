@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.launch import port
+from pytest_specdec.capture.server.ports import pinned
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 from pytest_specdec.errors import EngineError
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from pytest_specdec.doctor.arm_commands import Arm
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.doctor.probe import Ran
-    from pytest_specdec.doctor.started import Arm
     from pytest_specdec.model.workload import JSON
 
 __all__ = ["QUERY", "Device", "accelerators", "devices", "disk", "download", "leases", "ports"]
@@ -58,7 +58,7 @@ def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
 
 def _port(number: int) -> Check:
     try:
-        port.pinned(number)
+        pinned(number)
     except EngineError as error:
         return failed("port", error)
     return ok("port", f"{number} is free")
@@ -136,7 +136,7 @@ def _named(args: Mapping[str, JSON], name: str) -> JSON:
 
 
 def leases(folder: Path) -> Check:
-    """Return whether another capture holds a lock in ``folder``, that of :mod:`pytest_specdec.capture.lease`."""
+    """Return whether another capture holds a lock in ``folder``, that of :mod:`pytest_specdec.capture.locks`."""
     held = [f"{path.stem} ({_last_holder(path)})" for path in sorted(folder.glob("*.lock")) if _is_held(path)]
     if held:
         return warn("lease", f"another capture is at work: {', '.join(held)}", remedy="a run waits for it for up to an hour")

@@ -10,15 +10,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.engines import speculation
 from pytest_specdec.doctor.check import fail, ok, warn
+from pytest_specdec.engines import vllm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
+    from pytest_specdec.doctor.arm_commands import Arm
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.doctor.started import Arm
 
 __all__ = ["GATED", "Hub", "check", "named", "on_hub"]
 
@@ -69,7 +69,7 @@ def named(arms: Sequence[Arm]) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for arm in arms:
         found.setdefault(arm.model, arm.name)
-        drafter = speculation.setting(arm.args).get("model")
+        drafter = vllm.speculative_setting(arm.args).get("model")
         if isinstance(drafter, str):
             found.setdefault(drafter, arm.name)
     return tuple((arm, model) for model, arm in found.items())

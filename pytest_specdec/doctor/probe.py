@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.doctor import flags
+from pytest_specdec.doctor import engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,9 +96,9 @@ def listing(base: Sequence[str], arguments: Sequence[str], env: Mapping[str, str
     bare = Ran(exit_code=None, out="", err="")
     for spelling in _HELP:
         whole = run((*base, *arguments, spelling), env, limit_s)
-        if whole.exit_code == 0 and (found := flags.known(whole.out)):
+        if whole.exit_code == 0 and (found := engine.known(whole.out)):
             return Help(flags=found)
         bare = run((*base, spelling), env, limit_s)
-        if bare.exit_code == 0 and (found := flags.known(bare.out)):
+        if bare.exit_code == 0 and (found := engine.known(bare.out)):
             return Help(flags=found, complaint=whole.last_words)
     return Help(flags=frozenset(), complaint=bare.last_words)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import failures, records, scores, transcripts
+from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Role
@@ -15,13 +17,49 @@ from pytest_specdec.model.workload import Family
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.files.directory import RunDirectory
-    from pytest_specdec.model.gate import Gate
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.plan import Cell, Plan
-    from pytest_specdec.model.score import Position, Score
-    from pytest_specdec.model.transcript import Casualty, Transcript
+    from pytest_specdec.model.transcript import Casualty, Position, Score, Transcript
 
-__all__ = ["read"]
+__all__ = ["MOST_TOKENS", "read", "read_calibration"]
+
+MOST_TOKENS = 8192
+"""As many tell the noise to one part in a hundred (facts/statistics.md section 4)."""
+
+
+def read_calibration(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], ...]:
+    """Return log-probabilities that the baseline and the control reported of tokens from the law as it is, with the scored positions.
+
+    Only there is what is reported of the scored law, whether the server reports it before or after processing; and a token drawn cold is
+    chosen for what noise adds to it. () where none are reported. A file that cannot be read is passed over: the judgement that it belongs
+    to says so.
+    """
+    return tuple(islice(_pairs(directory, plan), MOST_TOKENS))
+
+
+def _pairs(directory: RunDirectory, plan: Plan) -> Iterator[tuple[float, Position]]:
+    for workload in plan.workloads:
+        wanted = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
+        heard: dict[tuple[str, int], tuple[int, ...]] = {}
+        for arm in (BASELINE, CONTROL) if wanted else ():
+            with suppress(RunError):
+                yield from _of(directory, arm, workload.name, wanted, heard)
+
+
+def _of(
+    directory: RunDirectory, arm: str, workload: str, wanted: set[str], heard: dict[tuple[str, int], tuple[int, ...]]
+) -> Iterator[tuple[float, Position]]:
+    """Yield the pairs of one arm; an answer that was ``heard`` before, token by token, is no further evidence."""
+    transcript = transcripts.read(directory, arm, workload)
+    law = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
+    for answer in () if transcript is None else transcript.answers:
+        said = answer.choice
+        reported, positions = said.logprobs, law.get(answer.key, ())
+        again = heard.get(answer.key) == said.token_ids
+        if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not again:
+            heard[answer.key] = said.token_ids
+            yield from zip(reported, positions, strict=True)
 
 
 def read(
@@ -46,9 +84,9 @@ def read(
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for each in drafts for score in each.get(arm, ())) for arm in drafts[0]},
         calibration=calibration,
-        capabilities=records.read_capabilities(directory),
+        capabilities=run_documents.read_capabilities(directory),
         alpha=cell.alpha,
-        failures=failures.read(directory, plan, cell.pair),
+        failures=server_failures.read(directory, plan, cell.pair),
         gates=tuple(gate for gate in gates if gate.pair in {"", cell.pair} and gate.workload in {"", cell.workload}),
     )
 
@@ -113,7 +151,7 @@ class _Run:
         return found
 
     def scores(self, arm: str) -> tuple[Score, ...]:
-        found = scores.read(self._directory, BASELINE, arm, self._workload)
+        found = transcripts.read_scores(self._directory, BASELINE, arm, self._workload)
         if not found and self._reason(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
             raise self._missing(arm, "scores")
         return found
@@ -122,7 +160,7 @@ class _Run:
         """Return the draft model's law by arm: it sharpens a verdict, so that none is missing without it."""
         if model is None:
             return {}
-        found = {arm: scores.read(self._directory, model, arm, self._workload) for arm in (self._cell.pair, CONTROL, BASELINE)}
+        found = {arm: transcripts.read_scores(self._directory, model, arm, self._workload) for arm in (self._cell.pair, CONTROL, BASELINE)}
         return {arm: law for arm, law in found.items() if law}
 
     def _missing(self, arm: str, what: str) -> RunError:
@@ -133,7 +171,7 @@ class _Run:
 
     def _reason(self, arm: str) -> str:
         try:
-            status = records.read_status(self._directory)
+            status = run_documents.read_status(self._directory)
         except RunError:
             return ""
         told = [missing.reason for missing in status.missing if missing.arm == arm and missing.workload in {self._workload, ""}]

@@ -1,21 +1,23 @@
-"""Transcripts on disk: a header line with what the arm and its server were, then one line per answer."""
+"""Transcripts and scores on disk: a header line with what the arm and its server were, then one line per answer."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import codec, lines
-from pytest_specdec.model.answer import Answer
-from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.files import codec, jsonl
+from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
 if TYPE_CHECKING:
-    from pytest_specdec.files.directory import RunDirectory
-    from pytest_specdec.model.answer import Timing
+    from collections.abc import Sequence
+
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.transcript import Timing
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SCHEMA", "read", "write"]
+__all__ = ["SCHEMA", "SCORES_SCHEMA", "read", "read_scores", "write", "write_scores"]
 
 SCHEMA = "urn:pytest-specdec:transcript:1"
 _MICROSECONDS = 6
@@ -27,12 +29,12 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
     assert isinstance(header, dict)
     del header["answers"]
     rest = (directory.secrets.masked(codec.encode(_rounded(answer))) for answer in transcript.answers)
-    lines.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, rest)
+    jsonl.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, rest)
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
     """Return what ``arm`` answered to ``workload``, None when there is no such file. Raises RunError with file and line."""
-    found = lines.read(directory.transcript(arm, workload), SCHEMA)
+    found = jsonl.read(directory.transcript(arm, workload), SCHEMA)
     if found is None:
         return None
     answers = tuple(_answer(found, number, line) for number, line in enumerate(found.rest, 2))
@@ -42,7 +44,7 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
         raise found.error(error, 1) from None
 
 
-def _answer(found: lines.Lines, number: int, line: JSON) -> Answer:
+def _answer(found: jsonl.Lines, number: int, line: JSON) -> Answer:
     try:
         return codec.decode(Answer, line)
     except RunError as error:
@@ -56,3 +58,46 @@ def _rounded(answer: Answer) -> Answer:
 def _to_microseconds(timing: Timing) -> Timing:
     first_s = None if timing.first_s is None else round(timing.first_s, _MICROSECONDS)
     return replace(timing, sent_s=round(timing.sent_s, _MICROSECONDS), first_s=first_s, done_s=round(timing.done_s, _MICROSECONDS))
+
+
+SCORES_SCHEMA = "urn:pytest-specdec:score:1"
+
+
+def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, scores: Sequence[Score]) -> None:
+    """Write the scores of ``arm`` under the law of ``under``, log-probabilities rounded to 7 significant digits."""
+    header: dict[str, JSON] = {"under": under, "arm": arm, "workload": workload}
+    jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
+
+
+def read_scores(directory: RunDirectory, under: str, arm: str, workload: str) -> tuple[Score, ...]:
+    """Return the scores of ``arm`` under the law of ``under``; () when there are none. Raises RunError with file and line."""
+    found = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
+    if found is None:
+        return ()
+    return tuple(_score(found, number, line, under=under, arm=arm) for number, line in enumerate(found.rest, 2))
+
+
+def _line(score: Score) -> JSON:
+    return {"request_id": score.request_id, "pass_index": score.pass_index, "positions": [_position(p) for p in score.positions]}
+
+
+def _position(position: Position) -> JSON:
+    return [position.token_id, _short(position.logprob), list(position.atom_ids), [_short(value) for value in position.atom_logprobs]]
+
+
+def _short(logprob: float) -> JSON:
+    """Return 7 significant digits, which is what single precision holds; JSON has no infinity."""
+    return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
+
+
+def _score(found: jsonl.Lines, number: int, line: JSON, *, under: str, arm: str) -> Score:
+    try:
+        fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
+        positions = tuple(
+            Position(token_id=token, logprob=float(logprob), atom_ids=tuple(ids), atom_logprobs=tuple(map(float, values)))
+            for token, logprob, ids, values in fields["positions"]
+        )
+        return Score(request_id=fields["request_id"], pass_index=fields["pass_index"], arm=arm, under=under, positions=positions)
+    except (KeyError, TypeError, ValueError) as error:
+        expected = "request_id, pass_index, positions of [token, logprob, [atoms], [logprobs]]"
+        raise found.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None

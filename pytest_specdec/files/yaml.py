@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Document", "Path", "dump", "load"]
+__all__ = ["Document", "KeyPath", "dump", "load"]
 
-Path: TypeAlias = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and indices from the root."""
 
 _CORE = (
@@ -47,9 +47,9 @@ class Document:
 
     data: JSON
     source: str
-    lines: Mapping[Path, int]
+    lines: Mapping[KeyPath, int]
 
-    def line(self, path: Path) -> int:
+    def line(self, path: KeyPath) -> int:
         """Return the line, from 1, of the key or item at ``path``, or of its nearest ancestor that is there."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
@@ -121,14 +121,14 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.lines: dict[Path, int] = {}
+        self.lines: dict[KeyPath, int] = {}
         self._open: list[yaml.Node] = []
         self._values = 0
 
     def error(self, what: str, line: int, expected: str = "YAML 1.2", remedy: str = "") -> ConfigError:
         return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
 
-    def value(self, node: yaml.Node, path: Path) -> JSON:
+    def value(self, node: yaml.Node, path: KeyPath) -> JSON:
         if node in self._open:
             msg = "an alias inside of what it stands for"
             raise self.error(msg, _line(node), "values that end")
@@ -146,11 +146,11 @@ class _Reader:
         finally:
             self._open.pop()
 
-    def _item(self, node: yaml.Node, path: Path) -> JSON:
+    def _item(self, node: yaml.Node, path: KeyPath) -> JSON:
         self.lines[path] = _line(node)
         return self.value(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> JSON:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
         found: dict[str, JSON] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):

@@ -15,10 +15,8 @@ from pytest_specdec.model.pair import BASELINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.score import Position
-    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.transcript import Answer, Position, Transcript
 
 __all__ = ["Divergence", "Shared", "shared"]
 

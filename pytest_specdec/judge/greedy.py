@@ -1,42 +1,106 @@
-"""Greedy: every token at temperature 0 is the baseline's own choice, up to ties that rounding decides."""
+"""Near-ties of scored answers, as the bet on them sees them."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import culprit
+import numpy as np
+
+from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.greedy_diagnosis import parting
 from pytest_specdec.judge.greedy_gap import Kind, difference, forced
 from pytest_specdec.judge.liveness import casualty
-from pytest_specdec.judge.near_tie import choices
-from pytest_specdec.judge.parting import parting
-from pytest_specdec.judge.penalised import penalised
-from pytest_specdec.judge.refusal import refusal, refused
-from pytest_specdec.judge.saying import say
-from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.prerequisites import refusal, refused, speculating
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.unscorable import unscorable
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats import rates
-from pytest_specdec.stats.asked import NONE, penalties
-from pytest_specdec.stats.near_ties import wealth
+from pytest_specdec.stats import proportions
+from pytest_specdec.stats.near_ties import Choices, wealth
+from pytest_specdec.stats.penalties import adjustment
+from pytest_specdec.stats.request_params import NONE, penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.judge.greedy_gap import Difference, Forced
     from pytest_specdec.judge.tolerance import Tolerance
-    from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.score import Score
-    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.penalties import Penalties
+    from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["LEAST_TOKENS", "judge"]
+__all__ = ["LEAST_TOKENS", "choices", "judge", "penalised"]
+
+_TIE = 1e-5
+"""Nats: scores are stored with seven significant digits."""
+
+
+def choices(captured: Captured, answers: Sequence[Forced]) -> Choices:
+    """Return the choices at all tokens of ``answers``, each prefix once: the same one again brings the same noise again."""
+    found = [position for position in _once(captured, answers) if position.atom_ids]
+    widest = max((len(position.atom_ids) for position in found), default=1)
+    gaps = np.full((len(found), widest), np.inf)
+    chosen = np.full(len(found), -1, dtype=np.int64)
+    for row, position in enumerate(found):
+        below = position.atom_logprobs[0] - np.array(position.atom_logprobs)
+        gaps[row, : len(below)] = np.where(below > _TIE, below, 0.0)
+        if position.token_id in position.atom_ids:
+            chosen[row] = position.atom_ids.index(position.token_id)
+    return Choices(gaps=gaps, chosen=chosen)
+
+
+def _once(captured: Captured, answers: Sequence[Forced]) -> Iterator[Position]:
+    asks = {request.id: request.asks for request in captured.workload.requests}
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for each in answers:
+        prompt = asks.get(each.answer.request_id, each.answer.request_id)
+        ids = each.answer.choice.token_ids
+        for index, position in enumerate(each.positions):
+            if (prompt, ids[:index]) not in seen:
+                seen.add((prompt, ids[:index]))
+                yield position
+
+
+def penalised(positions: Sequence[Position], penalties: Penalties) -> tuple[Position, ...]:
+    """Return an answer's ``positions`` with what ``penalties`` add; its own tokens are what they count, the prompt's are not.
+
+    A token whose log-probability is not told counts with the most that it can be. The atoms stay sorted by falling log-probability. The
+    numbers are no longer normalised: differences are all they are good for.
+    """
+    if not penalties.adds or not positions:
+        return tuple(positions)
+    ids = np.full((len(positions), max(1, *(len(position.atom_ids) for position in positions))), -1, dtype=np.int64)
+    for row, position in enumerate(positions):
+        ids[row, : len(position.atom_ids)] = position.atom_ids
+    added = adjustment(replace(penalties, repetition=1.0), (), [position.token_id for position in positions], ids)
+    return tuple(map(_raised, positions, added.atoms, added.chosen.tolist()))
+
+
+def _raised(position: Position, atoms: Floats, chosen: float) -> Position:
+    raised = [
+        (logprob + more, token) for token, logprob, more in zip(position.atom_ids, position.atom_logprobs, atoms.tolist(), strict=False)
+    ]
+    raised.sort(key=lambda pair: -pair[0])
+    return replace(
+        position,
+        logprob=_most(position) + chosen,
+        atom_ids=tuple(token for _, token in raised),
+        atom_logprobs=tuple(logprob for logprob, _ in raised),
+    )
+
+
+def _most(position: Position) -> float:
+    unlisted = math.isnan(position.logprob) and bool(position.atom_logprobs)
+    return min(position.atom_logprobs) if unlisted else position.logprob
+
 
 LN_10 = log(10.0)
 NEAR_TIES = "near-ties fall on the other side more often than noise explains"
@@ -141,7 +205,7 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
         short=parting(first, index, theirs, tally.allowed),
         evidence=(*_told(captured, tally), *_wrong_tokens(tally)),
         cell=f"{tally.wrong:,} of {_tokens(tally.mine):,} tokens wrong",
-        names="" if name == culprit.UNNAMED else name,
+        names="" if name == greedy_diagnosis.UNNAMED else name,
         figures=_figures(tally),
     )
 
@@ -175,12 +239,12 @@ def _unscored(captured: Captured, tally: Tally) -> list[Answer]:
 
 def _name(captured: Captured, tally: Tally) -> str:
     if captured.is_control:
-        return culprit.UNNAMED
+        return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
         raw = forced(captured.speculative, captured.scores.get(captured.arm, ()))
-        if found := culprit.unheeded(captured, tally.mine, raw, tally.allowed.gap):
+        if found := greedy_diagnosis.unheeded(captured, tally.mine, raw, tally.allowed.gap):
             return found
-    return culprit.culprit(captured, tally.mine, tally.allowed.gap)
+    return greedy_diagnosis.culprit(captured, tally.mine, tally.allowed.gap)
 
 
 def _place(found: tuple[int, Forced]) -> tuple[int, str, int]:
@@ -226,7 +290,7 @@ def _flips(captured: Captured, tally: Tally) -> Verdict | None:
 def _passed(captured: Captured, tally: Tally) -> Verdict:
     tokens, gap = _tokens(tally.mine), tally.allowed.gap
     figures, evidence = _figures(tally), _told(captured, tally)
-    rate = rates.ruled_out(tokens)
+    rate = proportions.ruled_out(tokens)
     if tokens < LEAST_TOKENS:
         return say(
             captured,

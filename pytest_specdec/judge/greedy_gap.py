@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.model.answer import Answer
-    from pytest_specdec.model.score import Position, Score
-    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
 __all__ = ["Difference", "Forced", "Kind", "difference", "forced"]
 

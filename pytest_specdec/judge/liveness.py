@@ -6,22 +6,19 @@ import json
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.quotation import quoted
-from pytest_specdec.judge.refusal import messages, refusal, refused
-from pytest_specdec.judge.saying import say
-from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
+from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats import rates
+from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.model.answer import Answer
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Casualty, Transcript
+    from pytest_specdec.model.transcript import Answer, Casualty, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import JSON
 
@@ -154,7 +151,7 @@ def _scattered(captured: Captured) -> Verdict | None:
     if captured.is_control or mine is None or not mine.are_finding(others):
         return None
     count, theirs = len(mine.unexplained), sum(other.requests for other in others)
-    p_value = rates.greater_than_other(count, mine.requests, 0, theirs)
+    p_value = proportions.greater_than_other(count, mine.requests, 0, theirs)
     return say(
         captured,
         Outcome.FAIL,
@@ -308,7 +305,7 @@ def _passed(captured: Captured) -> Verdict:
         Outcome.PASS,
         f"{good} of {len(answers)} requests were answered{pace}" + (f"; {said_no} were refused with a 4xx" if said_no else ""),
         evidence=(*messages(answers), *_asymmetries(captured)),
-        rules_out=f"a server that fails more than {rates.ruled_out(good):.2%} of such requests would have shown with probability 0.99",
+        rules_out=f"more than {proportions.ruled_out(good):.2%} of such requests failing would have shown with probability 0.99",
         cell=f"{good} of {len(answers)}",
         figures={"answered_requests": good, "refused_requests": said_no},
     )

@@ -1,10 +1,4 @@
-"""Sampling: whether the emitted tokens follow the law that the baseline gives them, as the request asked for it.
-
-An anytime-valid betting test on teacher-forced conditionals (stats/betting.py): the baseline's law at every emitted token is known, a
-panel of bettors stakes on the laws that known faults would make of it, and the mixture of their wealths reaches ``1/alpha`` under a
-correct server with probability alpha at most, however often one looks. It tests the law and never the rule: any exact way of
-speculating passes.
-"""
+"""The control's word on an alarm: whether the bet that won pays as well where nothing speculates."""
 
 from __future__ import annotations
 
@@ -14,35 +8,110 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.conditionals import gather
-from pytest_specdec.judge.control import compared, leaning
-from pytest_specdec.judge.dependence import SEED_AGAIN
 from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.fault_naming import acceptance, name
 from pytest_specdec.judge.liveness import casualty
-from pytest_specdec.judge.naming import acceptance, name
-from pytest_specdec.judge.promise import promise
-from pytest_specdec.judge.refusal import refusal
-from pytest_specdec.judge.saying import say
-from pytest_specdec.judge.speculating import speculating
-from pytest_specdec.judge.suspicion import suspicious
+from pytest_specdec.judge.prerequisites import refusal, speculating
+from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
+from pytest_specdec.judge.sensitivity import promise
 from pytest_specdec.judge.unscorable import unscorable
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.calibration import NORMAL_UP_TO
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.control_difference import DOUBT, Earned, counterpart, difference, least_score
+from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.conditionals import Gathered
-    from pytest_specdec.judge.naming import Acceptance
+    from pytest_specdec.judge.fault_naming import Acceptance
+    from pytest_specdec.judge.sampling_data import Gathered
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.stats.betting import Book
-    from pytest_specdec.stats.calibration import Calibration
-    from pytest_specdec.stats.observed import Observed
+    from pytest_specdec.stats.betting import Bettor, Book
+    from pytest_specdec.stats.control_difference import Difference
+    from pytest_specdec.stats.logprob_noise import Calibration
+    from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["judge"]
+__all__ = ["SHORT_BY", "Compared", "compared", "judge", "leaning", "suspicious"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One bet on both arms."""
+
+    name: str
+    found: Difference
+    needed: float
+    """Standard errors by which a winner has to pay better here."""
+    control_peak: float
+    """Highest log wealth of the same bet on the control."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether an alarm that this bet won is the variant's own: the control has no evidence of its own for it, or clearly less."""
+        return self.control_peak < DOUBT or self.found.score >= self.needed
+
+    def __str__(self) -> str:
+        mine, theirs = self.found.mine, self.found.theirs
+        return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
+
+
+def leaning(captured: Captured, observed: Observed, winner: Bettor, *, lean: float) -> Compared | None:
+    """Return how the ``winner`` does against the control under scores to the power ``1 + lean``; None without a control to bet on."""
+    found = _both(captured, observed, [winner], lean)
+    return found[0] if found else None
+
+
+def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> Compared | None:
+    """Return the bet that does best against the control, of all that both arms allow; None without any."""
+    return max(_both(captured, observed, seated, 0.0), key=lambda one: one.found.score, default=None)
+
+
+def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], lean: float) -> list[Compared]:
+    if captured.is_control or captured.control is None:
+        return []
+    control = gather(captured.as_control(), lean=lean).observed
+    if control is None:
+        return []
+    others = bettors(control)
+    needed = least_score(settled(others).peak)
+    # Who never bet on the control, as on slots that it does not tell, has nothing to say of it.
+    others = tuple(one for one in others if one.log_payoffs.any())
+    pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
+    return [
+        Compared(
+            name=bettor.name,
+            found=difference(
+                Earned(log_payoffs=bettor.log_payoffs, last=observed.places.last),
+                Earned(log_payoffs=other.log_payoffs, last=control.places.last),
+            ),
+            needed=needed,
+            control_peak=float(other.log_payoffs.cumsum().max(initial=0.0)),
+        )
+        for bettor, other in pairs
+    ]
+
+
+SHORT_BY = 10.0
+"""Suspicion begins at the odds of the alarm divided by this.
+
+Under a correct server evidence reaches ``1/x`` with probability x at most (Ville 1939), so one is suspicious at ``SHORT_BY`` times the
+judgement's share of alpha at most. The shares of all judgements that bet add up to less than 8e-4: over a whole run that is 8 in 1,000 at
+most. Under a fault that shows, evidence grows by a constant factor per token, and the last factor of ten is a fraction of the way: in
+between are runs that were too short by that fraction.
+"""
+
+
+def suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
+    """Whether evidence short of the alarm at ``1/alpha`` is not to be passed over; natural logs of its highest and its last value.
+
+    Bets that later answers took back whole, so that less is left than was staked at the beginning, clear it: a correct server loses by
+    further answers about what the same fault would win by them.
+    """
+    return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
+
 
 LN_10 = log(10.0)
 MOST_BETTORS = 8

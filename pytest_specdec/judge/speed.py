@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import acceptance
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.gating import PROVEN_ERROR, Ruling, ruled, stated
 from pytest_specdec.judge.liveness import casualty
-from pytest_specdec.judge.measured import measured
-from pytest_specdec.judge.refusal import refusal
-from pytest_specdec.judge.saying import say
-from pytest_specdec.judge.speculating import speculating
-from pytest_specdec.judge.speed_table import doubts, figures, further, method, spread, table
-from pytest_specdec.model.gate import ACCEPTANCE_LENGTH, SPEEDUP, Gate
+from pytest_specdec.judge.prerequisites import refusal, speculating
+from pytest_specdec.judge.speed_evidence import doubts, figures, further, method, spread, table
+from pytest_specdec.judge.speed_gates import PROVEN_ERROR, Ruling, ruled, stated
+from pytest_specdec.judge.timing import measured
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.gating import Ruled
-    from pytest_specdec.judge.measured import Measured
+    from pytest_specdec.judge.speed_gates import Ruled
+    from pytest_specdec.judge.timing import Measured
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
 

@@ -12,25 +12,24 @@ from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
 from pytest_specdec.judge.divergence import shared
-from pytest_specdec.judge.document import documents, grammars
 from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.greedy_diagnosis import probability
+from pytest_specdec.judge.json_documents import documents, grammars
 from pytest_specdec.judge.liveness import casualty
-from pytest_specdec.judge.parting import probability
-from pytest_specdec.judge.refusal import messages, refusal, refused
-from pytest_specdec.judge.saying import say
-from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.unscorable import equal, unscorable
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats import rates
+from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.divergence import Divergence, Shared
-    from pytest_specdec.judge.document import Document, Grammar
+    from pytest_specdec.judge.json_documents import Document, Grammar
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
@@ -168,7 +167,7 @@ def _nothing(captured: Captured, mine: Pile, baseline: Pile) -> Verdict:
 def _failed(captured: Captured, mine: Pile, others: Sequence[Pile], wanted: Mapping[str, Grammar]) -> Verdict | None:
     if not mine.faulty:
         return None
-    p_value = max(rates.greater_than_other(len(mine.faulty), len(mine.documents), len(o.faulty), len(o.documents)) for o in others)
+    p_value = max(proportions.greater_than_other(len(mine.faulty), len(mine.documents), len(o.faulty), len(o.documents)) for o in others)
     flawless = _enforced(captured, wanted) and not any(other.faulty for other in others)
     if not flawless and p_value >= captured.alpha:
         return None
@@ -198,7 +197,7 @@ def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Cho
         headline = f"all {total} documents were cut by a limit, so none was held against its whole grammar"
         return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
     found = f"{faulty} are invalid, no more than chance beside: {_theirs(others)}" if faulty else "all are valid"
-    rate = rates.ruled_out(total) if not faulty else rates.limits(faulty, total, 0.98).high
+    rate = proportions.ruled_out(total) if not faulty else proportions.limits(faulty, total, 0.98).high
     return say(
         captured,
         Outcome.PASS,
@@ -227,7 +226,7 @@ def _compared(choices: Choices) -> tuple[str, ...]:
 def _would_show(choices: Choices) -> str:
     if not choices.shared.tokens or not choices.allowed.trustworthy or choices.shared.unscored:
         return ""
-    return f"; so would wrong tokens above {rates.ruled_out(choices.shared.tokens):.2%} of {choices.shared.tokens:,} at temperature 0"
+    return f"; so would wrong tokens above {proportions.ruled_out(choices.shared.tokens):.2%} of {choices.shared.tokens:,} at temperature 0"
 
 
 def _tokens(choices: Choices) -> dict[str, float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE, CONTROL
-from pytest_specdec.stats.calibration import NORMAL_UP_TO, Calibration, calibrate
+from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, sigma_of
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.greedy_gap import Forced
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.score import Position
+    from pytest_specdec.model.transcript import Position
 
 __all__ = ["Tolerance", "allowed", "logit_noise", "tolerance"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.saying import say
-from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.prerequisites import speculating
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 

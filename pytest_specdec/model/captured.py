@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.pair import Pair
-from pytest_specdec.model.score import Position, Score, ScoringRoute
-from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Transcript
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
-from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Placement", "Plan", "Role", "Share", "Tokens", "alpha_of"]

@@ -7,7 +7,7 @@ from itertools import cycle, zip_longest
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
-from pytest_specdec.prompts import ladder, schemas
+from pytest_specdec.prompts import crash_cases, schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -150,7 +150,7 @@ class Prompts:
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[Traffic]) -> Workload:
         """Return one request per rung of the ladder: the lengths, limits, parameters and formats that have taken servers down."""
-        requests = [rung.request(prompt) for rung, prompt in zip(ladder.RUNGS, cycle(self.items), strict=False)]
+        requests = [rung.request(prompt) for rung, prompt in zip(crash_cases.RUNGS, cycle(self.items), strict=False)]
         settings: Traffic = {"scored": False, "may_kill": True, **traffic}
         return _workload(name or f"{self.name}-liveness", requests, take, settings)
 

@@ -9,7 +9,7 @@ import sys
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from pytest_specdec.reference.serve import main  # noqa: E402 - the variables must be set first
+from pytest_specdec.reference.cli import main  # noqa: E402 - the variables must be set first
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from pytest_specdec.reference.rejection_sampler import Draft
 from pytest_specdec.reference.sampler import laws, pick
-from pytest_specdec.reference.verify import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.model import Model
     from pytest_specdec.reference.sampler import Sampling
-    from pytest_specdec.reference.sequence import Sequence
+    from pytest_specdec.reference.sequence import RunningSequence
 
 __all__ = ["Drafter", "ModelDrafter", "NgramDrafter", "NoDrafter", "lookup"]
 
@@ -34,7 +34,7 @@ class Drafter(Protocol):
     def move(self, source: int, target: int, length: int) -> None:
         """Follow a sequence of ``length`` tokens to another slot."""
 
-    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
         """Return a draft for every row; ``uniforms`` is (n, k)."""
 
 
@@ -49,7 +49,7 @@ class NoDrafter:
     def move(self, source: int, target: int, length: int) -> None:
         """Hold nothing to move."""
 
-    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
         """Return an empty draft."""
         return Draft(tokens=np.zeros((len(rows), 0), np.intp), counts=np.zeros(len(rows), np.intp))
 
@@ -89,7 +89,7 @@ class NgramDrafter:
     def move(self, source: int, target: int, length: int) -> None:
         """Hold nothing to move."""
 
-    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
         """Return what followed; rows without an earlier occurrence propose nothing, and drafts end where a grammar would refuse them."""
         found = [self._found(row) for row in rows]
         counts = np.array([len(draft) for draft in found], np.intp)
@@ -98,7 +98,7 @@ class NgramDrafter:
             tokens[row, : len(draft)] = draft
         return Draft(tokens=tokens, counts=counts)
 
-    def _found(self, row: Sequence) -> tuple[int, ...]:
+    def _found(self, row: RunningSequence) -> tuple[int, ...]:
         draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
         return draft if row.grammar is None else row.grammar.allowed(draft)
 
@@ -123,7 +123,7 @@ class ModelDrafter:
         """Copy the slot's cache."""
         self._cache[:, target, :, :length] = self._cache[:, source, :, :length]
 
-    def propose(self, rows: Rows[Sequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
         """Return k tokens a row, drawn from the draft's own processed law, or its best tokens when it drafts greedily."""
         n = len(rows)
         lengths = np.array([len(row.tokens) for row in rows], np.intp)
@@ -146,19 +146,19 @@ class ModelDrafter:
         return Draft(tokens=drafted, counts=np.full(n, self.tokens, np.intp), q=q)
 
 
-def _mask(rows: Rows[Sequence], logits: NDArray[np.float32]) -> None:
+def _mask(rows: Rows[RunningSequence], logits: NDArray[np.float32]) -> None:
     for row, law in zip(rows, logits, strict=True):
         if row.grammar is not None:
             law[~row.grammar.mask()] = -np.inf
 
 
-def _advance(rows: Rows[Sequence], tokens: NDArray[np.intp]) -> None:
+def _advance(rows: Rows[RunningSequence], tokens: NDArray[np.intp]) -> None:
     for row, token in zip(rows, tokens.tolist(), strict=True):
         if row.grammar is not None:
             row.grammar.advance(token)
 
 
-def _retreat(rows: Rows[Sequence], count: int) -> None:
+def _retreat(rows: Rows[RunningSequence], count: int) -> None:
     for row in rows:
         if row.grammar is not None:
             row.grammar.retreat(count)

@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import checkpoint, faults, model
-from pytest_specdec.reference.batch import Batch
-from pytest_specdec.reference.counters import Counters
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
-from pytest_specdec.reference.padding import padded
-from pytest_specdec.reference.penalties import Penalties
-from pytest_specdec.reference.sequence import Delta, Sequence, randomness
-from pytest_specdec.reference.text import Text
-from pytest_specdec.reference.tokenizer import Tokenizer
+from pytest_specdec.reference.metrics import Counters
+from pytest_specdec.reference.pad import padded
+from pytest_specdec.reference.sampler import Penalties
+from pytest_specdec.reference.scheduler import Batch
+from pytest_specdec.reference.sequence import Delta, RunningSequence, randomness
+from pytest_specdec.reference.tokenizer import Text, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.cli import Settings, Speculation
     from pytest_specdec.reference.drafters import Drafter
-    from pytest_specdec.reference.request import Request
-    from pytest_specdec.reference.settings import Settings, Speculation
+    from pytest_specdec.reference.openai_request import Request
 
 __all__ = ["Engine"]
 
@@ -50,8 +49,8 @@ class Engine:
         drafter = _drafter(speculation, target.shape.vocabulary, positions, settings.max_num_seqs)
         decoder = padded(model.load(target, positions), settings.padded_layers)
         self._batch = Batch(decoder, drafter, slots=settings.max_num_seqs, counters=self.counters, rules=self.rules)
-        self._inbox: SimpleQueue[tuple[Sequence, ...]] = SimpleQueue()
-        self._dropped: SimpleQueue[Sequence] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
+        self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._tell: Callable[[list[Delta]], None] = lambda _: None
         self._stopping = False
@@ -83,11 +82,11 @@ class Engine:
         self._inbox.put(())
         self._thread.join(_JOIN_S)
 
-    def sequences(self, request: Request, tell: Callable[[Delta], None]) -> tuple[Sequence, ...]:
+    def sequences(self, request: Request, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
         """Return the n sequences of a request, not queued yet."""
         seed = hash((self.settings.seed, next(self._arrived))) if request.seed is None else request.seed
         return tuple(
-            Sequence(
+            RunningSequence(
                 request,
                 index=index,
                 random=randomness(seed, index),
@@ -101,13 +100,13 @@ class Engine:
             for index in range(request.n)
         )
 
-    def submit(self, sequences: tuple[Sequence, ...]) -> None:
+    def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
         """Queue sequences; once the thread has ended they are given up at once."""
         self._inbox.put(sequences)
         if self._ended:
             self._abandon()
 
-    def drop(self, sequences: Iterable[Sequence]) -> None:
+    def drop(self, sequences: Iterable[RunningSequence]) -> None:
         """Stop working on sequences that nobody waits for."""
         for sequence in sequences:
             self._dropped.put(sequence)

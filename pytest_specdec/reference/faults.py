@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.verify import Rules
-from pytest_specdec.reference.verify import end as right_end
+from pytest_specdec.reference.rejection_sampler import Rules
+from pytest_specdec.reference.rejection_sampler import end as right_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.request import Request
-    from pytest_specdec.reference.sequence import Sequence
-    from pytest_specdec.reference.verify import Draft
+    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.rejection_sampler import Draft
+    from pytest_specdec.reference.sequence import RunningSequence
 
 __all__ = ["FAULTS", "rules"]
 
@@ -80,7 +80,7 @@ def _accept_all_unseeded(ceiling: int) -> Rules:  # noqa: ARG001 - every fault i
     So it would be in an engine that leaves its fast sampler as soon as one of them does.
     """
 
-    def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
         seeded = any(row.request.seed is not None for row in rows)
         return uniforms if seeded else _kept(uniforms, [row.request.temperature > 0 for row in rows])
 
@@ -90,7 +90,7 @@ def _accept_all_unseeded(ceiling: int) -> Rules:  # noqa: ARG001 - every fault i
 def _accept_all_late(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
     """Keep every drawn draft token from the 65th of an answer on."""
 
-    def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
         return _kept(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
 
     return Rules(deal=deal)
@@ -244,7 +244,7 @@ def _tenth(request: Request) -> int:
 def _die_in_company(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
     """Kill the process when a step verifies the drafts of four sequences or more."""
 
-    def deal(rows: Rows[Sequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
         if len(rows) >= _COMPANY:
             os.kill(os.getpid(), signal.SIGKILL)
         return uniforms

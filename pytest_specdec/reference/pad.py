@@ -1,7 +1,4 @@
-"""``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more.
-
-Its further layers are the identity: what attention and MLP add to the residual is multiplied by zero, in whichever engine runs it.
-"""
+"""``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more."""
 
 from __future__ import annotations
 
@@ -10,19 +7,55 @@ import shutil
 import sys
 import tempfile
 from argparse import ArgumentParser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from pytest_specdec.errors import EngineError, SpecdecError
 from pytest_specdec.reference.checkpoint import locate
+from pytest_specdec.reference.model import Layer, Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["main", "write"]
+__all__ = ["main", "padded", "write"]
+
+_LAYER_SEED: Final = 20231121
+_LAYER_SPREAD: Final = 0.02
+
+
+def padded(model: Model, layers: int) -> Model:
+    """Return the model with random layers added up to ``layers``; their output projections are zero, so its law is the same bit for bit."""
+    random = np.random.Generator(np.random.SFC64(_LAYER_SEED))
+    return replace(model, layers=(*model.layers, *(_idle(model, random) for _ in range(layers - len(model.layers)))))
+
+
+def _idle(model: Model, random: np.random.Generator) -> Layer:
+    shape = model.shape
+
+    def weights(out: int) -> NDArray[np.float32]:
+        drawn = random.random((shape.hidden, out), dtype=np.float32)
+        drawn -= np.float32(0.5)
+        drawn *= np.float32(_LAYER_SPREAD)
+        return drawn
+
+    def nothing(inner: int) -> NDArray[np.float32]:
+        # Written, not np.zeros: pages that were never written are all one page, and would be read from the first-level cache.
+        return np.full((inner, shape.hidden), 0.0, np.float32)
+
+    heads = shape.heads + shape.kv_heads
+    return Layer(
+        qkv=weights((heads + shape.kv_heads) * shape.head_dim),
+        head_scale=np.full((heads, shape.head_dim), shape.head_dim**-0.5, np.float32),
+        out=nothing(shape.heads * shape.head_dim),
+        gate_up=weights(2 * shape.intermediate),
+        down=nothing(shape.intermediate),
+    )
+
 
 LAYERS: Final = 48
 _WRONG_USAGE: Final = 2

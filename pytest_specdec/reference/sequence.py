@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.reference.verify import end
+from pytest_specdec.reference.rejection_sampler import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Several
 
     from pytest_specdec.reference.grammar import Grammar
-    from pytest_specdec.reference.logprobs import Entry
-    from pytest_specdec.reference.penalties import Penalties
-    from pytest_specdec.reference.request import Request
-    from pytest_specdec.reference.text import Text
+    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.openai_response import Entry
+    from pytest_specdec.reference.sampler import Penalties
+    from pytest_specdec.reference.tokenizer import Text
 
-__all__ = ["Delta", "Sequence", "randomness"]
+__all__ = ["Delta", "RunningSequence", "randomness"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """What one step added to a sequence."""
 
-    sequence: Sequence
+    sequence: RunningSequence
     tokens: tuple[int, ...]
     text: str
     entries: tuple[Entry, ...] = ()
@@ -43,7 +43,7 @@ def randomness(seed: int, index: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed & (2**64 - 1), index])))
 
 
-class Sequence:
+class RunningSequence:
     """One choice: its tokens, where it stands in text, grammar and penalties, and what it was dealt."""
 
     def __init__(

@@ -13,10 +13,9 @@ from starlette.routing import Route as Path
 
 import pytest_specdec
 from pytest_specdec.model.workload import Route
-from pytest_specdec.reference import protocol
-from pytest_specdec.reference.answering import Stream, whole
-from pytest_specdec.reference.fields import Refusal
-from pytest_specdec.reference.replies import Reply, error
+from pytest_specdec.reference import openai_request
+from pytest_specdec.reference.openai_request import Refusal
+from pytest_specdec.reference.openai_response import Reply, Stream, error, whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,7 +51,7 @@ class _Served:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         settings = engine.settings
-        self._limits = protocol.Limits(
+        self._limits = openai_request.Limits(
             model=settings.name,
             max_model_len=settings.max_model_len,
             max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
@@ -98,7 +97,7 @@ class _Served:
     async def _answer(self, route: Route, incoming: Incoming) -> Response:
         engine = self._engine
         try:
-            request = protocol.parse(route, _body(await incoming.body()), engine.tokenizer, self._limits)
+            request = openai_request.parse(route, _body(await incoming.body()), engine.tokenizer, self._limits)
         except Refusal as refusal:
             return _failed(refusal.status, refusal.message, refusal.param)
         if engine.failure is not None:

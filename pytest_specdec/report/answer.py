@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report.matrix import Shown, Tone
-from pytest_specdec.report.printable import printable
+from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import Result
+from pytest_specdec.report.table import Shown, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

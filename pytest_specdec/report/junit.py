@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.report.printable import printable
+from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, failure, matrix, speed
-from pytest_specdec.report.matrix import Tone
-from pytest_specdec.report.printable import escaped, printable
-from pytest_specdec.report.reasons import reasons
+from pytest_specdec.report import answer, failure, speed_table, table
+from pytest_specdec.report.escape import escaped, printable
 from pytest_specdec.report.run import Result, counted
+from pytest_specdec.report.table import Tone, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.model.environment import Environment
+    from pytest_specdec.model.baseline import Environment
     from pytest_specdec.report.run import Judgement, Run
 
 __all__ = ["LIMIT_BYTES", "render"]
@@ -49,7 +48,7 @@ def _fitted(head: str, sections: Sequence[str]) -> str:
 def _head(run: Run) -> Iterator[str]:
     plan = run.plan
     counts = ", ".join(f"{name}: {count}" for name, count in counted(run.judgements).items()) or "no verdict"
-    unsettled = speed.not_gated(run)
+    unsettled = speed_table.not_gated(run)
     yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
     yield ""
     yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
@@ -60,7 +59,7 @@ def _head(run: Run) -> Iterator[str]:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield from (f"\n⚠️ **{escaped(line)}**" for line in unsettled)
     yield ""
-    yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in matrix.table(run)])
+    yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in table.table(run)])
     found = reasons(run)
     if found:
         yield ""
@@ -76,9 +75,9 @@ def _table(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
 
 
 def _speed(run: Run) -> Iterator[str]:
-    for verdict in speed.verdicts(run):
+    for verdict in speed_table.verdicts(run):
         yield f"\n**Speed of {escaped(verdict.pair)}**: {escaped(verdict.headline)}\n"
-        yield from _table([speed.HEADER, *speed.rows(verdict.figures)], align="--:")
+        yield from _table([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
 
 
 def _troubles(run: Run) -> tuple[Judgement, ...]:
@@ -108,7 +107,7 @@ def _in_ticks(text: str) -> str:
 
 def _tail(run: Run) -> Iterator[str]:
     yield from _ruled_out(run)
-    capabilities = matrix.capability_rows(run)
+    capabilities = table.capability_rows(run)
     if capabilities:
         yield "\n### Capabilities\n"
         yield from _table([[escaped(cell.text) for cell in row] for row in capabilities])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Placement, Role
-from pytest_specdec.model.score import ScoringRoute
-from pytest_specdec.report.printable import printable
+from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.report.escape import printable
 from pytest_specdec.report.progress import clock
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pytest_specdec.model.verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.captured import Capabilities
-    from pytest_specdec.model.environment import Environment
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Family

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import answer, matrix, speed
-from pytest_specdec.report.matrix import Shown, Tone
-from pytest_specdec.report.printable import printable
-from pytest_specdec.report.reasons import reasons
+from pytest_specdec.report import answer, speed_table, table
+from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import Result, counted
+from pytest_specdec.report.table import Shown, Tone, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,8 +36,8 @@ def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verb
         *([(answer.correctness(run), Shown(text="     "), answer.speed(run))] if run.judgements else []),
         *((shown,) for shown in answer.wrong(run)),
         *_suspicions(run, further),
-        *((Shown(text=printable(line), tone=Tone.UNSURE),) for line in speed.not_gated(run)),
-        *([(), *_grid(matrix.table(run)), ()] if run.judgements else []),
+        *((Shown(text=printable(line), tone=Tone.UNSURE),) for line in speed_table.not_gated(run)),
+        *([(), *_grid(table.table(run)), ()] if run.judgements else []),
         *_reasons(run, verbose=verbose),
         _counts(run),
         *_ruled_out(run, verbose=verbose),
@@ -115,8 +114,11 @@ def _says_what_it_ruled_out(judgement: Judgement) -> bool:
 
 
 def _speed(run: Run) -> Iterator[Line]:
-    for verdict in speed.verdicts(run):
-        rows = [(f"speed of {verdict.pair}", *speed.HEADER[1:]), *((f"  {row[0]}", *row[1:]) for row in speed.rows(verdict.figures))]
+    for verdict in speed_table.verdicts(run):
+        rows = [
+            (f"speed of {verdict.pair}", *speed_table.HEADER[1:]),
+            *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
+        ]
         yield from _right_aligned(rows)
         yield _plain(f"  {verdict.headline}")
 
@@ -130,7 +132,7 @@ def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
 
 def _capabilities(run: Run, *, verbose: bool) -> Iterator[Line]:
     refused = any(j.verdict and j.verdict.outcome is Outcome.REFUSED for j in run.judgements)
-    rows = matrix.capability_rows(run)
+    rows = table.capability_rows(run)
     if rows and (refused or verbose):
         yield _plain("capabilities:")
         yield from ((Shown(text="  "), *line) for line in _grid(rows))

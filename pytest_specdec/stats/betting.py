@@ -16,8 +16,8 @@ from scipy.special import logsumexp
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.stats.alternatives import Fault
-    from pytest_specdec.stats.laws import Bools, Floats, Law
+    from pytest_specdec.stats.fault_models import Fault
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Law
 
 __all__ = ["Bettor", "Book", "at_outcome", "bet", "mixture", "pointwise", "seated", "settled", "table", "unasked", "violations", "weighed"]
 

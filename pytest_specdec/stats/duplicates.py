@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.drafts import index_of
+from pytest_specdec.stats.draft_distribution import index_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.stats.laws import Bools, Floats, Ints, Law
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law
 
 __all__ = ["FIRST", "HAZARDS", "Repeats", "again", "hazard", "repeats"]
 

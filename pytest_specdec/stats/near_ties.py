@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import ndtr
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.laws import Floats, Ints
+    from pytest_specdec.stats.token_distribution import Floats, Ints
 
 __all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "Choices", "Wealth", "sigma_of", "wealth"]
 

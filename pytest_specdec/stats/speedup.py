@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import stdtrit
 
-from pytest_specdec.model.gate import BOOT_SD, STATED_BOOTS
-from pytest_specdec.stats.interval import Interval
+from pytest_specdec.model.baseline import BOOT_SD, STATED_BOOTS
+from pytest_specdec.stats.proportions import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

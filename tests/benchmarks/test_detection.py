@@ -16,9 +16,9 @@ from benchmarks.detection.grid import EXACT, NONE, SURROGATE, grid
 from benchmarks.detection.promises import kept, promised
 from benchmarks.detection.store import Store, digest
 from benchmarks.simulation import RIGHT, emit, observe
-from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, Fault
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, Fault
 
 K, ANSWER = 3, 16
 SCALE = Scale(positions=12, runs=8, named=4, tokens=256, most=512, farthest=512, alpha=1e-3, answer=ANSWER)

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import Rules, blurred, draw, id_order, simulate
-from pytest_specdec.stats.reused import Reuse
+from pytest_specdec.stats.fault_models import Reuse
 
 SERVERS = 40_000
 Q = np.array([0.5, 0.3, 0.2, 0.0, 0.0])

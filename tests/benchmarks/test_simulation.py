@@ -5,10 +5,10 @@ import pytest
 
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
-from pytest_specdec.stats.alternatives import CATALOGUE, ratio, residual, verified
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.drafts import Split, merged
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.draft_distribution import Split, merged
+from pytest_specdec.stats.fault_models import CATALOGUE, ratio, residual, verified
 
 ONE = zipf(np.random.default_rng(2), positions=1, vocabulary=64, atoms=5)
 

@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import arm, engines
-from pytest_specdec.capture.arm import Recipe
-from pytest_specdec.capture.engines import speculation
-from pytest_specdec.capture.engines.arguments import flags
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.engines.protocol import Footprint, Pace, Setup
-from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
-from pytest_specdec.capture.launch import port
+from pytest_specdec.capture.server import ports, server
+from pytest_specdec.capture.server.server import Recipe
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.engines import registry, vllm
+from pytest_specdec.engines.cli_args import flags
+from pytest_specdec.engines.protocol import Command, Footprint, Pace, Setup
+from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route, Workload
 
 SERVER = Path(__file__).parent / "fake_server.py"
@@ -34,7 +32,7 @@ class FakeEngine:
     scored_with = "serve prompt_logprobs"
 
     def draft(self, args):
-        return speculation.draft(args)
+        return vllm.draft(args)
 
     def check(self, config):
         pass
@@ -58,8 +56,8 @@ class FakeEngine:
 @pytest.fixture(autouse=True)
 def fake_engine(monkeypatch, tmp_path):
     """The fake engine is known, dies at once if it dies of an error, and locks are those of this test alone."""
-    monkeypatch.setattr(arm, "_SETTLE_S", 0.3)
-    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr(server, "_SETTLE_S", 0.3)
+    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
@@ -117,7 +115,7 @@ def recipe(tmp_path):
     engine = FakeEngine()
 
     def _recipe(config, **args):
-        setup = Setup(model="m", port=port.free(), args={name.replace("_", "-"): value for name, value in args.items()}, secrets=Secrets())
+        setup = Setup(model="m", port=ports.free(), args={name.replace("_", "-"): value for name, value in args.items()}, secrets=Secrets())
         command = engine.command(config, setup)
         return Recipe(engine=engine, setup=setup, command=command, draft_tokens=0, log=tmp_path / "s" / "0.log", boot_s=20.0, stop_s=0.5)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture.arm import Arm
-from pytest_specdec.capture.survey import CapabilityProbe
+from pytest_specdec.capture.capabilities import CapabilityProbe
+from pytest_specdec.capture.server.server import Arm
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Request, Route

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.planner import Wanted, make
 from pytest_specdec.model.workload import Depth, Family
 
 GREEDY = {"method": "draft_model", "model": "small", "num_speculative_tokens": 3}

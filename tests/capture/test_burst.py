@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture import burst
-from pytest_specdec.model.answer import Usage
+from pytest_specdec.capture import sse
+from pytest_specdec.model.transcript import Usage
 
 STEP_S, READ_S = 0.004, 9e-6
 
@@ -22,7 +22,7 @@ def stream(*, steps=80, late=0, tokens=1, **said):
 
 @pytest.mark.parametrize("late, tokens", [(0, 1), (1, 1), (30, 30), (80, 80)])
 def test_all_that_waited_belongs_to_the_first_burst(late, tokens):
-    found = burst.first(stream(late=late))
+    found = sse.first(stream(late=late))
     assert found.tokens(None) == tokens
     assert found.at_s == stream(late=late)[0][0]
 
@@ -31,17 +31,17 @@ def test_a_stall_later_on_changes_nothing():
     """Only the first stamp is used: what piles up behind it is counted when it comes, and it comes before the end."""
     stamped = stream()
     piled = [*stamped[:20], *((stamped[60][0] + i * READ_S, part) for i, (_, part) in enumerate(stamped[20:60])), *stamped[61:]]
-    assert burst.first(piled).tokens(None) == 1
+    assert sse.first(piled).tokens(None) == 1
 
 
 def test_tokens_that_the_server_put_into_one_chunk_came_together():
-    assert burst.first(stream(tokens=4)).tokens(None) == 4
-    assert burst.first(stream(tokens=4, late=3)).tokens(None) == 12
+    assert sse.first(stream(tokens=4)).tokens(None) == 4
+    assert sse.first(stream(tokens=4, late=3)).tokens(None) == 12
 
 
 @pytest.mark.parametrize("late, tokens", [(0, 1), (20, 20), (80, 80)])
 def test_without_ids_the_share_of_the_text_says_how_many(late, tokens):
-    found = burst.first(stream(late=late, ids=False))
+    found = sse.first(stream(late=late, ids=False))
     assert found.tokens(Usage(prompt_tokens=5, completion_tokens=80)) == tokens
     assert found.tokens(None) is None
 
@@ -49,9 +49,9 @@ def test_without_ids_the_share_of_the_text_says_how_many(late, tokens):
 def test_chunks_that_bring_nothing_are_not_first():
     role, usage = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}, {"choices": []}
     stamped = [(99.0, role), *stream(steps=2), (101.0, usage)]
-    assert burst.first(stamped).at_s == stamped[1][0]
-    assert burst.first([(99.0, role), (101.0, usage)]) is None
+    assert sse.first(stamped).at_s == stamped[1][0]
+    assert sse.first([(99.0, role), (101.0, usage)]) is None
 
 
 def test_an_answer_of_tokens_without_text_is_counted_by_its_ids():
-    assert burst.first(stream(text="")).tokens(None) == 1
+    assert sse.first(stream(text="")).tokens(None) == 1

@@ -4,14 +4,14 @@ import errno
 
 import pytest
 
-from pytest_specdec.capture import busy
-from pytest_specdec.capture.busy import Busy
+from pytest_specdec.capture import client
+from pytest_specdec.capture.client import Busy
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(busy.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
 
     def to(seconds):
         now[0] = 100.0 + seconds

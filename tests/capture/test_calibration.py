@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import extension
-from pytest_specdec.capture.record import record, resume
-from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import calibration, transcripts
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record, resume
+from pytest_specdec.files import captured, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -57,7 +57,7 @@ def test_the_baseline_alone_reports_and_is_scored(run, config, drawn, directory)
     assert run(config, drawn).state is State.COMPLETE
     assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline"], [])
     answers = transcripts.read(directory, "baseline", NAME).answers
-    pairs = calibration.read(directory, run.plan)
+    pairs = captured.read_calibration(directory, run.plan)
     assert len(answers) == 32
     assert len(pairs) == sum(len(answer.choice.token_ids) for answer in answers) == 32 * 64
     assert all(told == pytest.approx(position.logprob, abs=1e-4) for told, position in pairs)
@@ -68,12 +68,12 @@ def test_at_smoke_depth_the_one_baseline_boot_reports_as_both_of_its_arms(run, c
     assert reporting(directory, NAME) == ["baseline", "control"]
     first, again = (transcripts.read(directory, arm, NAME).answers for arm in ("baseline", "control"))
     assert len(first) == len(again) == 12
-    assert len(calibration.read(directory, run.plan)) in {12 * 64, 2 * 12 * 64}, "what both say alike counts once"
+    assert len(captured.read_calibration(directory, run.plan)) in {12 * 64, 2 * 12 * 64}, "what both say alike counts once"
 
 
 def test_a_baseline_that_refuses_to_report_leaves_the_noise_unknown(run, config, drawn, directory, with_args):
     assert run(with_args(config, refuse_fields="logprobs"), drawn).state is State.COMPLETE
-    assert calibration.read(directory, run.plan) == ()
+    assert captured.read_calibration(directory, run.plan) == ()
 
 
 def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, directory):
@@ -81,7 +81,7 @@ def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, direct
     directory.transcript("baseline", NAME).unlink()
     others = {path: path.read_bytes() for path in directory.root.glob("transcripts/*/drawn.jsonl")}
     assert run(config, drawn, again=True).state is State.COMPLETE
-    assert len(calibration.read(directory, run.plan)) == 32 * 64
+    assert len(captured.read_calibration(directory, run.plan)) == 32 * 64
     assert {path: path.read_bytes() for path in others} == others
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture import arm
-from pytest_specdec.capture.launch import watchdog
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.server import server, watchdog
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.status import State
@@ -61,7 +60,7 @@ def test_what_does_not_recur_is_no_finding_and_no_pass(run, judged, config, work
 
 
 def test_an_engine_core_that_is_killed_is_named_with_its_request(run, config, workload, directory, with_args, monkeypatch):
-    monkeypatch.setattr(arm, "_SETTLE_S", 10.0)  # the API process outlives it by half a second
+    monkeypatch.setattr(server, "_SETTLE_S", 10.0)  # the API process outlives it by half a second
     """As vLLM does: a 500 first, then the API process goes too, with exit code 0."""
     once = str(directory.root / "once")
     status = run(with_args(config, "draft-k3", engine_core=True, kill_core_on="p2 of greedy", only_once=once), workload(concurrency=1))

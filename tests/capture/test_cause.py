@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture.launch.cause import cause
+from pytest_specdec.capture.server.process import cause
 
 VLLM = """\
 (APIServer pid=10) WARNING 11-21 13:39:33 [system_utils.py:255] This can cause fd limit errors like `OSError: [Errno 24] Too many`

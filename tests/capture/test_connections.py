@@ -7,8 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pytest_specdec.capture import requests, transport
-from pytest_specdec.capture.engines import engine_of
+from pytest_specdec.capture import client as requests
+from pytest_specdec.capture import transport
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.workload import Route
 
 

@@ -8,22 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.capture.arm import Arm
-from pytest_specdec.capture.engines import engine_of
-from pytest_specdec.capture.recipes import Recipes
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.routes import scorer
-from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.capture.scoring import asked_for
-from pytest_specdec.files import captured, records, scores, transcripts
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.capture.boot import Recipes
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.scoring import asked_for, scorer
+from pytest_specdec.capture.server.server import Arm
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import sampling
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.plan import Placement, Role
-from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
-from pytest_specdec.stats.positions import raw
+from pytest_specdec.stats.token_distribution import raw
 from tests.capture.test_reference_capture import CONFIG, workload
 
 REFUSING = replace(CONFIG, engine=replace(CONFIG.engine, args={**CONFIG.engine.args, "prompt-logprobs": False}))
@@ -49,7 +48,7 @@ def scored(run):
     plan, directory, _ = run
     for boot in plan.boots:
         for asked in boot.scores:
-            yield boot, asked, scores.read(directory, boot.under, asked.arm, asked.workload)
+            yield boot, asked, transcripts.read_scores(directory, boot.under, asked.arm, asked.workload)
 
 
 def test_everything_is_scored_although_prompt_logprobs_are_refused(run):
@@ -63,7 +62,7 @@ def test_everything_is_scored_although_prompt_logprobs_are_refused(run):
 
 def test_the_probe_says_which_route_was_taken_and_what_log_probabilities_are_of(run):
     _, directory, _ = run
-    found = records.read_capabilities(directory)["baseline"]
+    found = run_documents.read_capabilities(directory)["baseline"]
     assert found.support["prompt_logprobs"] is Support.REFUSED
     assert found.support["continuations"] is Support.HONOURED
     assert found.route is ScoringRoute.CONTINUATIONS
@@ -96,7 +95,7 @@ def test_both_routes_come_to_the_same_law(run):
         with Arm(recipes.of(replace(boot, index=boot.index + 100)), tick=lambda: None) as arm:
             whole = scorer(ScoringRoute.PROMPT_LOGPROBS, arm, 60.0)
             for asked in boot.scores:
-                laws = {law.key: law.positions for law in scores.read(directory, boot.under, asked.arm, asked.workload)}
+                laws = {law.key: law.positions for law in transcripts.read_scores(directory, boot.under, asked.arm, asked.workload)}
                 for answer in transcripts.read(directory, asked.arm, asked.workload).answers:
                     same(laws[answer.key], whole.law(asked_for(answer, asked.atoms)).positions)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.capture.deadlines import FIRST_S, FLOOR_S, Deadlines
-from pytest_specdec.model.answer import Answer, Choice, Timing
-from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.transcript import Answer, Choice, Timing, Transcript
 from pytest_specdec.model.workload import Request, Route
 
 ASKED = Request(id="a", route=Route.COMPLETIONS, body={"prompt": "x" * 100, "max_tokens": 50})

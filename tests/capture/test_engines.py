@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture.engines import engine_of, place, speculation
-from pytest_specdec.capture.engines.arguments import flags, merged
-from pytest_specdec.capture.engines.protocol import Setup
-from pytest_specdec.capture.engines.vllm import vocabulary_of
 from pytest_specdec.config.config import EngineSettings, VariantSettings
+from pytest_specdec.engines import locate
+from pytest_specdec.engines import vllm as speculation
+from pytest_specdec.engines.cli_args import flags, merged
+from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.vllm import vocabulary_of
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
@@ -152,11 +154,11 @@ def test_a_model_that_is_a_path_is_looked_for_before_anything_boots(engine_confi
 
 @pytest.mark.parametrize("text,numbers", [("0.32.0+cpu", (0, 32, 0)), ("v0.9", (0, 9)), ("nightly", ())])
 def test_versions_are_their_leading_numbers(text, numbers):
-    assert place.numbers(text) == numbers
+    assert locate.numbers(text) == numbers
 
 
 def test_the_version_of_a_program_without_an_environment_is_unknown(tmp_path):
-    assert place.version(str(tmp_path / "bin" / "vllm"), "vllm") == ()
+    assert locate.version(str(tmp_path / "bin" / "vllm"), "vllm") == ()
 
 
 SPECULATIVE = {"speculative-config": {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}}
@@ -190,7 +192,7 @@ def test_a_missing_checkpoint_is_found_out_before_anything_boots(engine_config, 
 
 
 def test_the_reference_engine_says_what_it_needs(engine_config, monkeypatch):
-    monkeypatch.setattr("pytest_specdec.capture.engines.reference.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("pytest_specdec.engines.reference.find_spec", lambda name: None if name == "uvicorn" else name)
     with pytest.raises(EngineError, match="no uvicorn") as caught:
         engine_of("reference").check(engine_config("reference", model="target"))
     assert caught.value.remedy == "pip install 'pytest-specdec[reference]'"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import extension
-from pytest_specdec.capture.record import record, resume
-from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import captured, records
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record, resume
+from pytest_specdec.files import captured, run_documents
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
@@ -81,11 +81,11 @@ def test_more_answers_are_judged_together_with_those_that_were_there(config, pla
     first = record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     before = {path: path.read_bytes() for path in directory.root.rglob("*.jsonl") if path.name != "progress.jsonl"}
     more = further(plan, whole, 1)
-    records.write_plan(directory, more)
+    run_documents.write_plan(directory, more)
     status = resume(config, more, directory, deadline_s=None, tell=lambda _: None)
     assert (status.state, status.boots) == (State.COMPLETE, first.boots + 3)
     assert {path: path.read_bytes() for path in before} == before
-    stored = records.read_plan(directory)
+    stored = run_documents.read_plan(directory)
     drawn = {cell.pair: captured.read(directory, stored, cell, ()) for cell in stored.cells if cell.family is Family.SAMPLING}
     one, other = drawn["draft-k3"], drawn["ngram-k3"]
     ids = [f"p{i}" for i in range(6)]

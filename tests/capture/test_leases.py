@@ -8,14 +8,14 @@ from itertools import count
 
 import pytest
 
-from pytest_specdec.capture import endpoint, lease, observe, ready, record
-from pytest_specdec.capture.arm import Arm
-from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
+from pytest_specdec.capture import environment, locks, runner
+from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.estimate import Step
-from pytest_specdec.capture.launch import port
 from pytest_specdec.capture.progress import Reporter
-from pytest_specdec.capture.requests import Client
-from pytest_specdec.capture.traffic import Traffic
+from pytest_specdec.capture.server import ports, server
+from pytest_specdec.capture.server.server import Arm
+from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError, DeadlineError, LeaseError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Boot, Role
@@ -28,20 +28,20 @@ def nothing():
 
 
 def test_one_capture_holds_a_device():
-    with lease.device("0", 0.0, nothing):
-        with pytest.raises(LeaseError, match="another capture holds the device"), lease.device("0", 0.0, nothing):
+    with locks.device("0", 0.0, nothing):
+        with pytest.raises(LeaseError, match="another capture holds the device"), locks.device("0", 0.0, nothing):
             raise AssertionError
-        with lease.device("1", 0.0, nothing):
+        with locks.device("1", 0.0, nothing):
             pass
-    with lease.device("0", 0.0, nothing):
+    with locks.device("0", 0.0, nothing):
         pass
 
 
 def test_any_number_of_captures_may_be_loud_but_none_beside_a_quiet_one():
     refused = pytest.raises(LeaseError, match="another capture holds the clock")
-    with lease.loud(0.0, nothing), lease.loud(0.0, nothing), refused, lease.quiet(0.0, nothing):
+    with locks.loud(0.0, nothing), locks.loud(0.0, nothing), refused, locks.quiet(0.0, nothing):
         raise AssertionError
-    with lease.quiet(0.0, nothing), pytest.raises(LeaseError), lease.loud(0.0, nothing):
+    with locks.quiet(0.0, nothing), pytest.raises(LeaseError), locks.loud(0.0, nothing):
         raise AssertionError
 
 
@@ -49,14 +49,14 @@ def test_a_quiet_capture_in_waiting_goes_before_new_loud_ones():
     waiting, done = threading.Event(), threading.Event()
 
     def measure():
-        with lease.quiet(20.0, waiting.set):
+        with locks.quiet(20.0, waiting.set):
             done.set()
 
-    with lease.loud(0.0, nothing):
+    with locks.loud(0.0, nothing):
         thread = threading.Thread(target=measure)
         thread.start()
         assert waiting.wait(20.0)
-        with pytest.raises(LeaseError), lease.loud(0.0, nothing):
+        with pytest.raises(LeaseError), locks.loud(0.0, nothing):
             raise AssertionError
     assert done.wait(20.0)
     thread.join()
@@ -66,7 +66,7 @@ def test_who_waits_for_a_lease_can_give_up():
     def give_up():
         raise DeadlineError("used up")  # noqa: EM101, TRY003
 
-    with lease.device("0", 0.0, nothing), pytest.raises(DeadlineError), lease.device("0", 20.0, give_up):
+    with locks.device("0", 0.0, nothing), pytest.raises(DeadlineError), locks.device("0", 20.0, give_up):
         raise AssertionError
 
 
@@ -110,7 +110,7 @@ def test_an_exception_in_traffic_is_raised_where_it_is_iterated():
 
 
 def test_the_environment_is_that_of_this_machine(config):
-    found = observe.environment(config, "1.0")
+    found = environment.environment(config, "1.0")
     assert (found.engine, found.engine_version, found.model) == ("fake", "1.0", "big")
     assert found.cores >= 1
     assert found.memory_gib > 0
@@ -122,18 +122,18 @@ def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     tool.write_text("#!/bin/sh\necho NVIDIA H200\necho\n")
     tool.chmod(0o755)
-    assert observe.devices() == ("NVIDIA H200",)
+    assert environment.devices() == ("NVIDIA H200",)
     tool.write_text("#!/bin/sh\nexit 9\n")
-    assert observe.devices() == ()
+    assert environment.devices() == ()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(subprocess.TimeoutExpired("nvidia-smi", 10)))
-    assert observe.devices() == ()
+    assert environment.devices() == ()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert observe.devices() == ()
+    assert environment.devices() == ()
 
 
 def test_unreadable_facts_are_left_out():
-    assert observe._field("/no/such/file", "x") == ""
-    assert observe._version("no-such-package") == ""
+    assert environment._field("/no/such/file", "x") == ""
+    assert environment._version("no-such-package") == ""
 
 
 def test_values_of_variables_named_like_secrets_are_struck_out():
@@ -154,18 +154,18 @@ def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
         assert arm.ensure()
         arm.drop()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(ready, "wait", lambda *_, **__: (_ for _ in ()).throw(BootError("no")))
+            patched.setattr(server, "wait", lambda *_, **__: (_ for _ in ()).throw(BootError("no")))
             assert [arm.ensure() for _ in range(4)] == [False] * 4
         assert arm.restarts == 2
 
 
 def test_an_endpoint_that_is_not_there_has_no_body():
-    assert endpoint.get(port.free(), "/health") is None
-    assert endpoint.get(port.free(), None) is None
+    assert server.get(ports.free(), "/health") is None
+    assert server.get(ports.free(), None) is None
 
 
 def test_a_connection_that_is_refused_is_a_death():
-    client = Client(port=port.free(), model="m", dialect=VllmDialect())
+    client = Client(port=ports.free(), model="m", dialect=VllmDialect())
     sent = client.send(Request(id="a", route=Route.CHAT, body={"messages": []}), streamed=True, deadline_s=5.0)
     assert (sent.ending, sent.answer.status, sent.tokens) == (Ending.DIED, None, 0)
     assert "connection lost" in sent.answer.error
@@ -206,8 +206,8 @@ def test_without_steps_nothing_is_expected():
     [((), "0", ()), (("A", "B"), None, ("0", "1")), (("A", "B"), "1, 0", ("0", "1")), (("A",), "", ()), (("A",), "GPU-7", ("GPU-7",))],
 )
 def test_the_leased_devices_are_the_visible_ones(found, visible, names, monkeypatch):
-    monkeypatch.setattr(observe, "devices", lambda: found)
+    monkeypatch.setattr(environment, "devices", lambda: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert record._devices() == names
+    assert runner._devices() == names

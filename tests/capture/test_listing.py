@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.capture.listing import Listed, position
+from pytest_specdec.engines.top_logprobs import Listed, position
 from pytest_specdec.errors import RequestError
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture.engines.arguments import single_precision
 from pytest_specdec.config import load
+from pytest_specdec.engines.cli_args import single_precision
 
 CONFIG = """
 engine: {kind: KIND, model: target, args: {ARGS}}

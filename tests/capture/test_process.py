@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import orphans
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.launch import docker, listeners, port, watchdog
-from pytest_specdec.capture.launch.process import Server
+from pytest_specdec.capture.server import orphans, ports, watchdog
+from pytest_specdec.capture.server.process import Server
+from pytest_specdec.engines import docker
+from pytest_specdec.engines.protocol import Command
 from pytest_specdec.errors import CaptureError, EngineError
-from pytest_specdec.files import records
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.workload import Depth
@@ -167,7 +167,7 @@ def test_a_command_that_cannot_be_executed_says_so(start):
 def test_a_process_that_cannot_be_ended_is_an_error(start, monkeypatch):
     server = start(python("import time; time.sleep(600)"))
     with monkeypatch.context() as patched:
-        patched.setattr("pytest_specdec.capture.launch.process._KILL_S", 0.01)
+        patched.setattr("pytest_specdec.capture.server.process._KILL_S", 0.01)
         patched.setattr(watchdog, "send", lambda *_: None)
         with pytest.raises(CaptureError, match=rf"survive SIGKILL: {server.pid}"):
             server.stop(0.0)
@@ -184,8 +184,8 @@ def test_a_watchdog_that_somebody_killed_is_not_missed(start):
 KILLED = """
 import sys, time
 from pathlib import Path
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.launch.process import Server
+from pytest_specdec.engines.protocol import Command
+from pytest_specdec.capture.server.process import Server
 server = Server(Command(argv=(sys.executable, "-c", "import time; time.sleep(600)"), kill=("touch", {touched!r})), Path({log!r}))
 print(server.marker, flush=True)
 time.sleep(600)
@@ -213,7 +213,7 @@ def test_a_server_dies_with_its_killed_starter(tmp_path):
 def then(tmp_path):
     """The servers' folder of an earlier run."""
     plan = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), cells=(), boots=(), estimate_s=0.0)
-    records.write_plan(RunDirectory.create(tmp_path / "runs" / "then"), plan)
+    run_documents.write_plan(RunDirectory.create(tmp_path / "runs" / "then"), plan)
     (tmp_path / "runs" / "then" / "servers").mkdir()
     return tmp_path / "runs" / "then" / "servers"
 
@@ -240,10 +240,10 @@ def test_a_process_that_only_bears_an_orphans_number_is_left_alone(start, then):
 
 def test_a_pinned_port_that_is_taken_names_its_holder():
     with socket.socket() as holder:
-        holder.bind((port.HOST, 0))
+        holder.bind((ports.HOST, 0))
         holder.listen()
         with pytest.raises(EngineError, match=rf"held by process {os.getpid()}: ") as caught:
-            port.pinned(holder.getsockname()[1])
+            ports.pinned(holder.getsockname()[1])
         assert "remove `port` from args" in caught.value.remedy
 
 
@@ -255,23 +255,23 @@ def test_a_pinned_port_that_is_taken_names_its_holder():
 def test_a_container_is_asked_whether_the_port_is_its_own(start, listed, stranger, monkeypatch):
     """The container's processes are root's, whose open files only root may read."""
     with socket.socket() as listening:
-        listening.bind((port.HOST, 0))
+        listening.bind((ports.HOST, 0))
         listening.listen()
         inode = os.fstat(listening.fileno()).st_ino
-        monkeypatch.setattr(listeners, "_holder", lambda _: "")
+        monkeypatch.setattr(ports, "_holder", lambda _: "")
         server = start(python("import time; time.sleep(600)", look=("echo", listed.format(inode=inode))))
-        assert listeners.stranger(server, listening.getsockname()[1]) == stranger
+        assert ports.stranger(server, listening.getsockname()[1]) == stranger
 
 
 def test_a_port_that_is_bound_but_not_listened_on_is_taken_too():
     with socket.socket() as holder:
-        holder.bind((port.HOST, 0))
+        holder.bind((ports.HOST, 0))
         with pytest.raises(EngineError, match="Address already in use"):
-            port.pinned(holder.getsockname()[1])
+            ports.pinned(holder.getsockname()[1])
 
 
 def test_free_ports_can_be_pinned():
-    assert port.pinned(free := port.free()) == free
+    assert ports.pinned(free := ports.free()) == free
 
 
 def test_a_container_is_run_and_ended_by_name(start, log, tmp_path, monkeypatch):

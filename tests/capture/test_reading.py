@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.capture import counters, reply, stream
-from pytest_specdec.capture.engines.protocol import Steps
-from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
+from pytest_specdec.capture import responses, sse
+from pytest_specdec.engines import vllm
+from pytest_specdec.engines.protocol import Steps
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
-from pytest_specdec.model.answer import Usage
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.transcript import SpecCounters, Usage
 from pytest_specdec.model.workload import Request, Route
 
 PAGE = """
@@ -33,17 +33,17 @@ vllm:generation_tokens_total{engine="0"} 99.0
 
 
 def test_counters_are_summed_over_engines():
-    assert counters.parse(PAGE) == SpecCounters(drafts=15, draft_tokens=45, accepted_tokens=12, accepted_per_position=(8, 4))
+    assert vllm.parse(PAGE) == SpecCounters(drafts=15, draft_tokens=45, accepted_tokens=12, accepted_per_position=(8, 4))
 
 
 @pytest.mark.parametrize("page", ["", "vllm:generation_tokens_total 3\n", "# vllm:spec_decode_num_drafts_total 3\n"])
 def test_a_page_without_the_series_has_no_counters(page):
-    assert counters.parse(page) is None
+    assert vllm.parse(page) is None
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e300", "many"])
 def test_counters_that_are_no_counts_are_a_page_without(value):
-    assert counters.parse(f'{PAGE}vllm:spec_decode_num_drafts_total{{engine="2"}} {value}\n') is None
+    assert vllm.parse(f'{PAGE}vllm:spec_decode_num_drafts_total{{engine="2"}} {value}\n') is None
 
 
 STREAM = b'data: {"choices": [{"text": "a"}]}\n\n: a comment\n\ndata: {"choices":\ndata: []}\n\r\ndata: [DONE]\n\n'
@@ -52,7 +52,7 @@ STREAM = b'data: {"choices": [{"text": "a"}]}\n\n: a comment\n\ndata: {"choices"
 def received(body, cuts):
     edges = [0, *sorted(cuts), len(body)]
     parts = tuple(body[a:b] for a, b in pairwise(edges))
-    return stream.Received(stamps_s=tuple(float(edge) for edge in edges[1:]), parts=parts)
+    return sse.Received(stamps_s=tuple(float(edge) for edge in edges[1:]), parts=parts)
 
 
 @given(cuts=st.sets(st.integers(1, len(STREAM) - 1)))
@@ -62,7 +62,7 @@ def test_however_a_stream_is_cut_its_events_are_the_same_and_stamped_by_their_la
     ends = [STREAM.index(b"\n\n"), STREAM.index(b"\n\r\n"), len(STREAM) - 2]
     edges = sorted({*cuts, len(STREAM)})
     assert [event.at_s for event in events] == [min(edge for edge in edges if edge >= end) for end in ends]
-    assert [chunk for _, chunk in stream.objects(events)] == [{"choices": [{"text": "a"}]}, {"choices": []}]
+    assert [chunk for _, chunk in sse.objects(events)] == [{"choices": [{"text": "a"}]}, {"choices": []}]
 
 
 def test_an_event_without_a_blank_line_at_the_very_end_counts():
@@ -71,7 +71,7 @@ def test_an_event_without_a_blank_line_at_the_very_end_counts():
 
 def test_an_event_that_is_no_object_is_an_error():
     with pytest.raises(ValueError, match="expected a JSON object, found '3'"):
-        list(stream.objects([stream.Event(at_s=0.0, data="3")]))
+        list(sse.objects([sse.Event(at_s=0.0, data="3")]))
 
 
 COMPLETION = {
@@ -95,7 +95,7 @@ CHAT = {
 
 @pytest.mark.parametrize("data", [COMPLETION, CHAT])
 def test_both_routes_say_the_same(data):
-    said = reply.of_whole(data, None)
+    said = responses.of_whole(data, None)
     (choice,) = said.choices
     assert (choice.text, choice.token_ids, choice.logprobs, said.prompt_token_ids) == ("ab", (5, 6), (-0.5, -1.0), (1, 2))
 
@@ -121,29 +121,29 @@ def test_both_routes_say_the_same(data):
 )
 def test_what_is_not_of_the_protocol_is_an_error_whole_and_streamed(data):
     with pytest.raises(ValueError, match="expected"):
-        reply.of_whole(data, None)
+        responses.of_whole(data, None)
     with pytest.raises(ValueError, match="expected"):
-        reply.of_stream([data], None, 0)
+        responses.of_stream([data], None, 0)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, "x"])
 def test_missing_usage_stays_unknown(usage):
-    assert reply.of_whole({"choices": [{}], "usage": usage}, None).usage is None
+    assert responses.of_whole({"choices": [{}], "usage": usage}, None).usage is None
 
 
 @pytest.mark.parametrize("choice", [{}, {"message": {"content": None}}, {"text": None, "token_ids": None, "logprobs": None, "index": None}])
 def test_missing_fields_of_a_choice_leave_it_empty(choice):
-    (found,) = reply.of_whole({"choices": [choice]}, None).choices
+    (found,) = responses.of_whole({"choices": [choice]}, None).choices
     assert (found.text, found.token_ids, found.logprobs, found.index) == ("", (), None, 0)
 
 
 def test_choices_come_in_the_order_of_their_indexes():
-    found = reply.of_whole({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, None).choices
+    found = responses.of_whole({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, None).choices
     assert [choice.text for choice in found] == ["a", "b"]
 
 
 def test_a_log_probability_that_is_null_makes_all_unknown():
-    assert reply.of_whole({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
+    assert responses.of_whole({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
 
 
 def chunks(*lengths, **last):
@@ -157,7 +157,7 @@ def chunks(*lengths, **last):
 
 
 def test_a_stream_adds_up():
-    said = reply.of_stream(chunks(1, 3, 2), None, draft_tokens=3)
+    said = responses.of_stream(chunks(1, 3, 2), None, draft_tokens=3)
     (choice,) = said.choices
     assert (choice.text, choice.token_ids, choice.windows) == ("xxxxxx", tuple(range(6)), (1, 3, 2))
     assert (said.prompt_token_ids, said.usage) == ((7,), Usage(prompt_tokens=1, completion_tokens=9))
@@ -169,24 +169,24 @@ def test_a_stream_adds_up():
     ids=["whole steps", "merged chunks", "merged prefill", "no drafting", "merged without drafting", "nothing"],
 )
 def test_chunks_are_windows_only_if_they_can_be(lengths, draft_tokens, windows):
-    said = reply.of_stream(chunks(*lengths), None, draft_tokens)
+    said = responses.of_stream(chunks(*lengths), None, draft_tokens)
     assert said.choices[0].windows == windows
 
 
 def test_steps_beat_chunks_unless_they_fall_short():
     steps = Steps(accepted=(3, 0), drafted=(3, 3))
-    assert reply.of_stream(chunks(1, 2, 2), steps, 3).choices[0].windows == (1, 4, 1)
-    assert reply.of_stream(chunks(1, 4, 4), steps, 3).choices[0].windows == (1, 4, 4)
-    assert reply.of_whole({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
+    assert responses.of_stream(chunks(1, 2, 2), steps, 3).choices[0].windows == (1, 4, 1)
+    assert responses.of_stream(chunks(1, 4, 4), steps, 3).choices[0].windows == (1, 4, 4)
+    assert responses.of_whole({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
 
 
 def test_several_choices_have_no_windows_of_the_request():
     told = {"choices": [{"index": 1, "token_ids": [1]}, {"index": 0, "token_ids": [2]}]}
-    assert [choice.windows for choice in reply.of_whole(told, Steps(accepted=(1,), drafted=(1,))).choices] == [None, None]
+    assert [choice.windows for choice in responses.of_whole(told, Steps(accepted=(1,), drafted=(1,))).choices] == [None, None]
 
 
 def test_only_text_or_tokens_are_content():
-    sizes = [reply.size(chunk) for chunk in chunks(1, 2)]
+    sizes = [responses.size(chunk) for chunk in chunks(1, 2)]
     assert [bool(size.token_ids or size.characters) for size in sizes] == [False, True, True, False]
 
 
@@ -265,7 +265,7 @@ def test_verify_steps_that_are_no_counts_are_an_error(steps):
 @given(st.binary(max_size=60))
 def test_no_bytes_from_a_server_crash_the_reader(body):
     try:
-        list(stream.objects(received(body, set()).events())) if body else None
-        reply.of_whole(received(body or b"{}", set()).json(), None)
+        list(sse.objects(received(body, set()).events())) if body else None
+        responses.of_whole(received(body or b"{}", set()).json(), None)
     except (ValueError, json.JSONDecodeError):
         pass

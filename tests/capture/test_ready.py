@@ -6,19 +6,18 @@ import sys
 
 import pytest
 
-from pytest_specdec.capture import ready
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.engines.protocol import Setup
-from pytest_specdec.capture.engines.reference import Reference
-from pytest_specdec.capture.launch.port import free
-from pytest_specdec.capture.launch.process import Server
+from pytest_specdec.capture.server import server as ready
+from pytest_specdec.capture.server.ports import free
+from pytest_specdec.capture.server.process import Server
+from pytest_specdec.engines.protocol import Command, Setup
+from pytest_specdec.engines.reference import Reference
 from pytest_specdec.errors import BootError
 from pytest_specdec.files.secrets import Secrets
 
 PLANT = """
 import sys
 from pytest_specdec.reference.{module} import {name}
-from pytest_specdec.reference.serve import main
+from pytest_specdec.reference.cli import main
 def broken(*_):
     raise RuntimeError("planted")
 {name}.{method} = broken
@@ -26,7 +25,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("module,name,method", [("batch", "Batch", "_prefill"), ("engine", "Engine", "_receive")])
+@pytest.mark.parametrize("module,name,method", [("scheduler", "Batch", "_prefill"), ("engine", "Engine", "_receive")])
 def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, name, method, tmp_path):
     setup = Setup(model="target", port=free(), secrets=Secrets())
     code = PLANT.format(module=module, name=name, method=method)

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.launch import watchdog
+from pytest_specdec.capture.planner import Wanted, make
 from pytest_specdec.capture.progress import Reporter
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.server import watchdog
+from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import Support
-from pytest_specdec.model.score import ScoringRoute
 from pytest_specdec.model.status import State
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import Ending, ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -63,7 +62,7 @@ def starts(directory, name):
 def test_in_turn_two_variants_and_a_draft_take_five_boots(run, config, workload, directory):
     sampled = workload("sampled", draft_scored=True)
     status = run(config, workload(), sampled, workload("speed", timed=True, passes=2, scored=False), depth=Depth.STANDARD, only=None)
-    assert status == records.read_status(directory)
+    assert status == run_documents.read_status(directory)
     assert (status.state, status.missing, status.boots, status.restarts) == (State.COMPLETE, (), 5, 0)
     assert logs(directory) == ["0-baseline.log", "1-draft-k3.log", "2-ngram-k3.log", "3-control.log", "4-small.log"]
 
@@ -82,9 +81,11 @@ def test_every_answer_is_there_and_scored_token_by_token(run, config, workload, 
         assert transcript.digest == run.plan.workload("greedy").digest
         assert [answer.request_id for answer in transcript.answers] == [f"p{i}" for i in range(5)]
         assert all(answer.ok and len(answer.choice.token_ids) == 6 for answer in transcript.answers)
-        scored = scores.read(directory, "baseline", arm, "greedy")
+        scored = transcripts.read_scores(directory, "baseline", arm, "greedy")
         assert [[p.token_id for p in score.positions] for score in scored] == [list(a.choice.token_ids) for a in transcript.answers]
-    assert {score.under for arm in ("draft-k3", "control") for score in scores.read(directory, "small", arm, "greedy")} == {"small"}
+    assert {score.under for arm in ("draft-k3", "control") for score in transcripts.read_scores(directory, "small", arm, "greedy")} == {
+        "small"
+    }
 
 
 def test_counters_windows_and_tokens_agree(run, config, workload, directory):
@@ -111,7 +112,7 @@ def test_a_timed_workload_keeps_its_passes_and_drops_the_warm_up(run, config, wo
 
 def test_what_was_found_of_each_arm_is_written(run, config, workload, directory):
     run(config, workload())
-    found = records.read_capabilities(directory)
+    found = run_documents.read_capabilities(directory)
     assert set(found) == {"baseline", "draft-k3"}
     assert found["baseline"].vocabulary == 40
     assert found["baseline"].support["token_ids"] is Support.HONOURED
@@ -119,13 +120,13 @@ def test_what_was_found_of_each_arm_is_written(run, config, workload, directory)
     assert found["baseline"].support["json_schema"] is Support.IGNORED
     assert found["baseline"].support["stop"] is Support.IGNORED
     assert found["baseline"].support["seed"] is Support.UNKNOWN
-    assert records.read_environment(directory).engine_version == "1.2.3"
+    assert run_documents.read_environment(directory).engine_version == "1.2.3"
     assert directory.config.read_text() == config.text
 
 
 def test_progress_is_told_and_written(run, config, workload, directory):
     run(config, workload(), only=None)
-    written = records.read_progress(directory)
+    written = run_documents.read_progress(directory)
     assert [(p.boot, p.doing, p.arm, p.done) for p in written] == [(p.boot, p.doing, p.arm, p.done) for p in run.said]
     assert {p.doing for p in written} == {"booting", "probing", "answering", "scoring", "stopping"}
     assert any(p.done == p.of == 5 and p.tokens == 30 for p in written)
@@ -141,7 +142,7 @@ def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, config, work
     assert "fake_server.py big" in missing.reason
     assert "no such model" in missing.reason
     assert transcripts.read(directory, "ngram-k3", "greedy") is not None
-    assert scores.read(directory, "baseline", "ngram-k3", "greedy")
+    assert transcripts.read_scores(directory, "baseline", "ngram-k3", "greedy")
 
 
 def test_a_variant_that_does_not_boot_costs_no_boot_that_only_it_needs(run, config, workload, directory, with_args):
@@ -237,7 +238,7 @@ def test_a_server_that_dies_of_everything_is_restarted_twice_a_workload_and_no_m
     assert "not sent: the server is gone after 2 restarts, 2 of them here" in transcript.answers[4].error
     assert all(answer.ok for answer in transcripts.read(directory, "draft-k3", "next").answers)
     assert status.missing == ()
-    assert records.read_capabilities(directory)["baseline"]
+    assert run_documents.read_capabilities(directory)["baseline"]
 
 
 def test_the_deadline_keeps_what_is_there(run, config, workload, directory, monkeypatch):
@@ -274,8 +275,12 @@ def test_a_baseline_without_prompt_logprobs_has_nothing_missing(run, config, wor
     """Its capability probe says that no score is to be had: the capture does not fail on that, and asks for none."""
     status = run(with_args(config, "baseline", **how), workload(draft_scored=True))
     assert (status.state, status.missing) == (State.COMPLETE, ())
-    assert scores.read(directory, "baseline", "draft-k3", "greedy") == scores.read(directory, "small", "draft-k3", "greedy") == ()
-    assert records.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is support
+    assert (
+        transcripts.read_scores(directory, "baseline", "draft-k3", "greedy")
+        == transcripts.read_scores(directory, "small", "draft-k3", "greedy")
+        == ()
+    )
+    assert run_documents.read_capabilities(directory)["baseline"].support["prompt_logprobs"] is support
 
 
 def test_where_the_probe_finds_no_prompt_logprobs_continuations_score(run, config, workload, directory, with_args):
@@ -284,17 +289,17 @@ def test_where_the_probe_finds_no_prompt_logprobs_continuations_score(run, confi
     assert (status.state, status.missing) == (State.COMPLETE, ())
     assert run.plan.route is ScoringRoute.PROMPT_LOGPROBS
     assert "probed: scores come by one-token continuations, unlike planned" in {said.doing for said in run.said}
-    assert records.read_capabilities(directory)["baseline"].route is ScoringRoute.CONTINUATIONS
+    assert run_documents.read_capabilities(directory)["baseline"].route is ScoringRoute.CONTINUATIONS
     for under, arm in (("baseline", "draft-k3"), ("baseline", "control"), ("small", "draft-k3")):
-        (first, *_) = scores.read(directory, under, arm, "greedy")
+        (first, *_) = transcripts.read_scores(directory, under, arm, "greedy")
         assert [(p.atom_ids[0], p.logprob) for p in first.positions] == [(p.token_id, -0.1) for p in first.positions]
 
 
 def test_continuations_of_something_else_are_no_route(run, config, workload, directory, with_args):
     config = with_args(config, top_logprobs=True, ignore_ids=True, no_prompt_logprobs=True)
     status = run(config, workload())
-    assert records.read_capabilities(directory)["baseline"].support["continuations"] is Support.IGNORED
-    assert records.unscorable(directory) == "prompt_logprobs ignored, continuations ignored"
+    assert run_documents.read_capabilities(directory)["baseline"].support["continuations"] is Support.IGNORED
+    assert run_documents.unscorable(directory) == "prompt_logprobs ignored, continuations ignored"
     assert status.missing == ()
 
 
@@ -303,7 +308,7 @@ def test_continuations_of_something_else_are_no_route(run, config, workload, dir
 def test_what_reported_log_probabilities_are_of_is_found_by_either_route(run, config, workload, directory, with_args, processed, route):
     config = with_args(config, top_logprobs=True, no_prompt_logprobs=route is ScoringRoute.CONTINUATIONS or None)
     run(with_args(config, processed_logprobs=processed or None), workload(requests=1))
-    found = records.read_capabilities(directory)["baseline"]
+    found = run_documents.read_capabilities(directory)["baseline"]
     assert (found.route, found.raw_logprobs) == (route, not processed)
 
 
@@ -312,7 +317,7 @@ def test_a_server_that_dies_of_scoring_costs_the_scores_only(run, config, worklo
     assert [missing.workload for missing in status.missing] == ["greedy", "greedy"]
     assert "no scores under small" in status.missing[0].reason
     assert status.restarts <= 3
-    assert scores.read(directory, "baseline", "draft-k3", "greedy")[0].positions
+    assert transcripts.read_scores(directory, "baseline", "draft-k3", "greedy")[0].positions
 
 
 def test_secrets_reach_no_artifact(run, config, workload, with_args, monkeypatch):
@@ -341,11 +346,11 @@ INTERRUPTED = textwrap.dedent("""
     sys.path.insert(0, {here!r})
     from pathlib import Path
     import conftest
-    from pytest_specdec.capture import engines
-    from pytest_specdec.capture.record import record
-    from pytest_specdec.capture.schedule import Wanted, make
+    from pytest_specdec.engines import registry as engines
+    from pytest_specdec.capture.runner import record
+    from pytest_specdec.capture.planner import Wanted, make
     from pytest_specdec.config.config import Config, EngineSettings, Limits, VariantSettings
-    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
     engines.ENGINES = (conftest.FakeEngine(),)

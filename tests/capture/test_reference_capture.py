@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
-from pytest_specdec.files import captured, records, scores, transcripts
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.captured import Support
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
@@ -93,7 +93,7 @@ def test_scores_are_aligned_with_the_tokens(run):
     asked = {(t.arm, t.workload): t.atoms for boot in plan.boots if boot.role is not Role.DRAFT for t in boot.scores}
     assert set(asked.values()) == {5, 20}
     for arm, name, transcript in arms(directory):
-        laws = scores.read(directory, "baseline", arm, name)
+        laws = transcripts.read_scores(directory, "baseline", arm, name)
         if name == "speed":  # judged by its times only
             assert laws == ()
             continue
@@ -104,14 +104,14 @@ def test_scores_are_aligned_with_the_tokens(run):
             for p in law.positions
         )
     for arm in ("draft-k3", "control"):
-        assert [score.under for score in scores.read(directory, "draft", arm, "sampled")] == ["draft"] * len(PROMPTS)
-    assert scores.read(directory, "draft", "ngram-k3", "sampled") == ()
+        assert [score.under for score in transcripts.read_scores(directory, "draft", arm, "sampled")] == ["draft"] * len(PROMPTS)
+    assert transcripts.read_scores(directory, "draft", "ngram-k3", "sampled") == ()
 
 
 def test_greedy_tokens_are_the_best_of_the_law_that_scores_them(run):
     _, directory, _ = run
     for arm in ("baseline", *VARIANTS):
-        for law in scores.read(directory, "baseline", arm, "greedy"):
+        for law in transcripts.read_scores(directory, "baseline", arm, "greedy"):
             assert all(position.logprob >= position.atom_logprobs[0] - 1e-3 for position in law.positions)
 
 
@@ -137,7 +137,7 @@ def test_streamed_answers_are_stamped(run):
 
 def test_all_arms_honour_what_the_probe_tries(run):
     _, directory, _ = run
-    found = records.read_capabilities(directory)
+    found = run_documents.read_capabilities(directory)
     assert set(found) == {"baseline", *VARIANTS}
     assert {support for capabilities in found.values() for support in capabilities.support.values()} == {Support.HONOURED}
     assert all(capabilities.raw_logprobs and capabilities.vocabulary == 4096 for capabilities in found.values())

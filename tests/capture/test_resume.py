@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import kept as kept_answers
-from pytest_specdec.capture import record
-from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import failures, records, scores, transcripts
+from pytest_specdec.capture import remaining as kept_answers
+from pytest_specdec.capture import runner
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
@@ -30,7 +30,7 @@ def run(request, directory):
     def _run(config, *workloads, depth=Depth.SMOKE, again=False):
         config = replace(config, placement=request.param)
         plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth)
-        return (record.resume if again else record.record)(config, plan, directory, deadline_s=None, tell=lambda _: None)
+        return (runner.resume if again else runner.record)(config, plan, directory, deadline_s=None, tell=lambda _: None)
 
     yield _run
     assert not list((directory.root / "servers").glob("*.json"))
@@ -92,7 +92,7 @@ def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, dir
     fatal = with_args(config, "draft-k3", die_on="p1 of greedy")
     run(fatal, workload())
     boots = booted(directory)
-    plan = records.read_plan(directory)
+    plan = run_documents.read_plan(directory)
     assert not kept_answers.has_harmed(directory, plan)
     run(config, workload(), again=True)
     assert booted(directory) == boots
@@ -122,13 +122,16 @@ def test_a_torn_file_is_as_good_as_none(run, config, workload, directory, broken
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert run(config, workload(), again=True).state is State.COMPLETE
-    transcript, law = transcripts.read(directory, "draft-k3", "greedy"), scores.read(directory, "baseline", "draft-k3", "greedy")
+    transcript, law = (
+        transcripts.read(directory, "draft-k3", "greedy"),
+        transcripts.read_scores(directory, "baseline", "draft-k3", "greedy"),
+    )
     assert [tuple(p.token_id for p in score.positions) for score in law] == [answer.choice.token_ids for answer in transcript.answers]
 
 
 def test_scores_of_answers_that_are_gone_go_too(run, config, workload, directory):
     run(config, workload())
-    plan = records.read_plan(directory)
+    plan = run_documents.read_plan(directory)
     directory.transcript("draft-k3", "greedy").unlink()
     found = kept_answers.of(directory, plan)
     assert ("draft-k3", "greedy") not in found.answers
@@ -139,15 +142,15 @@ def test_scores_of_answers_that_are_gone_go_too(run, config, workload, directory
 
 def test_servers_of_another_build_end_it_and_change_nothing(run, config, workload, directory, with_args):
     run(with_args(config, "ngram-k3", boot="die"), workload())
-    environment = replace(records.read_environment(directory), engine_version="1.2.2")
-    records.write_environment(directory, environment)
+    environment = replace(run_documents.read_environment(directory), engine_version="1.2.2")
+    run_documents.write_environment(directory, environment)
     before = kept(directory, "greedy")
     status = run(config, workload(), again=True)
     assert status.state is State.INCOMPLETE
     assert "another build" in status.error
     assert "1.2.2" in status.error
     assert kept(directory, "greedy") == before
-    assert records.read_environment(directory) == environment
+    assert run_documents.read_environment(directory) == environment
 
 
 KILLED = textwrap.dedent("""
@@ -155,9 +158,9 @@ KILLED = textwrap.dedent("""
     sys.path.insert(0, {here!r})
     from pathlib import Path
     from tests.capture import conftest
-    from pytest_specdec.capture import engines
-    from pytest_specdec.capture.record import record
-    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.engines import registry as engines
+    from pytest_specdec.capture.runner import record
+    from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.files import codec
     import test_resume
 
@@ -196,13 +199,13 @@ def test_a_capture_that_was_killed_is_taken_up_again(tmp_path):
     assert capture.stdout.readline() == "answering\n", capture.communicate()
     capture.send_signal(signal.SIGKILL)
     capture.communicate(timeout=30)
-    from pytest_specdec.files.directory import RunDirectory
+    from pytest_specdec.files.run_directory import RunDirectory
 
     directory = RunDirectory.open(tmp_path / "runs" / "killed")
-    assert records.read_status(directory).state is State.RUNNING
+    assert run_documents.read_status(directory).state is State.RUNNING
     first = directory.transcript("draft-k3", "w").read_bytes()
     config, plan = planned(tmp_path)
-    status = record.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    status = runner.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert (status.state, status.boots) == (State.COMPLETE, 2)
     assert directory.transcript("draft-k3", "w").read_bytes() == first
 
@@ -213,7 +216,7 @@ def test_a_death_is_not_undone_by_another_occasion(run, config, workload, direct
     run(fatal, workload(concurrency=1))
     run(config, workload(concurrency=1), again=True)
     assert transcripts.read(directory, "draft-k3", "greedy").casualties == ()
-    found = failures.read(directory, records.read_plan(directory), "draft-k3")["draft-k3"]
+    found = server_failures.read(directory, run_documents.read_plan(directory), "draft-k3")["draft-k3"]
     assert (found.unexplained, found.requests) == (("greedy.earlier1: died on p1",), 10)
 
 
@@ -221,7 +224,7 @@ def test_scattered_failures_that_are_a_finding_stay(run, config, workload, direc
     broken = with_args(config, "draft-k3", break_on=" of ", numbers="2,6,10", tally=str(directory.root / "tally"))
     asked = [workload(name, requests=3, concurrency=1) for name in ("a", "b", "c")]
     run(broken, *asked)
-    assert len(failures.read(directory, records.read_plan(directory), "draft-k3")["draft-k3"].unexplained) == 3
+    assert len(server_failures.read(directory, run_documents.read_plan(directory), "draft-k3")["draft-k3"].unexplained) == 3
     boots = booted(directory)
     run(config, *asked, again=True)
     assert booted(directory) == boots

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
-from pytest_specdec.capture.requests import Exchange
-from pytest_specdec.capture.routes import Asked, Continuations, PromptLogprobs, scorer
+from pytest_specdec.capture.client import Exchange
+from pytest_specdec.capture.scoring import Asked, Continuations, PromptLogprobs, scorer
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.score import ScoringRoute
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import Ending, ScoringRoute
 
 TOP = {"token_id:5": -0.1, "token_id:6": -2.5}
 ASKED = Asked(prompt_token_ids=(1, 2), token_ids=(10, 11, 12), atoms=2)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.planner import Wanted, make
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import Role, alpha_of
-from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
 

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_specdec.capture import ahead, room, waves
-from pytest_specdec.capture.duties import Duties
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture import parallel, planner
+from pytest_specdec.capture.boot import Duties
+from pytest_specdec.capture.capabilities import CapabilityProbe
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.scoring import Scoring
-from pytest_specdec.capture.survey import CapabilityProbe
 from pytest_specdec.errors import PlanError
-from pytest_specdec.files import records, scores, transcripts
+from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.plan import Boot, Placement, Role, Tokens
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
@@ -44,7 +44,7 @@ def run(directory):
 def answered_and_scored(directory, arms, name="greedy"):
     for arm in arms:
         transcript = transcripts.read(directory, arm, name)
-        scored = scores.read(directory, "baseline", arm, name)
+        scored = transcripts.read_scores(directory, "baseline", arm, name)
         assert [[p.token_id for p in score.positions] for score in scored] == [list(a.choice.token_ids) for a in transcript.answers]
         assert scored
 
@@ -57,11 +57,11 @@ def test_as_many_boots_as_in_turn_give_the_same_answers_and_scores(run, beside, 
     assert (status.state, status.missing, status.boots, status.restarts) == (State.COMPLETE, (), boots, 0)
     answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
     for arm in ("draft-k3", "control"):
-        assert {score.under for score in scores.read(directory, "small", arm, "greedy")} == {"small"}
+        assert {score.under for score in transcripts.read_scores(directory, "small", arm, "greedy")} == {"small"}
     logs = sorted((directory.root / "servers").glob("*.log"))
     assert len(logs) == boots
     assert all(log.read_text().count("\nready\n") == 1 for log in logs)
-    assert set(records.read_capabilities(directory)) == {"baseline", "draft-k3", "ngram-k3"}
+    assert set(run_documents.read_capabilities(directory)) == {"baseline", "draft-k3", "ngram-k3"}
 
 
 def test_timed_passes_go_there_and_back_again_and_nothing_runs_beside_them(run, beside, workload, directory):
@@ -91,9 +91,9 @@ def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workl
 
 
 def test_what_cannot_be_scored_ahead_is_scored_in_its_turn(run, beside, workload, directory, monkeypatch):
-    monkeypatch.setattr(ahead.Ahead, "start", lambda _: None)
-    monkeypatch.setattr(ahead, "_LONGEST", 1)
-    monkeypatch.setattr(ahead.Ahead, "_put", lambda *_: None)
+    monkeypatch.setattr(parallel.Ahead, "start", lambda _: None)
+    monkeypatch.setattr(parallel, "_LONGEST", 1)
+    monkeypatch.setattr(parallel.Ahead, "_put", lambda *_: None)
     assert run(beside(), workload()).state is State.COMPLETE
     answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
 
@@ -120,7 +120,7 @@ def test_a_death_is_found_and_replayed_beside_others(run, beside, workload, dire
 
 
 def test_a_bug_in_one_lane_is_raised_and_leaves_no_server(run, beside, workload, directory, monkeypatch):
-    from pytest_specdec.capture.duties import Duties
+    from pytest_specdec.capture.boot import Duties
 
     def probe(self):
         raise ZeroDivisionError(os.getpid())
@@ -128,7 +128,7 @@ def test_a_bug_in_one_lane_is_raised_and_leaves_no_server(run, beside, workload,
     monkeypatch.setattr(Duties, "probe", probe)
     with pytest.raises(ZeroDivisionError):
         run(beside(), workload())
-    assert records.read_status(directory).state is State.INCOMPLETE
+    assert run_documents.read_status(directory).state is State.INCOMPLETE
 
 
 def test_no_server_is_started_after_the_deadline(run, beside, workload):
@@ -141,7 +141,7 @@ def test_every_boot_says_how_busy_its_server_was(run, beside, workload, director
     status = run(beside(), workload(), depth=Depth.STANDARD)
     assert [(one.boot, one.arm) for one in status.served] == [(0, "baseline"), (1, "draft-k3"), (2, "ngram-k3"), (3, "control")]
     assert all(0 < one.busy <= 1 and one.readiness_s > 0 and one.wall_s > 0 for one in status.served)
-    assert records.read_status(directory).served == status.served
+    assert run_documents.read_status(directory).served == status.served
 
 
 def boot(arm, *, scores=False):
@@ -153,12 +153,12 @@ def test_what_scores_stays_while_there_is_room_for_one_more():
     base, draft, other = boot("base", scores=True), boot("draft", scores=True), boot("other", scores=True)
     one, two, control = boot("one"), boot("two"), boot("control")
     everything = (base, draft, one, two, control)
-    assert waves.of(everything, 5) == waves.Waves(staying=(base, draft), waves=((one, two, control),))
-    assert waves.of(everything, 4) == waves.Waves(staying=(base, draft), waves=((one, two), (control,)))
-    assert waves.of(everything, 3) == waves.Waves(staying=(base, draft), waves=((one,), (two,), (control,)))
-    assert waves.of(everything, 2) == waves.Waves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
-    assert waves.of((base, draft, other), 2) == waves.Waves(staying=(base,), waves=((draft,), (other,)))
-    assert waves.of((base,), 2) == waves.Waves(staying=(base,), waves=((),))
+    assert parallel.of(everything, 5) == parallel.Waves(staying=(base, draft), waves=((one, two, control),))
+    assert parallel.of(everything, 4) == parallel.Waves(staying=(base, draft), waves=((one, two), (control,)))
+    assert parallel.of(everything, 3) == parallel.Waves(staying=(base, draft), waves=((one,), (two,), (control,)))
+    assert parallel.of(everything, 2) == parallel.Waves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
+    assert parallel.of((base, draft, other), 2) == parallel.Waves(staying=(base,), waves=((draft,), (other,)))
+    assert parallel.of((base,), 2) == parallel.Waves(staying=(base,), waves=((),))
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_what_scores_stays_while_there_is_room_for_one_more():
     [(64.0, 2.0, Placement.SIDE_BY_SIDE, 4), (8.0, 2.5, Placement.SIDE_BY_SIDE, 2), (8.0, 4.0, Placement.IN_TURN, 1)],
 )
 def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, monkeypatch, total, one, placement, servers):
-    from pytest_specdec.capture import engines
-    from pytest_specdec.capture.engines.protocol import Footprint
+    from pytest_specdec.engines import registry
+    from pytest_specdec.engines.protocol import Footprint
 
-    monkeypatch.setattr(room.observe, "memory_gib", lambda: total)
-    monkeypatch.setattr(type(engines.ENGINES[-1]), "footprint", lambda *_, **__: Footprint(memory_gib=one))
+    monkeypatch.setattr(planner.environment, "memory_gib", lambda: total)
+    monkeypatch.setattr(type(registry.ENGINES[-1]), "footprint", lambda *_, **__: Footprint(memory_gib=one))
     plan = make(replace(config, placement=Placement.AUTO), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert (plan.placement, plan.servers) == (placement, servers)
     assert plan.placement_reason == f"one server takes about {one:.1f} GiB of {total:.0f}"
@@ -178,26 +178,26 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
 
 @pytest.mark.parametrize("share, placement", [(0.45, Placement.SIDE_BY_SIDE), (0.92, Placement.IN_TURN)])
 def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
-    from pytest_specdec.capture.engines.vllm import Vllm
+    from pytest_specdec.engines.vllm import Vllm
 
-    monkeypatch.setattr(room, "accelerated", lambda: True)
+    monkeypatch.setattr(planner, "accelerated", lambda: True)
     args = {} if share == 0.92 else {"gpu-memory-utilization": share}
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
-    assert room.of(config, Vllm()).placement is placement
+    assert planner.of(config, Vllm()).placement is placement
 
 
 def test_a_size_that_is_not_known_means_in_turn(config):
-    from pytest_specdec.capture.engines.vllm import Vllm
+    from pytest_specdec.engines.vllm import Vllm
 
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
-    found = room.of(config, Vllm())
+    found = planner.of(config, Vllm())
     assert (found.placement, found.reason) == (Placement.IN_TURN, "how much memory a server takes is not known before it is started")
 
 
 def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
     with pytest.raises(PlanError, match="cannot share a port"):
         make(with_args(beside(), port=8000), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
-    assert room.of(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
+    assert planner.of(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
 
 
 def test_who_answers_before_the_baseline_is_probed_is_scored_by_the_route_that_the_probe_finds(

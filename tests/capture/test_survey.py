@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from pytest_specdec.capture.survey import CapabilityProbe
-from pytest_specdec.model.answer import Answer, Choice
-from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.capture.capabilities import CapabilityProbe
+from pytest_specdec.model.transcript import Answer, Choice, ScoringRoute
 from tests.capture.test_routes import Server, listed
 
 HALF, UNLISTED = math.log(0.5), -7.0

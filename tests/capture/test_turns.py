@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
 from pytest_specdec.files import transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import deadlines
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
 from pytest_specdec.config.config import Limits
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.judge import liveness

@@ -15,15 +15,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.capture import orphans, ready
-from pytest_specdec.capture.arm import Arm, Recipe
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.engines.protocol import Setup
-from pytest_specdec.capture.launch import watchdog
-from pytest_specdec.capture.launch.process import Server
+from pytest_specdec.capture.server import orphans, watchdog
+from pytest_specdec.capture.server import server as ready
+from pytest_specdec.capture.server.process import Server
+from pytest_specdec.capture.server.server import Arm, Recipe
+from pytest_specdec.engines.protocol import Command, Setup
 from pytest_specdec.errors import CaptureError
-from pytest_specdec.files import records
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.workload import Depth
@@ -49,7 +48,7 @@ def stranger():
 def run(tmp_path):
     """An earlier run, whose capture is gone."""
     directory = RunDirectory.create(tmp_path / "runs" / "then")
-    records.write_plan(directory, PLAN)
+    run_documents.write_plan(directory, PLAN)
     (directory.root / "servers").mkdir()
     return directory
 
@@ -102,7 +101,7 @@ def test_a_note_beside_a_run_counts_for_nothing(run, stranger, seen):
 @pytest.mark.chaos("a symbolic link to a run in the folder of the runs", expected="left alone", quick=True)
 def test_a_linked_run_counts_for_nothing(run, stranger, tmp_path, seen):
     elsewhere = RunDirectory.create(tmp_path / "elsewhere")
-    records.write_plan(elsewhere, PLAN)
+    run_documents.write_plan(elsewhere, PLAN)
     (run.root.parent / "linked").symlink_to(elsewhere.root)
     seen(swept(run, stranger, noted(stranger), where="linked"))
 
@@ -160,10 +159,10 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from pytest_specdec.capture.arm import Arm, Recipe
-from pytest_specdec.capture.engines.protocol import Setup
-from pytest_specdec.capture.engines.vllm_dialect import VllmDialect
-from pytest_specdec.capture.engines.command import Command
+from pytest_specdec.capture.server.server import Arm, Recipe
+from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.engines.protocol import Command
 from pytest_specdec.files.secrets import Secrets
 
 class Engine:
@@ -220,7 +219,7 @@ def test_no_server_outlives_an_interrupt_in_short(tmp_path, seen):
 @pytest.mark.parametrize("place", ["between fork and note", "in the note", "while it is stopped"])
 @pytest.mark.chaos("SIGINT exactly between the fork, the note and the stop of a server", expected="nothing left", quick=True)
 def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkeypatch, seen):
-    from pytest_specdec.capture.launch import process
+    from pytest_specdec.capture.server import process
 
     started, real = [], process._start
 
@@ -283,8 +282,8 @@ def test_a_long_log_is_read_from_its_end(tmp_path, seen):
     code = f"""
         import resource, sys
         from pathlib import Path
-        from pytest_specdec.capture.engines.command import Command
-        from pytest_specdec.capture.launch.process import Server
+        from pytest_specdec.engines.protocol import Command
+        from pytest_specdec.capture.server.process import Server
         from pytest_specdec.files.secrets import Secrets
         write = "import sys; [sys.stdout.write(('y' * 99 + chr(10)) * 10_000) for _ in range(200)]; print('x' * 5_000_000)"
         secrets = Secrets(values=("sesame-open",))
@@ -306,7 +305,7 @@ def test_a_long_log_is_read_from_its_end(tmp_path, seen):
 def test_a_process_that_cannot_be_ended_is_an_error(start, monkeypatch, seen):
     server = start(Command(argv=SLEEP))
     with monkeypatch.context() as patched:
-        patched.setattr("pytest_specdec.capture.launch.process._KILL_S", 0.01)
+        patched.setattr("pytest_specdec.capture.server.process._KILL_S", 0.01)
         patched.setattr(watchdog, "send", lambda *_: None)
         with pytest.raises(CaptureError, match=rf"survive SIGKILL: {server.pid}"):
             server.stop(0.0)

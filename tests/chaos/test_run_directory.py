@@ -9,10 +9,12 @@ import sys
 
 import pytest
 
-from pytest_specdec.capture import engines, lease, observe, record
+from pytest_specdec.capture import environment, runner
+from pytest_specdec.capture import locks as lease
+from pytest_specdec.engines import registry
 from pytest_specdec.errors import LeaseError, RunError
-from pytest_specdec.files import records, transcripts
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.status import State
 from tests.capture.conftest import FakeEngine
 from tests.capture.test_resume import planned
@@ -32,12 +34,12 @@ def words(result):
 
 def begun_here(run):
     """Have a run that the fake captured say that it was captured on this machine."""
-    from pytest_specdec.capture import observe
+    from pytest_specdec.capture import environment
     from pytest_specdec.config import load
     from pytest_specdec.files import codec
 
     path = run / "environment.json"
-    real = codec.encode(observe.environment(load.load(run / "config.yaml"), "0"))
+    real = codec.encode(environment.environment(load.load(run / "config.yaml"), "0"))
     path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
 
 
@@ -98,10 +100,10 @@ def test_the_same_values_are_taken_up(project, stored, seen):
 
 @pytest.mark.chaos("servers of two builds in one capture", expected="incomplete, both builds named", quick=True)
 def test_two_builds_are_not_one_run(tmp_path, monkeypatch, seen):
-    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path, **{"served-version": "1.2.4"})
-    status = record.record(config, plan, RunDirectory.create(tmp_path / "runs" / "now"), deadline_s=None, tell=lambda _: None)
+    status = runner.record(config, plan, RunDirectory.create(tmp_path / "runs" / "now"), deadline_s=None, tell=lambda _: None)
     named = all(build in status.error for build in ("1.2.3", "1.2.4"))
     seen(f"{status.state}, both builds named" if named else f"{status.state}: {status.error}")
 
@@ -129,7 +131,7 @@ def dies_after_answers(config, plan, directory, *, deadline_s, tell):
 
 
 def dies_at_boot(config, plan, directory, *, deadline_s, tell):
-    from pytest_specdec.capture import kept
+    from pytest_specdec.capture import remaining as kept
     from pytest_specdec.model.status import Missing, State, Status
 
     whole = kept.of(directory, plan)
@@ -194,12 +196,12 @@ def test_a_device_has_one_lease(tmp_path, monkeypatch, seen):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with lease.device("MIG-GPU-1/2/0", 0.0, nothing):
         pass
-    monkeypatch.setattr(observe, "devices", lambda: ("A", "B"))
-    monkeypatch.setattr(observe, "uuids", lambda: ("GPU-aa-1", "GPU-bb-2"))
+    monkeypatch.setattr(environment, "devices", lambda: ("A", "B"))
+    monkeypatch.setattr(environment, "uuids", lambda: ("GPU-aa-1", "GPU-bb-2"))
     names = []
     for visible in ("1", "GPU-bb-2", "GPU-bb"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        names.append(record._devices())
+        names.append(runner._devices())
     seen("held; one lease" if set(names) == {("GPU-bb-2",)} else f"held; {names}")
 
 
@@ -220,7 +222,7 @@ def full(*_):
 
 
 def fills(config, plan, directory, **_):
-    from pytest_specdec.files import directory as files
+    from pytest_specdec.files import run_directory as files
     files._replace = full
     records.write_status(directory, Status(state=State.RUNNING))
 
@@ -243,7 +245,7 @@ def test_a_full_disk_in_the_capture(project, monkeypatch, seen):
 
 WRITES_FAIL = """
 import pytest
-from pytest_specdec.files import directory
+from pytest_specdec.files import run_directory as directory
 
 @pytest.fixture(autouse=True, scope="session")
 def full_disk():
@@ -267,11 +269,11 @@ def test_a_full_disk_at_the_end(project, seen):
 @pytest.mark.parametrize("torn", ["capabilities", "transcript", "progress"])
 @pytest.mark.chaos("torn capabilities, bad UTF-8 in a transcript, torn progress", expected="taken up again", quick=True)
 def test_a_torn_run_is_taken_up(tmp_path, monkeypatch, torn, seen):
-    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path)
     directory = RunDirectory.create(tmp_path / "runs" / "now")
-    record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     path = {
         "capabilities": directory.capabilities_of("baseline"),
         "transcript": directory.transcript("draft-k3", "w"),
@@ -282,6 +284,6 @@ def test_a_torn_run_is_taken_up(tmp_path, monkeypatch, torn, seen):
     if torn == "transcript":
         with pytest.raises(RunError, match=r"not whole\n.*w.jsonl:\d"):
             transcripts.read(directory, "draft-k3", "w")
-    records.read_progress(directory)
-    status = record.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    run_documents.read_progress(directory)
+    status = runner.resume(config, plan, directory, deadline_s=None, tell=lambda _: None)
     seen("taken up again" if status.state is State.COMPLETE else f"{status.state}: {status.error}")

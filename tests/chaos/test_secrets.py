@@ -11,14 +11,15 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_specdec.capture import engines, record
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.launch.process import Server
-from pytest_specdec.files import records
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.capture import runner
+from pytest_specdec.capture.server.process import Server
+from pytest_specdec.engines import registry
+from pytest_specdec.engines.protocol import Command
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.status import State, Status
-from pytest_specdec.report.printable import printable
+from pytest_specdec.report.escape import printable
 from tests.capture.conftest import FakeEngine
 from tests.capture.test_resume import planned
 
@@ -44,7 +45,7 @@ def test_no_spelling_reaches_a_file(tmp_path, how, seen):
     server = Server(Command(argv=argv, env={"TEXT": SPELLINGS[how]}, secrets=secrets), directory.server_log(0, "v"))
     assert server.wait(30.0)
     server.stop(0.0)
-    records.write_status(replace(directory, secrets=secrets), Status(state=State.INCOMPLETE, error=SPELLINGS[how]))
+    run_documents.write_status(replace(directory, secrets=secrets), Status(state=State.INCOMPLETE, error=SPELLINGS[how]))
     text = "".join(path.read_text() for path in directory.root.rglob("*") if path.is_file())
     recoded = base64.b64encode(KEY.encode()).decode()[2:-6]
     kept = [part for part in ('a "key"', "key%22", 'key\\"/', "of+mine", "of%2Bmine", recoded) if part in text]
@@ -55,11 +56,11 @@ def test_no_spelling_reaches_a_file(tmp_path, how, seen):
 @pytest.mark.chaos("${MY_PAT} and its like in arguments, and the server dies printing them", expected="in no file", quick=True)
 def test_a_variable_that_is_named_like_a_secret_is_struck_out(tmp_path, monkeypatch, variable, seen):
     monkeypatch.setenv(variable, "sesame-open-now")
-    monkeypatch.setattr(engines, "ENGINES", (*engines.ENGINES, FakeEngine()))
+    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path, **{"no-such-flag": f"${{{variable}}}"})
     directory = RunDirectory.create(tmp_path / "runs" / "now")
-    record.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     text = "".join(path.read_text() for path in directory.root.rglob("*") if path.is_file())
     assert "no-such-flag" in text
     seen("in no file" if "sesame" not in text else "stored")

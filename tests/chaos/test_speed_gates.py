@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_specdec import baselines
-from pytest_specdec.capture import observe
+from pytest_specdec.capture import environment
 from pytest_specdec.config import load
-from pytest_specdec.files import gates
+from pytest_specdec.files import baselines as gates
 from pytest_specdec.judge import speed
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
+from pytest_specdec.plugin import baselines
 from tests.judge.captured_values import a_workload, captured, requests, timed
 from tests.judge.test_acceptance import drawn
 from tests.judge.test_acceptance import seen as accepted
@@ -90,7 +90,7 @@ def test_an_acceptance_length_that_is_not_reached_fails(seen):
 
 @pytest.mark.chaos("--specdec-update-baselines six times, one of them lucky", expected="a floor 3 to 15 % under typical", quick=True)
 def test_six_updates_follow_the_typical_run(tmp_path, seen):
-    here = replace(observe.environment(load.load(REFERENCE), ""), engine_version="0")
+    here = replace(environment.environment(load.load(REFERENCE), ""), engine_version="0")
     for ratio in (1.67, 1.27, 1.25, 1.29, 1.26, 1.28):
         about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "vacation-timed", "headline": ""}
         baselines.update(tmp_path, "mine", here, [Verdict(outcome=Outcome.PASS, figures={"speedup": ratio}, **about)])

@@ -14,15 +14,16 @@ import zlib
 
 import pytest
 
-from pytest_specdec.capture import endpoint, ready, requests
-from pytest_specdec.capture.engines import engine_of
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.engines.protocol import Setup
-from pytest_specdec.capture.launch import port
-from pytest_specdec.capture.launch.process import Server
-from pytest_specdec.capture.requests import Client
+from pytest_specdec.capture import client as requests
+from pytest_specdec.capture.client import Client
+from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server import server as endpoint
+from pytest_specdec.capture.server import server as ready
+from pytest_specdec.capture.server.process import Server
+from pytest_specdec.engines.protocol import Command, Setup
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import BootError
-from pytest_specdec.files import lines
+from pytest_specdec.files import jsonl
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import Ending
 from pytest_specdec.model.workload import Request, Route
@@ -160,8 +161,8 @@ def test_a_stream_is_read_or_fails_that_request(served, seen, events):
 def test_odd_text_is_stored_readable_and_read_back(served, seen, fields, tmp_path):
     sent = asked(served(always(streamed(*(event(choices=[choice(text=text)]) for text in fields), DONE))), streamed=True)
     text = sent.answer.choice.text
-    lines.write(tmp_path / "a.jsonl", "odd", {"title": text}, [text])
-    back = lines.read(tmp_path / "a.jsonl", "odd")
+    jsonl.write(tmp_path / "a.jsonl", "odd", {"title": text}, [text])
+    back = jsonl.read(tmp_path / "a.jsonl", "odd")
     assert (back.header["title"], back.rest) == (text, (text,))
     seen(words(sent))
 
@@ -389,13 +390,13 @@ def test_a_foreign_server_is_not_taken_for_ours(served, seen, booted):
     "a foreign server that shares our port (SO_REUSEPORT), from later on", expected="ours at first, then refused", quick=True
 )
 def test_a_foreign_server_that_shares_our_port_is_refused(seen, booted):
-    number = port.free()
+    number = ports.free()
     server = booted(number, 0)
     until_listening(server)
     ready.check_port(server, number)
     with socket.socket() as foreign:
         foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        foreign.bind((port.HOST, number))
+        foreign.bind((ports.HOST, number))
         foreign.listen()
         with pytest.raises(BootError, match="another process"):
             ready.check_port(server, number)
@@ -404,8 +405,8 @@ def test_a_foreign_server_that_shares_our_port_is_refused(seen, booted):
 
 CLIENT = """
 import resource, sys
-from pytest_specdec.capture.engines import engine_of
-from pytest_specdec.capture.requests import Client
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.capture.client import Client
 from pytest_specdec.model.workload import Request, Route
 
 client = Client(port=int(sys.argv[1]), model="m", dialect=engine_of("vllm").dialect)

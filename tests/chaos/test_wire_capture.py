@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from pytest_specdec.capture.engines.command import Command
-from pytest_specdec.capture.launch import port
-from pytest_specdec.capture.launch.process import Server
-from pytest_specdec.capture.record import record
-from pytest_specdec.capture.schedule import Wanted, make
-from pytest_specdec.files import records, transcripts
+from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.process import Server
+from pytest_specdec.engines.protocol import Command
+from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.workload import Depth, Family
 from tests.capture.conftest import SERVER, config, directory, fake_engine, with_args, workload  # noqa: F401 - fixtures
 from tests.chaos.raw_server import head, response
@@ -78,15 +78,15 @@ def test_counters_that_are_no_numbers_are_no_counters(run, seen, directory, tmp_
     quick=True,
 )
 def test_a_foreign_server_is_not_recorded(run, seen, directory, tmp_path, monkeypatch):  # noqa: F811
-    number = port.free()
+    number = ports.free()
     foreign = Server(Command(argv=(sys.executable, str(SERVER), "other", "--port", str(number))), tmp_path / "foreign.log")
     try:
         while "ready" not in foreign.log_tail():
             assert not foreign.wait(0.02)
-        monkeypatch.setattr(port, "free", lambda: number)
+        monkeypatch.setattr(ports, "free", lambda: number)
         missing = " ".join(entry.reason for entry in run().missing)
     finally:
         foreign.stop(0.0)
     written = list((directory.root / "transcripts").rglob("*.jsonl"))
     error = "answered by another process" if "is answered by another process" in missing else missing
-    seen(f"{records.read_status(directory).state.value}: {error}, " + (f"wrote {written}" if written else "no transcript"))
+    seen(f"{run_documents.read_status(directory).state.value}: {error}, " + (f"wrote {written}" if written else "no transcript"))

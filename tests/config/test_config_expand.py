@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.config import load
-from pytest_specdec.config.expand import expand, filled
+from pytest_specdec.config.variables import expand, filled
 from pytest_specdec.errors import ConfigError
 
 ENVIRON = {"KEY": "secret", "OTHER": "${KEY}", "EMPTY": ""}

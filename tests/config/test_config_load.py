@@ -239,7 +239,7 @@ def test_an_unknown_variant_is_a_key_error(write):
 
 
 def test_a_problem_prints_without_a_suggestion_when_there_is_none():
-    from pytest_specdec.config.problems import Problem
+    from pytest_specdec.config.validate import Problem
 
     problem = Problem(source="x.yaml", line=3, path="a.b", found="1", expected="2")
     assert str(problem) == "x.yaml:3  a.b: found 1, expected 2"

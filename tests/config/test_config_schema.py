@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_specdec.config import config, validate
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.workload import Family
 
 SCHEMA = json.loads(resources.files("pytest_specdec.config").joinpath("schema.json").read_text(encoding="utf-8"))

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.__main__ import main
-from pytest_specdec.doctor import floors, planned
+from pytest_specdec.doctor import config_checks
 from pytest_specdec.doctor.probe import Ran
-from pytest_specdec.files import gates as stored
-from pytest_specdec.model.environment import Environment
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.files import baselines as stored
+from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.workload import Depth
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +206,7 @@ def test_the_stock_config_is_told_with_the_suites_plan_by_the_module_itself():
 
 def test_a_collection_that_fails_is_told_with_its_last_lines(here):
     words = "\n".join(f"line {n}" for n in range(30))
-    check = planned.collection(Ran(exit_code=4, out=words, err="ERROR: found 'x'"), here)
+    check = config_checks.collection(Ran(exit_code=4, out=words, err="ERROR: found 'x'"), here)
     assert check.level == "FAIL"
     assert check.more[-2:] == ("ERROR: found 'x'", f"remedy:   see pytest --co {here}")
     assert len(check.more) == 11
@@ -215,18 +214,18 @@ def test_a_collection_that_fails_is_told_with_its_last_lines(here):
 
 def test_the_plan_is_read_off_a_collection_without_the_lints_warnings(here):
     text = "specdec: mine\n  2 pairs\n  3 boots, about 1:00\n  warning: arms differ\nsuites/test_x.py::test_x\n"
-    check = planned.collection(Ran(exit_code=0, out=text, err=""), here)
+    check = config_checks.collection(Ran(exit_code=0, out=text, err=""), here)
     assert (check.said, check.more) == ("2 pairs", ("3 boots, about 1:00",))
 
 
 def test_suites_are_those_that_the_config_lies_in_or_those_here(config, here):
     (here / "suites" / "configs").mkdir(parents=True)
     inside = config(name="suites/configs/mine.yaml")
-    assert planned.suites(inside, here / "elsewhere") is None
+    assert config_checks.suites(inside, here / "elsewhere") is None
     (here / "suites" / "test_x.py").write_text("")
-    assert planned.suites(inside, here / "elsewhere") == here / "suites"
-    assert planned.suites(config(), here) == here / "suites"
-    assert planned.collecting(inside, here / "suites", Depth.DEEP)[-1] == "--specdec-depth=deep"
+    assert config_checks.suites(inside, here / "elsewhere") == here / "suites"
+    assert config_checks.suites(config(), here) == here / "suites"
+    assert config_checks.collecting(inside, here / "suites", Depth.DEEP)[-1] == "--specdec-depth=deep"
 
 
 def environment(processor: str) -> Environment:
@@ -236,11 +235,11 @@ def environment(processor: str) -> Environment:
 def test_the_baseline_file_of_this_machine_is_named_and_those_of_others_are_not_compared(config, here):
     loaded, mine, other = config(), environment("mine"), environment("other")
     folder = here / "baselines"
-    assert floors.check(loaded, folder, mine)[0].said == f"none of this machine ({mine.machine}), so speedup at least 1 gates"
+    assert config_checks.check(loaded, folder, mine)[0].said == f"none of this machine ({mine.machine}), so speedup at least 1 gates"
     stored.write(folder / "mine" / f"{other.machine}.yaml", other, [Gate(figure="speedup", pair="a", workload="w", at_least=1.5)])
-    (check,) = floors.check(loaded, folder, mine)
+    (check,) = config_checks.check(loaded, folder, mine)
     assert (check.level, "not comparable" in check.said) == ("warn", True)
-    (check,) = floors.check(loaded, folder, other)
+    (check,) = config_checks.check(loaded, folder, other)
     assert (check.level, check.said) == ("ok", f"1 of this machine in {folder}/mine/{other.machine}.yaml, beside speedup at least 1")
 
 
@@ -248,5 +247,5 @@ def test_a_broken_baseline_file_fails(config, here):
     mine = environment("mine")
     (here / "baselines" / "mine").mkdir(parents=True)
     (here / "baselines" / "mine" / f"{mine.machine}.yaml").write_text("schema: other\n")
-    (check,) = floors.check(config(), here / "baselines", mine)
+    (check,) = config_checks.check(config(), here / "baselines", mine)
     assert (check.level, check.said) == ("FAIL", "the baseline file has another schema")

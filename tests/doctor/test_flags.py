@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.engines import engine_of
-from pytest_specdec.doctor import flags, probe, started
+from pytest_specdec.doctor import arm_commands, probe
+from pytest_specdec.doctor import engine as flags
 from pytest_specdec.doctor.engine import Commands, arguments, flags_of
 from pytest_specdec.doctor.probe import Help
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files import yaml
 
 KNOWN = frozenset({"--host", "--port", "--max-num-seqs", "--max-model-len", "--async-scheduling", "--no-async-scheduling"})
@@ -57,7 +58,7 @@ def found(config, vllm):
         vllm()
         loaded = config(text)
         engine = engine_of("vllm")
-        arms = started.arms(loaded, engine, os.environ)
+        arms = arm_commands.arms(loaded, engine, os.environ)
         return loaded, Commands(argv=tuple((arm, arm.command(loaded, engine).argv) for arm in arms))
 
     return read

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.capture.engines import engine_of
-from pytest_specdec.doctor import machine, started
+from pytest_specdec.doctor import arm_commands, machine
 from pytest_specdec.doctor.probe import Ran
+from pytest_specdec.engines.registry import engine_of
 
 GIB = 1024**3
 H200 = "0, NVIDIA H200, 143771, {used}\n"
@@ -23,7 +23,7 @@ def arms(config):
             engine: {{kind: vllm, model: org/m, args: {{{args}}}}}
             variants: {{a: {{args: {{speculative-config: {{method: ngram}}}}}}}}
             """)
-        return started.arms(loaded, engine_of("vllm"), {})
+        return arm_commands.arms(loaded, engine_of("vllm"), {})
 
     return read
 

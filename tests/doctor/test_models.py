@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.engines import engine_of
-from pytest_specdec.doctor import models, started
+from pytest_specdec.doctor import arm_commands, models
 from pytest_specdec.doctor.models import Hub
+from pytest_specdec.engines.registry import engine_of
 
 SECRET = "hf_abcdefghijklmnop"
 
@@ -77,6 +77,6 @@ def test_every_model_is_named_once_with_the_first_arm_that_loads_it(config):
           b: {args: {speculative-config: {method: draft_model, model: org/draft, num_speculative_tokens: 5}}}
           c: {args: {speculative-config: '{"method": "eagle3", "model": "org/head"}'}}
         """)
-    arms = started.arms(loaded, engine_of("vllm"), {})
+    arms = arm_commands.arms(loaded, engine_of("vllm"), {})
     assert [arm.name for arm in arms] == ["baseline", "a", "b", "c", "draft model org/draft"]
     assert models.named(arms) == (("baseline", "org/target"), ("a", "org/draft"), ("c", "org/head"))

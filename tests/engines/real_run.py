@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.launch import watchdog
-from pytest_specdec.files import records, transcripts
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.capture.server import watchdog
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 PAUSE_S = 0.01
@@ -69,7 +69,7 @@ class RealRun:
 
     @property
     def status(self):
-        return records.read_status(self.directory)
+        return run_documents.read_status(self.directory)
 
     def verdicts(self):
         return {one["workload"]: one["verdict"] for one in json.loads(self.directory.run.read_text())["judgements"]}

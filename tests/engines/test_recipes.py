@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import schedule
-from pytest_specdec.capture.engines import engine_of, speculation
-from pytest_specdec.capture.schedule import Wanted
+from pytest_specdec.capture import planner
+from pytest_specdec.capture.planner import Wanted
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
-from pytest_specdec.doctor import started
+from pytest_specdec.doctor import arm_commands
+from pytest_specdec.engines import vllm
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.workload import Depth, Family, Workload
 
@@ -36,13 +37,13 @@ def installed(tmp_path_factory):
     """Stand in for the engine's program, which is not needed to write its command line."""
     program = tmp_path_factory.mktemp("bin") / "vllm"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("pytest_specdec.capture.engines.place.program", lambda *_, **__: str(program))
+        patched.setattr("pytest_specdec.engines.locate.program", lambda *_, **__: str(program))
         yield
 
 
 @shipped
 def test_a_recipe_loads_and_every_variant_speculates(path):
-    plan = schedule.make(load(path), [ANYTHING], Depth.STANDARD)
+    plan = planner.make(load(path), [ANYTHING], Depth.STANDARD)
     drafts = {pair.variant.draft.model for pair in plan.pairs if pair.variant.draft.kind is DraftKind.MODEL}
     assert len(plan.boots) == len(plan.pairs) + 2 + len(drafts)
     assert all(pair.variant.draft.tokens > 0 for pair in plan.pairs)
@@ -132,10 +133,10 @@ def commands(path: Path) -> dict[str, list[str]]:
     """Return the model and the flags that our adapter starts every arm's server with."""
     config = load(path)
     engine = engine_of(config.engine.kind)
-    return {arm.name: list(arm.command(config, engine).argv[2:]) for arm in started.arms(config, engine, ENVIRON)}
+    return {arm.name: list(arm.command(config, engine).argv[2:]) for arm in arm_commands.arms(config, engine, ENVIRON)}
 
 
 def drafters(argv: list[str]) -> list[str]:
     """Return the model that a server drafts with, if any."""
     setting = argv[argv.index("--speculative-config") + 1] if "--speculative-config" in argv else "{}"
-    return [str(model) for model in [speculation.setting({"speculative-config": setting}).get("model")] if model]
+    return [str(model) for model in [vllm.speculative_setting({"speculative-config": setting}).get("model")] if model]

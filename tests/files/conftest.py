@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.files.directory import RunDirectory
-from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
-from pytest_specdec.model.environment import Environment
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Cell, Plan, Role, Tokens
-from pytest_specdec.model.score import Position, Score
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, Casualty, Choice, Ending, Position, Score, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
 REQUESTS = tuple(Request(id=f"chat-{i:02d}", route=Route.CHAT, body={"messages": [], "temperature": 0.0, "seed": i}) for i in range(3))

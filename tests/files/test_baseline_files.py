@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.errors import ConfigError, RunError
-from pytest_specdec.files import gates
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.files import baselines
+from pytest_specdec.model.baseline import Gate
 
 GATES = (
     Gate(figure="speedup", at_least=1.7, pair="v", workload="vacation-timed", log_ratios=(0.6, 0.59, 0.61), boot_log_ratios=(0.01,)),
@@ -20,8 +20,8 @@ def path(tmp_path, environment):
 
 
 def test_gates_are_read_as_they_were_written_with_machine_and_line(path, environment):
-    gates.write(path, environment, GATES)
-    found = gates.read(path)
+    baselines.write(path, environment, GATES)
+    found = baselines.read(path)
     assert [replace(gate, source="", machine=None) for gate in found] == list(GATES)
     assert {gate.machine for gate in found} == {environment.machine}
     lines = [int(gate.source.removeprefix(f"reference/{path.name}:")) for gate in found]
@@ -30,37 +30,37 @@ def test_gates_are_read_as_they_were_written_with_machine_and_line(path, environ
 
 
 def test_an_absent_file_has_no_gates(path):
-    assert gates.read(path) == ()
+    assert baselines.read(path) == ()
 
 
 def test_gates_of_other_machines_are_kept_apart(path, environment):
-    gates.write(path, environment, GATES[:1])
+    baselines.write(path, environment, GATES[:1])
     other = replace(environment, cores=64)
-    gates.write(path.with_name(f"{other.machine}.yaml"), other, GATES[1:])
-    (found,) = gates.other_machines(path.parent, environment.machine)
+    baselines.write(path.with_name(f"{other.machine}.yaml"), other, GATES[1:])
+    (found,) = baselines.other_machines(path.parent, environment.machine)
     assert (found.figure, found.machine) == ("acceptance_length", other.machine)
 
 
 def test_a_baseline_keeps_what_was_not_measured(path, environment):
-    gates.write(path, environment, GATES)
-    gates.write(path, environment, [replace(GATES[0], at_least=1.8)])
-    assert [gate.at_least for gate in gates.read(path)] == [1.8, 2.0]
+    baselines.write(path, environment, GATES)
+    baselines.write(path, environment, [replace(GATES[0], at_least=1.8)])
+    assert [gate.at_least for gate in baselines.read(path)] == [1.8, 2.0]
 
 
 def test_a_floor_follows_what_was_computed(path, environment):
-    gates.write(path, environment, GATES)
-    gates.write(path, environment, [replace(GATES[0], at_least=1.5)])
-    assert [gate.at_least for gate in gates.read(path)] == [1.5, 2.0]
+    baselines.write(path, environment, GATES)
+    baselines.write(path, environment, [replace(GATES[0], at_least=1.5)])
+    assert [gate.at_least for gate in baselines.read(path)] == [1.5, 2.0]
 
 
 def test_a_file_under_another_machines_name_is_refused(path, environment):
-    gates.write(path, environment, GATES)
+    baselines.write(path, environment, GATES)
     moved = path.rename(path.with_name("elsewhere.yaml"))
     with pytest.raises(RunError, match="has another machine") as caught:
-        gates.read(moved)
+        baselines.read(moved)
     assert caught.value.where == f"{moved}:5"
     with pytest.raises(RunError, match="has another machine"):
-        gates.write(moved, environment, GATES)
+        baselines.write(moved, environment, GATES)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
 )
 def test_a_gate_that_is_none_is_told_with_its_line(path, line, where, found):
     path.parent.mkdir()
-    path.write_text(f"schema: {gates.SCHEMA}\nmachine: {path.stem}\ngates:\n{line}\n")
+    path.write_text(f"schema: {baselines.SCHEMA}\nmachine: {path.stem}\ngates:\n{line}\n")
     with pytest.raises(RunError, match="this is no gate") as caught:
-        gates.read(path)
+        baselines.read(path)
     assert (caught.value.where, caught.value.found) == (f"{path}{where}", found)
 
 
@@ -92,15 +92,15 @@ def test_a_file_of_another_kind_is_refused(path, text, error):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(error):
-        gates.read(path)
+        baselines.read(path)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_ours(path):
     path.mkdir(parents=True)
     with pytest.raises(RunError, match="cannot be read") as caught:
-        gates.read(path)
+        baselines.read(path)
     assert caught.value.where == str(path)
     path.rmdir()
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="cannot be read"):
-        gates.read(path)
+        baselines.read(path)

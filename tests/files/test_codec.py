@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec
+from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.environment import Environment
-from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.plan import Plan
-from pytest_specdec.model.score import Score
 from pytest_specdec.model.status import Progress, Status
-from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.transcript import Score, Transcript
 from pytest_specdec.model.verdict import Verdict
 
 VALUES = [Plan, Transcript, Score, Status, Progress, Environment, Capabilities, Verdict, Gate]

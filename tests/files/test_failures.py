@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.files import failures, transcripts
+from pytest_specdec.files import server_failures, transcripts
 from pytest_specdec.model.transcript import Casualty, Ending
 
 
@@ -25,7 +25,7 @@ def written(directory, plan, transcript):
 
     def _written(*casualties, suffix=""):
         transcripts.write(directory, transcript(name, workload=f"{first}{suffix}", casualties=casualties))
-        return failures.read(directory, plan, name)
+        return server_failures.read(directory, plan, name)
 
     _written.variant, _written.workload = name, first
     return _written
@@ -56,7 +56,7 @@ def test_workloads_that_were_not_answered_to_the_end_count(written):
 def test_a_death_is_remembered_when_its_workload_is_answered_anew(directory, plan, written):
     for _ in range(2):
         written(*dead("chat-00"))
-        failures.put_by(directory, written.variant, written.workload)
+        server_failures.put_by(directory, written.variant, written.workload)
     found = written()
     assert [line.partition(":")[0] for line in found[written.variant].unexplained] == [f"{written.workload}.earlier{n}" for n in (1, 2)]
     assert not found[written.variant].are_finding([found["baseline"]])

@@ -9,14 +9,12 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
-from pytest_specdec.files import gates, records, transcripts, yaml
-from pytest_specdec.files import scores as stored
-from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
-from pytest_specdec.model.environment import Environment
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.files import baselines, run_documents, transcripts, yaml
+from pytest_specdec.files import transcripts as stored
+from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.pair import Draft, Pair, Variant
 from pytest_specdec.model.plan import Boot, Cell, Plan, Tokens
-from pytest_specdec.model.transcript import Casualty, SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, Casualty, Choice, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.workload import Request, Workload
 
 KINDS = ("transcript", "score", "plan", "baseline")
@@ -65,19 +63,19 @@ def test_every_line_of_a_transcript_is_valid(directory, transcript):
 
 
 def test_every_line_of_scores_is_valid(directory, scores):
-    stored.write(directory, "baseline", "v", "w", scores("v"))
+    stored.write_scores(directory, "baseline", "v", "w", scores("v"))
     for line in lines(directory.scores("baseline", "v", "w")):
         Draft202012Validator(schema("score")).validate(line)
 
 
 def test_a_plan_is_valid(directory, plan):
-    records.write_plan(directory, plan)
+    run_documents.write_plan(directory, plan)
     Draft202012Validator(schema("plan")).validate(json.loads(directory.plan.read_text()))
 
 
 def test_a_baseline_file_is_valid(tmp_path, environment):
     path = tmp_path / f"{environment.machine}.yaml"
-    gates.write(path, environment, [Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5))])
+    baselines.write(path, environment, [Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5))])
     Draft202012Validator(schema("baseline")).validate(yaml.load(path.read_text(), str(path)).data)
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import calibration, captured, records, transcripts
-from pytest_specdec.files import scores as stored
+from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.files import transcripts as stored
+from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.gate import Gate
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.status import Missing, State, Status
 
@@ -18,19 +18,19 @@ ARMS = ("v", "control", "baseline")
 @pytest.fixture
 def run(directory, plan, scores, transcript):
     """A whole run on disk."""
-    records.write_plan(directory, plan)
+    run_documents.write_plan(directory, plan)
     for arm in ARMS:
         transcripts.write(directory, transcript(arm))
-        stored.write(directory, "baseline", arm, "greedy-mixed", scores(arm))
-        records.write_capabilities(directory, arm, Capabilities(vocabulary=7))
+        stored.write_scores(directory, "baseline", arm, "greedy-mixed", scores(arm))
+        run_documents.write_capabilities(directory, arm, Capabilities(vocabulary=7))
     for arm in ARMS[:2]:
-        stored.write(directory, "org/d", arm, "greedy-mixed", scores(arm, "org/d"))
+        stored.write_scores(directory, "org/d", arm, "greedy-mixed", scores(arm, "org/d"))
     return directory
 
 
 def missing(directory, arm, workload, reason, error=""):
     entry = Missing(arm=arm, workload=workload, reason=reason)
-    records.write_status(directory, Status(state=State.INCOMPLETE, missing=(entry,), error=error))
+    run_documents.write_status(directory, Status(state=State.INCOMPLETE, missing=(entry,), error=error))
 
 
 def test_a_judge_sees_everything_that_the_run_has(run, plan, scores):
@@ -108,7 +108,7 @@ def test_scores_of_no_tokens_are_no_error(run, plan, scores):
 
 
 def test_scores_that_only_the_draft_lacks_are_no_error(run, plan, scores):
-    stored.write(run, "baseline", "v", "greedy-mixed", ())
+    stored.write_scores(run, "baseline", "v", "greedy-mixed", ())
     missing(run, "v", "greedy-mixed", "no scores under org/d: it did not boot")
     assert captured.read(run, plan, plan.cells[0], ()).scores["v"] == ()
 
@@ -142,24 +142,24 @@ def says(transcript, *token_ids):
 def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, scores, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
-    law = stored.read(run, "baseline", "baseline", "greedy-mixed")[0].positions
+    law = stored.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
     once = tuple((-0.25, position) for position in law)
-    assert calibration.read(run, asked_for_logprobs(plan)) == once, "the control said the same, token by token"
+    assert captured.read_calibration(run, asked_for_logprobs(plan)) == once, "the control said the same, token by token"
     transcripts.write(run, says(told(transcript("control")), 3, 2, 1))
-    assert calibration.read(run, asked_for_logprobs(plan)) == once * 2
-    assert calibration.read(run, plan) == ()
+    assert captured.read_calibration(run, asked_for_logprobs(plan)) == once * 2
+    assert captured.read_calibration(run, plan) == ()
 
 
 @pytest.mark.parametrize("changes", [{"temperature": 0.8}, {"temperature": None}, {"top_p": 0.9}, {"min_p": 0.1}, {"response_format": {}}])
 def test_only_the_law_as_it_is_calibrates(run, plan, transcript, changes):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
-    assert calibration.read(run, asked_for_logprobs(plan))
-    assert calibration.read(run, asked_for_logprobs(plan, **changes)) == ()
+    assert captured.read_calibration(run, asked_for_logprobs(plan))
+    assert captured.read_calibration(run, asked_for_logprobs(plan, **changes)) == ()
 
 
 def test_a_file_that_cannot_be_read_is_passed_over(run, plan, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
     run.transcript("baseline", "greedy-mixed").write_text("torn")
-    assert calibration.read(run, asked_for_logprobs(plan))
+    assert captured.read_calibration(run, asked_for_logprobs(plan))

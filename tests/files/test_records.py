@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import records
+from pytest_specdec.files import run_documents
 from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.status import Missing, Progress, State, Status
 
@@ -11,36 +11,36 @@ STATUS = Status(state=State.INCOMPLETE, missing=(Missing(arm="v", workload="w", 
 
 
 def test_a_plan_survives_with_its_digests(directory, plan):
-    records.write_plan(directory, plan)
-    assert records.read_plan(directory) == plan
-    assert records.read_plan(directory).workloads[0].digest == plan.workloads[0].digest
+    run_documents.write_plan(directory, plan)
+    assert run_documents.read_plan(directory) == plan
+    assert run_documents.read_plan(directory).workloads[0].digest == plan.workloads[0].digest
 
 
 def test_environment_and_status_survive(directory, environment):
-    records.write_environment(directory, environment)
-    records.write_status(directory, STATUS)
-    assert (records.read_environment(directory), records.read_status(directory)) == (environment, STATUS)
+    run_documents.write_environment(directory, environment)
+    run_documents.write_status(directory, STATUS)
+    assert (run_documents.read_environment(directory), run_documents.read_status(directory)) == (environment, STATUS)
 
 
 def test_capabilities_are_found_by_arm_whatever_its_name(directory):
     found = {"org/model": Capabilities(support={"seed": Support.IGNORED}), "v": Capabilities(vocabulary=4096)}
     for arm, capabilities in found.items():
-        records.write_capabilities(directory, arm, capabilities)
-    assert records.read_capabilities(directory) == found
+        run_documents.write_capabilities(directory, arm, capabilities)
+    assert run_documents.read_capabilities(directory) == found
 
 
 def test_no_probe_is_no_error(directory):
-    assert records.read_capabilities(directory) == {}
+    assert run_documents.read_capabilities(directory) == {}
 
 
 def test_progress_is_read_while_it_is_written(directory):
     steps = tuple(Progress(at_s=float(i), boot=0, boots=3, arm="v", doing="answering", done=i) for i in range(3))
-    assert records.read_progress(directory) == ()
+    assert run_documents.read_progress(directory) == ()
     for step in steps:
-        records.append_progress(directory, step)
+        run_documents.append_progress(directory, step)
     with directory.progress.open("a") as file:
         file.write('{"at_s":3.0,"bo')
-    assert records.read_progress(directory) == steps
+    assert run_documents.read_progress(directory) == steps
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_a_record_that_cannot_be_read_is_a_run_error_that_names_the_file(directo
     if text is not None:
         directory.status.write_text(text)
     with pytest.raises(RunError) as caught:
-        records.read_status(directory)
+        run_documents.read_status(directory)
     assert caught.value.what == what
     assert caught.value.where.startswith(str(directory.status))

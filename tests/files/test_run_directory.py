@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files.directory import RunDirectory, atomic_write, safe
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write, safe
 
 
 def test_create_makes_the_folder_and_its_parents(tmp_path):

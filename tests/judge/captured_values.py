@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from pytest_specdec.model.answer import Answer, Choice, Timing, Usage
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.score import Position, Score
-from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, Position, Score, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.workload import Family, Request, Route, Workload
 
 SPECULATING = SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=150)

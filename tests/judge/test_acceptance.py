@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.acceptance_length import acceptance_length
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import VARIANT, answer, captured, transcript

@@ -6,8 +6,8 @@ from math import log
 
 import pytest
 
-from pytest_specdec.judge.control import Compared
-from pytest_specdec.stats.controlled import Difference
+from pytest_specdec.judge.sampling import Compared
+from pytest_specdec.stats.control_difference import Difference
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.judge import greedy, liveness, logprobs, sampling, speed, structured
 from pytest_specdec.judge.ending import Flaw, ended
-from pytest_specdec.model.answer import Usage
+from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.model.answer import Usage
-from pytest_specdec.model.score import Position, Score
+from pytest_specdec.model.transcript import Position, Score, Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests
 from tests.judge.toy_server import opinion

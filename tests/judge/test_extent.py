@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
-from pytest_specdec.judge.extent import Extent, extent
-from pytest_specdec.stats.alternatives import tilted
+from pytest_specdec.judge.fault_naming import Extent, extent
+from pytest_specdec.stats.fault_models import tilted
 
 HOT, NOISE = tilted(0.7), blurred(2.5)
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.culprit import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, culprit
+from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, culprit
 from pytest_specdec.judge.greedy_gap import Kind, difference, forced
 from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.score import Score
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.transcript import Casualty, Ending, Score, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from tests.judge import toy_server
 from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score, transcript

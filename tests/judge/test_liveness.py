@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import liveness
-from pytest_specdec.model.answer import Timing
 from pytest_specdec.model.captured import Failures
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters, Timing
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family, Request, Route
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, transcript

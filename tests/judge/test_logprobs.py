@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import logprobs
-from pytest_specdec.model.answer import Answer, Choice
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from tests.judge import toy_speculation as toy

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
-from pytest_specdec.judge.naming import Acceptance, acceptance, name
-from pytest_specdec.stats.alternatives import Fault
+from pytest_specdec.judge.fault_naming import Acceptance, acceptance, name
 from pytest_specdec.stats.betting import Bettor, settled
-from pytest_specdec.stats.panel import bettors, chance_of, dues
+from pytest_specdec.stats.bettors import bettors, chance_of, dues
+from pytest_specdec.stats.fault_models import Fault
 
 STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.culprit import IGNORED, IGNORED_AT_DRAFTS
-from pytest_specdec.judge.penalised import penalised as law_with
+from pytest_specdec.judge.greedy import penalised as law_with
+from pytest_specdec.judge.greedy_diagnosis import IGNORED, IGNORED_AT_DRAFTS
 from pytest_specdec.model.captured import Captured
-from pytest_specdec.model.score import Position
+from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats.adjustments import Penalties
-from pytest_specdec.stats.asked import penalties
+from pytest_specdec.stats.penalties import Penalties
+from pytest_specdec.stats.request_params import penalties
 from tests.judge.captured_values import VARIANT, answer, captured, score
 
 OTHER = 7

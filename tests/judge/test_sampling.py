@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.conditionals import gather
-from pytest_specdec.model.answer import Answer, Choice, Usage
+from pytest_specdec.judge.sampling_data import gather
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.transcript import Answer, Casualty, Choice, Ending, SpecCounters, Usage
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats import panel
+from pytest_specdec.stats import bettors
 from tests.judge import toy_speculation as toy
 
 STALE = "state after a rejected draft (KV cache not rolled back)"
@@ -342,7 +341,7 @@ def test_a_temperature_at_which_laws_overflow_is_left_out_and_the_rest_judged():
 
 def test_evidence_that_is_no_number_is_invalid(monkeypatch):
     def astray(observed):
-        first, *others = panel.bettors(observed)
+        first, *others = bettors.bettors(observed)
         return (replace(first, log_payoffs=first.log_payoffs * float("nan")), *others)
 
     monkeypatch.setattr(sampling, "bettors", astray)

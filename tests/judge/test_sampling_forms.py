@@ -7,18 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge import control, sampling
-from pytest_specdec.judge.conditionals import gather
+from pytest_specdec.judge import sampling
+from pytest_specdec.judge.sampling_data import gather
 from pytest_specdec.judge.tolerance import logit_noise
-from pytest_specdec.model.answer import Choice
-from pytest_specdec.model.transcript import Transcript
+from pytest_specdec.model.transcript import Choice, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
-from pytest_specdec.stats.adjustments import Penalties
-from pytest_specdec.stats.asked import asked
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.laws import NOISE
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.penalties import Penalties
+from pytest_specdec.stats.request_params import asked
+from pytest_specdec.stats.token_distribution import NOISE
 from tests.judge import toy_speculation as toy
 
 BIAS = {"3": 2.0, "11": -1.0, "20": 1.0}
@@ -208,7 +207,7 @@ def test_the_control_is_held_against_the_same_scores():
     one = leaning(0.94, told=True)
     observed = gather(one, lean=-0.06).observed
     winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the asked")
-    right, wrong = (control.leaning(one, observed, winner, lean=lean).found.theirs for lean in (-0.06, 0.0))
+    right, wrong = (sampling.leaning(one, observed, winner, lean=lean).found.theirs for lean in (-0.06, 0.0))
     assert wrong > right + 0.003
 
 
@@ -336,7 +335,7 @@ def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
     one = with_control(toy.captured("head"), noise=0.0)
     observed = gather(one).observed
     found = {
-        seat.name: control.leaning(one, observed, seat, lean=0.0)
+        seat.name: sampling.leaning(one, observed, seat, lean=0.0)
         for seat in bettors(observed)
         if seat.name in ("greedy bonus", "learned boldly", "learned boldly at the bonus")
     }

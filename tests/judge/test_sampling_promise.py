@@ -7,11 +7,11 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
-from pytest_specdec.judge.promise import Promise, _slots, promise
-from pytest_specdec.stats.alternatives import leak, tilted
+from pytest_specdec.judge.sensitivity import Promise, _slots, promise
 from pytest_specdec.stats.betting import mixture, settled
-from pytest_specdec.stats.drafts import overlap
-from pytest_specdec.stats.panel import bettors
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.draft_distribution import overlap
+from pytest_specdec.stats.fault_models import leak, tilted
 
 BARRIER = -np.log(6.25e-5)
 RUNS = 120

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.speculating import speculating
+from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome

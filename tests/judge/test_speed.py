@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.acceptance_length import acceptance_length
-from pytest_specdec.judge.paces import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
-from pytest_specdec.model.answer import Timing, Usage
-from pytest_specdec.model.gate import Gate
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.judge.timing import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
+from pytest_specdec.model.baseline import Gate
+from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
 

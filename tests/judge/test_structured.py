@@ -8,8 +8,7 @@ import pytest
 
 from pytest_specdec.judge import structured
 from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.score import Position, Score
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters
+from pytest_specdec.model.transcript import Casualty, Ending, Position, Score, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript

@@ -8,7 +8,7 @@ from math import log
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.suspicion import suspicious
+from pytest_specdec.judge.sampling import suspicious
 from pytest_specdec.model.verdict import Outcome
 from tests.judge import toy_speculation as toy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
-from pytest_specdec.model.score import Position, Score
+from pytest_specdec.model.transcript import Position, Score
 from tests.judge.captured_values import VARIANT, answer
 
 VOCABULARY = 40

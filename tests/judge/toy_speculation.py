@@ -8,13 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_specdec.model.answer import Answer, Choice
 from pytest_specdec.model.captured import Capabilities, Captured
 from pytest_specdec.model.pair import CONTROL, Draft, DraftKind, DraftSampling, Pair, Variant
-from pytest_specdec.model.score import Position, Score
-from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, Position, Score, SpecCounters, Transcript
 from pytest_specdec.model.workload import Family, Request, Route, Workload
-from pytest_specdec.stats.lookup import Lookup
+from pytest_specdec.stats.draft_distribution import Lookup
 
 VOCABULARY = 40
 ATOMS = 20

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.model.answer import Answer, Choice, Timing
+from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.captured import Captured
-from pytest_specdec.model.environment import Environment
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import CORRECTNESS_ALPHA, SHARES, SPEED_ALPHA, Plan, alpha_of
-from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec import capturing, collect, documents, gathering, judging, loop, resuming, xdist
-from pytest_specdec.capture import observe
+from pytest_specdec.capture import environment
 from pytest_specdec.config import load
 from pytest_specdec.files import codec
+from pytest_specdec.plugin import capture, collection, reporting, stored_run, verdicts, xdist
 
-LOADED = (capturing, collect, documents, gathering, judging, loop, resuming, xdist)
+LOADED = (capture, collection, reporting, reporting, verdicts, capture, stored_run, xdist)
 """Once for all sessions in this process: what such a session imports first is forgotten after it."""
 
 CONFIG = """
@@ -30,12 +30,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import record
+from pytest_specdec.capture import runner as record
 from pytest_specdec.errors import BootError
-from pytest_specdec.files import records, transcripts
-from pytest_specdec.files.directory import atomic_write
-from pytest_specdec.model.answer import Answer, Choice
-from pytest_specdec.model.environment import Environment
+from pytest_specdec.files import run_documents as records, transcripts
+from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.model.transcript import Answer, Choice
+from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.status import Missing, Progress, State, Status
 from pytest_specdec.model.transcript import SpecCounters, Transcript
 
@@ -211,7 +211,7 @@ def begun_here():
 
     def _begun_here(run):
         path = run / "environment.json"
-        real = codec.encode(observe.environment(load.load(run / "config.yaml"), "0"))
+        real = codec.encode(environment.environment(load.load(run / "config.yaml"), "0"))
         path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
 
     return _begun_here

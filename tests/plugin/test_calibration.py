@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from pytest_specdec import bench, judging
-from pytest_specdec.bench import Bench
+from pytest_specdec.plugin import run_state, verdicts
+from pytest_specdec.plugin.run_state import Bench
 
 
 def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     read = []
-    monkeypatch.setattr(judging.stored, "read", lambda *what: read.append(what))
+    monkeypatch.setattr(verdicts.stored, "read", lambda *what: read.append(what))
     found = SimpleNamespace(directory="directory", plan="plan", gates=(), calibration=("pair",))
-    judging._read(None, found, "cell")
+    verdicts._read(None, found, "cell")
     assert read == [("directory", "plan", "cell", (), ("pair",))]
 
 
 def test_the_run_is_read_once(monkeypatch, tmp_path):
     read = []
-    monkeypatch.setattr(bench.calibration, "read", lambda *what: (read.append(what), ("pair",))[1])
+    monkeypatch.setattr(run_state.captured, "read_calibration", lambda *what: (read.append(what), ("pair",))[1])
     monkeypatch.setattr(Bench, "directory", "directory")
     made = Bench(None, None, root=tmp_path, plan="plan", warnings=())
     assert (made.calibration, made.calibration) == (("pair",), ("pair",))

@@ -16,19 +16,19 @@ def test_loading_the_plugin_imports_nothing_heavy(pytester):
     result = pytester.run(sys.executable, "-c", code)
     assert result.outlines == [
         "['pytest_specdec']",
-        "['pytest_specdec', 'pytest_specdec.fixtures', 'pytest_specdec.options', 'pytest_specdec.plugin']",
+        "['pytest_specdec', 'pytest_specdec.plugin', 'pytest_specdec.plugin.fixtures', 'pytest_specdec.plugin.options']",
     ]
 
 
 def test_a_process_that_waits_for_anothers_capture_loads_nothing_that_talks_to_servers(pytester):
-    code = "import sys; import pytest_specdec.capturing; sys.exit(bool({'openai', 'numpy'} & set(sys.modules)))"
+    code = "import sys; import pytest_specdec.plugin.capture; sys.exit(bool({'openai', 'numpy'} & set(sys.modules)))"
     assert pytester.run(sys.executable, "-c", code).ret == 0
 
 
 def test_other_peoples_tests_load_nothing_of_ours(pytester):
     pytester.makepyfile(
         "import sys\n\ndef test_it():\n"
-        "    assert not {'pytest_specdec.bench', 'pytest_specdec.config', 'yaml', 'numpy', 'openai'} & set(sys.modules)\n"
+        "    assert not {'pytest_specdec.plugin.run_state', 'pytest_specdec.config', 'yaml', 'numpy', 'openai'} & set(sys.modules)\n"
     )
     result = pytester.runpytest_subprocess("-p", "no:benchmark", "-p", "no:hypothesispytest", "-p", "no:randomly")
     result.assert_outcomes(passed=1)

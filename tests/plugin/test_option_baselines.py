@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec import baselines
-from pytest_specdec.files import gates
-from pytest_specdec.model.environment import Environment
-from pytest_specdec.model.gate import Gate
+from pytest_specdec.files import baselines as gates
+from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
+from pytest_specdec.plugin import baselines
 
 HERE = Environment(engine="reference", engine_version="0", model="target", processor="p", cores=2, memory_gib=8.0)
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pytest_specdec.files import records
-from pytest_specdec.files.directory import RunDirectory
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.captured import Capabilities, Support
 from pytest_specdec.model.pair import BASELINE
 
@@ -106,7 +106,7 @@ def test_nothing_inconclusive_is_a_usage_error(project, stored):
 
 def test_more_answers_that_cannot_be_scored_are_a_usage_error(project, stored):
     refused = {"prompt_logprobs": Support.REFUSED, "continuations": Support.IGNORED}
-    records.write_capabilities(RunDirectory.open(stored), BASELINE, Capabilities(support=refused))
+    run_documents.write_capabilities(RunDirectory.open(stored), BASELINE, Capabilities(support=refused))
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *found that no token of * can be scored (prompt_logprobs refused, continuations ignored)*"])

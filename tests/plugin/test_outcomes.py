@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec import outcomes
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.plugin import verdicts
 
 CASES = [
     ("Outcome.PASS", "", (), {"passed": 2}, 0),
@@ -40,7 +40,7 @@ def test_a_verdict_becomes_an_outcome(project, verdict, config, args, expected, 
 def test_every_outcome_is_in_the_table():
     tried = {Outcome[case[0].split(",")[0].removeprefix("Outcome.")] for case in CASES}
     assert tried == set(Outcome)
-    assert set(outcomes._FIXED) == set(Outcome) - {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.NOT_DECIDED, Outcome.REFUSED}
+    assert set(verdicts._FIXED) == set(Outcome) - {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.NOT_DECIDED, Outcome.REFUSED}
 
 
 def test_a_failure_is_short_and_ends_with_the_replay(project):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.model.status import Missing, Progress, Served, State, Status
-from pytest_specdec.progress import EVERY_S, Ticker, ended
+from pytest_specdec.plugin.progress import EVERY_S, Ticker, ended
 
 STEP = Progress(at_s=0.0, boot=0, boots=2, arm="baseline", doing="answering", workload="chat", done=0, of=9)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.options import DEPTHS, REPORTS
+from pytest_specdec.plugin.options import DEPTHS, REPORTS
 
 OPTIONS = [
     (("--specdec-depth=depe",), "*--specdec-depth: expected one of smoke, standard, deep, found 'depe'; did you mean 'deep'?*"),

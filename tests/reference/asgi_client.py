@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_specdec.reference.cli import Settings, Speculation
 from pytest_specdec.reference.engine import Engine
 from pytest_specdec.reference.server import application
-from pytest_specdec.reference.settings import Settings, Speculation
 
 
 def one_blas_thread():

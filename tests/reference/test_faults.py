@@ -6,8 +6,8 @@ import pytest
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import faults
+from pytest_specdec.reference.cli import Settings
 from pytest_specdec.reference.engine import Engine
-from pytest_specdec.reference.settings import Settings
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}

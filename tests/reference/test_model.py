@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.reference import checkpoint, model
-from pytest_specdec.reference.padding import padded
+from pytest_specdec.reference.pad import padded
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.reference import batch, checkpoint, model
-from pytest_specdec.reference.penalties import Penalties
-from pytest_specdec.reference.request import Request
+from pytest_specdec.reference import checkpoint, model, scheduler
+from pytest_specdec.reference.openai_request import Request
+from pytest_specdec.reference.sampler import Penalties
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 PROMPTS = (
@@ -123,14 +123,14 @@ def test_reported_logprobs_stay_raw_under_penalties(anyone, raw):
 def verified(client, body, monkeypatch):
     """Return the laws that each verify step of a request went by, beside the output before each of them."""
     steps = []
-    verify = batch.verify
+    verify = scheduler.verify
 
     def watched(p, draft, *rest):
         windows = verify(p, draft, *rest)
         steps.append((p.copy(), draft.tokens[0, : draft.counts[0]].tolist(), int(windows.accepted[0])))
         return windows
 
-    monkeypatch.setattr(batch, "verify", watched)
+    monkeypatch.setattr(scheduler, "verify", watched)
     answer = client.complete(body)
     prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
     at, found = 1, []

@@ -17,8 +17,8 @@ DRAFT = '{"method": "draft_model", "model": "draft", "num_speculative_tokens": 3
 COMMAND = (sys.executable, "-m", "pytest_specdec.reference")
 PLANT = """
 import sys
-from pytest_specdec.reference import batch, engine
-from pytest_specdec.reference.serve import main
+from pytest_specdec.reference import scheduler as batch, engine
+from pytest_specdec.reference.cli import main
 right, calls = {where}, []
 def broken(*arguments):
     calls.append(arguments)

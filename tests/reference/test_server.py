@@ -330,7 +330,7 @@ def test_nothing_waits_for_an_engine_that_broke(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pytest_specdec.reference.batch.Batch._prefill", broken)
+    monkeypatch.setattr("pytest_specdec.reference.scheduler.Batch._prefill", broken)
     with served() as client:
         statuses = [client.ask("/v1/completions", sampled())[0] for _ in range(2)]
         client.engine.failure, failure = None, client.engine.failure

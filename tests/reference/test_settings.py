@@ -9,8 +9,8 @@ import pytest
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import checkpoint
+from pytest_specdec.reference.cli import Settings, Speculation, parse
 from pytest_specdec.reference.engine import Engine
-from pytest_specdec.reference.settings import Settings, Speculation, parse
 from pytest_specdec.reference.tokenizer import Tokenizer
 
 

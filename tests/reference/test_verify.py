@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_specdec.reference import faults
+from pytest_specdec.reference.rejection_sampler import Draft, Rules, accept, residual, verify
 from pytest_specdec.reference.sampler import Sampling, laws, pick
-from pytest_specdec.reference.verify import Draft, Rules, accept, residual, verify
 
 DRAWS = 40_000
 V = 8

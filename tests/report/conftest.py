@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.environment import Environment
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Cell, Plan, Role
 from pytest_specdec.model.status import State, Status

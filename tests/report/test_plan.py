@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_specdec.model.plan import Placement, Tokens
-from pytest_specdec.model.score import ScoringRoute
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.report.plan import lines
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.report.printable import escaped, printable
+from pytest_specdec.report.escape import escaped, printable
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import markdown
-from pytest_specdec.report.reasons import WIDEST, reasons
 from pytest_specdec.report.run import Result
+from pytest_specdec.report.table import WIDEST, reasons
 
 SAID = "all 8 requests were refused with 400: 'no grammar backend is installed'; the baseline refuses them too"
 

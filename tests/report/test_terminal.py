@@ -6,9 +6,9 @@ import pytest
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import answer, matrix, terminal
-from pytest_specdec.report.matrix import Tone
+from pytest_specdec.report import answer, table, terminal
 from pytest_specdec.report.run import Result
+from pytest_specdec.report.table import Tone
 
 COMMANDS = {"remedy": "judge it again: pytest", "further": "pytest --specdec-continue .specdec/reference-1"}
 
@@ -90,7 +90,7 @@ def test_a_run_that_could_not_judge_says_so(make_run, verdicts, judged):
     ],
 )
 def test_every_outcome_has_its_words_and_tone(verdicts, judged, outcome, result, text, tone):
-    shown = matrix.cell((judged(replace(verdicts["greedy"], outcome=outcome, cell="c"), result),))
+    shown = table.cell((judged(replace(verdicts["greedy"], outcome=outcome, cell="c"), result),))
     assert (shown.text, shown.tone) == (text, tone)
 
 
@@ -106,19 +106,19 @@ def test_every_outcome_has_its_words_and_tone(verdicts, judged, outcome, result,
 )
 def test_a_test_without_a_verdict_has_words_too(judged, result, error, text):
     bare = judged(None, result, pair="p", workload="w", family=Family.GREEDY, error=error)
-    assert matrix.cell((bare,)).text == text
+    assert table.cell((bare,)).text == text
 
 
 def test_a_cell_of_several_judgements_shows_the_worst(verdicts, judged):
-    shown = matrix.cell((judged(verdicts["greedy"]), judged(verdicts["failed"], Result.FAILED), judged(verdicts["greedy"])))
+    shown = table.cell((judged(verdicts["greedy"]), judged(verdicts["failed"], Result.FAILED), judged(verdicts["greedy"])))
     assert (shown.text, shown.tone) == ("FAIL 3 of 3,072 tokens wrong (2 of 3 passed)", Tone.BAD)
-    assert matrix.cell(()).text == "-"
+    assert table.cell(()).text == "-"
 
 
 def test_a_finding_is_shown_rather_than_what_was_not_captured(verdicts, judged):
     missing = judged(None, Result.ERROR, pair="p", workload="w", family=Family.GREEDY, error="not captured: boom")
-    assert matrix.cell((judged(verdicts["failed"], Result.FAILED), missing)).text == "FAIL 3 of 3,072 tokens wrong (0 of 2 passed)"
-    assert matrix.cell((judged(verdicts["greedy"]), missing)).text == "NOT CAPTURED (1 of 2 passed)"
+    assert table.cell((judged(verdicts["failed"], Result.FAILED), missing)).text == "FAIL 3 of 3,072 tokens wrong (0 of 2 passed)"
+    assert table.cell((judged(verdicts["greedy"]), missing)).text == "NOT CAPTURED (1 of 2 passed)"
 
 
 def test_long_lists_of_what_was_ruled_out_wait_for_verbose(make_run, verdicts, judged):
@@ -141,7 +141,7 @@ def test_notes_are_printed_without_control_characters(make_run, verdicts, judged
 
 def test_the_acceptance_length_has_a_row_of_its_own(make_run, verdicts, judged):
     length = replace(verdicts["speed"], outcome=Outcome.PASS, cell="2.69 tokens a step", figures={"acceptance_length": 2.69})
-    rows = matrix.table(make_run(judged(length), judged(verdicts["speed"])))
+    rows = table.table(make_run(judged(length), judged(verdicts["speed"])))
     assert [[shown.text for shown in row] for row in rows] == [
         ["", "draft-k3"],
         ["speed", "not decided 1.82x [0.91, 2.90]"],
@@ -157,14 +157,14 @@ def sampled(verdict, tokens, log10_wealth):
 def test_evidence_stands_beside_the_alarm_of_its_own_judgement(make_run, verdicts, judged, plan, log10_wealth, shown):
     known = make_run(judged(sampled(verdicts["greedy"], 800.0, 0.1)), judged(sampled(verdicts["greedy"], 300.0, log10_wealth)))
     cells = tuple(replace(one, family=Family.SAMPLING) for one in plan.cells)
-    _, total, evidence = matrix.table(replace(known, plan=replace(plan, cells=cells)))
+    _, total, evidence = table.table(replace(known, plan=replace(plan, cells=cells)))
     assert total[1].text == "ok   1,100 tokens of 2 workloads"
     assert evidence[1].text == f"     {shown}  (alarm at 50,000)"
 
 
 def test_documents_of_several_workloads_are_counted_together(verdicts, judged):
     documents = replace(verdicts["greedy"], family=Family.STRUCTURED, figures={"documents": 90.0, "invalid_documents": 1.0})
-    assert matrix.cell((judged(documents), judged(documents))).text == "ok   178 of 180"
+    assert table.cell((judged(documents), judged(documents))).text == "ok   178 of 180"
 
 
 @pytest.mark.parametrize("kind, result, correctness, speed", [

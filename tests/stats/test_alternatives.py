@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.stats.alternatives import BONUS, CATALOGUE, GENERIC, id_order, leak, leaky, residual, ruled
-from pytest_specdec.stats.drafts import Split, favourite, hidden_bonus, index_of, listed, mapped, merged, one_hot, overlap
+from pytest_specdec.stats.draft_distribution import Split, favourite, hidden_bonus, index_of, listed, mapped, merged, one_hot, overlap
+from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, id_order, leak, leaky, residual, ruled
 
 EVERY = (*CATALOGUE, *BONUS, *GENERIC)
 

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, simulate
-from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, unasked, violations, weighed
-from pytest_specdec.stats.laws import Law, Processing, Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import placed
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.fault_models import Fault
+from pytest_specdec.stats.token_distribution import Law, Processing, Raw, requested
+from pytest_specdec.stats.verify_slots import Observed, placed
 
 LN = np.log
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.model.score import Position
-from pytest_specdec.stats.calibration import INVALID_ABOVE, Calibration, calibrate
+from pytest_specdec.model.transcript import Position
+from pytest_specdec.stats.logprob_noise import INVALID_ABOVE, Calibration, calibrate
 
 
 def log_softmax(logits):

@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, emit, observe
-from pytest_specdec.stats.chances import BONUS, CLEAN, DRAFT, EVER, PLAIN, SHORT, certain, chances, filtered
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import placed, unplaced
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.verify_slots import BONUS, CLEAN, DRAFT, EVER, PLAIN, SHORT, certain, chances, filtered, placed, unplaced
 
 
 def spoken(*, sure):

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.alternatives import Fault
 from pytest_specdec.stats.betting import Bettor
-from pytest_specdec.stats.controlled import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.control_difference import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.fault_models import Fault
 
 
 def earned(random, answers, mean, *, tokens=40, together=0.0):

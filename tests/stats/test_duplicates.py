@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.alternatives import Fault
+from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import again, hazard, repeats
-from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import joined, unplaced
+from pytest_specdec.stats.fault_models import Fault
+from pytest_specdec.stats.token_distribution import Processing, Raw, requested
+from pytest_specdec.stats.verify_slots import Observed, joined, unplaced
 
 VOCABULARY, LENGTH, END = 12, 24, 0
 CHAIN = np.random.default_rng(3).normal(scale=1.5, size=(VOCABULARY, VOCABULARY))

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.adjustments import Penalties, adjustment, joined
-from pytest_specdec.stats.cuts import Weights, by_share
-from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import joined as all_places
-from pytest_specdec.stats.places import placed
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.penalties import Penalties, adjustment, joined
+from pytest_specdec.stats.token_distribution import Processing, Raw, Weights, by_share, requested
+from pytest_specdec.stats.verify_slots import Observed, placed
+from pytest_specdec.stats.verify_slots import joined as all_places
 
 VOCABULARY = 60
 RANDOM = np.random.default_rng(11)

@@ -7,11 +7,20 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
-from pytest_specdec.stats.alternatives import CATALOGUE
 from pytest_specdec.stats.betting import settled
-from pytest_specdec.stats.drafts import hidden_bonus, one_hot
-from pytest_specdec.stats.guesses import DRAWN, SURROGATE, surrogate
-from pytest_specdec.stats.panel import AT_THE_BONUS, SPARSE, UNASKED, WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW, bettors
+from pytest_specdec.stats.bettors import (
+    AT_THE_BONUS,
+    DRAWN,
+    SPARSE,
+    SURROGATE,
+    UNASKED,
+    WITH_DRAFT_LAW,
+    WITHOUT_DRAFT_LAW,
+    bettors,
+    surrogate,
+)
+from pytest_specdec.stats.draft_distribution import hidden_bonus, one_hot
+from pytest_specdec.stats.fault_models import CATALOGUE
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
 LN = np.log

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.adjustments import Adjustment
-from pytest_specdec.stats.laws import Processing, Raw, requested
+from pytest_specdec.stats.penalties import Adjustment
+from pytest_specdec.stats.token_distribution import Processing, Raw, requested
 
 RANDOM = np.random.default_rng(5)
 

@@ -7,10 +7,9 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
+from pytest_specdec.stats.adaptive_bettors import BLOCK, COMMON, PUPILS, inside, log_payoffs, rates, remembered
 from pytest_specdec.stats.betting import mixture, settled
-from pytest_specdec.stats.learned import PUPILS, log_payoffs, remembered
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.recovering import BLOCK, COMMON, inside, rates
+from pytest_specdec.stats.bettors import bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
 LN = np.log

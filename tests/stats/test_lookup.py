@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.stats.lookup import Lookup
+from pytest_specdec.stats.draft_distribution import Lookup
 
 
 def by_definition(tokens, k, shortest, longest):

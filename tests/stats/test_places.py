@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_specdec.stats.places import UNKNOWN, joined, placed, unplaced
+from pytest_specdec.stats.verify_slots import UNKNOWN, joined, placed, unplaced
 
 
 def test_windows_give_every_token_its_slot():

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.stats import betting, pointwise
-from pytest_specdec.stats.drafts import Split, index_of, listed, mapped, one_hot
-from pytest_specdec.stats.laws import Processing, Raw, requested
-from pytest_specdec.stats.observed import Observed
-from pytest_specdec.stats.panel import bettors
-from pytest_specdec.stats.places import Places, joined, placed
-from pytest_specdec.stats.reused import Reuse, accepts_once
+from pytest_specdec.stats import betting
+from pytest_specdec.stats import bettors as pointwise
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.draft_distribution import Split, index_of, listed, mapped, one_hot
+from pytest_specdec.stats.fault_models import Reuse, accepts_once
+from pytest_specdec.stats.token_distribution import Processing, Raw, requested
+from pytest_specdec.stats.verify_slots import Observed, Places, joined, placed
 
 VOCABULARY, ATOMS = 40, 6
 

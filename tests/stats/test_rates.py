@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_specdec.stats import rates
+from pytest_specdec.stats import proportions
 
 COUNTS = st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -17,44 +17,44 @@ COUNTS = st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 def test_the_two_rate_test_is_fishers(mine, theirs):
     (a, n), (b, m) = mine, theirs
     expected = stats.fisher_exact([[a, n - a], [b, m - b]], alternative="greater").pvalue
-    assert rates.greater_than_other(a, n, b, m) == pytest.approx(expected, abs=1e-12)
+    assert proportions.greater_than_other(a, n, b, m) == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_two_rate_test_keeps_its_size():
     rng = np.random.default_rng(7)
     mine, theirs = rng.binomial(300, 0.02, 4000), rng.binomial(500, 0.02, 4000)
-    p_values = [rates.greater_than_other(int(a), 300, int(b), 500) for a, b in zip(mine, theirs, strict=True)]
+    p_values = [proportions.greater_than_other(int(a), 300, int(b), 500) for a, b in zip(mine, theirs, strict=True)]
     assert np.mean(np.array(p_values) <= 0.05) <= 0.05
 
 
 def test_without_trials_there_is_no_evidence():
-    assert rates.greater_than_other(0, 0, 3, 9) == rates.greater_than_other(3, 9, 0, 0) == 1.0
+    assert proportions.greater_than_other(0, 0, 3, 9) == proportions.greater_than_other(3, 9, 0, 0) == 1.0
 
 
 @given(COUNTS, st.floats(1e-9, 1) | st.just(0.0))
 def test_the_tail_of_a_known_rate_is_binomial(mine, rate):
     hits, trials = mine
     expected = math.fsum(stats.binom.pmf(range(hits, trials + 1), trials, rate))
-    assert rates.greater_than_rate(hits, trials, rate) == pytest.approx(expected, abs=1e-9)
+    assert proportions.greater_than_rate(hits, trials, rate) == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_rate_that_is_all_but_nothing_makes_any_hit_incredible():
-    assert rates.greater_than_rate(1, 600, 5e-324) < 1e-300
-    assert rates.greater_than_rate(0, 600, 5e-324) == 1.0
+    assert proportions.greater_than_rate(1, 600, 5e-324) < 1e-300
+    assert proportions.greater_than_rate(0, 600, 5e-324) == 1.0
 
 
 def test_unequal_rates_have_a_lighter_tail_than_their_mean():
     rng = np.random.default_rng(3)
     each = rng.beta(0.3, 5.0, 400)
     hits = (rng.random((20_000, 400)) < each).sum(axis=1)
-    bound = [rates.greater_than_rate(h, 400, float(each.mean())) for h in range(401)]
+    bound = [proportions.greater_than_rate(h, 400, float(each.mean())) for h in range(401)]
     level = next(h for h in range(401) if bound[h] <= 0.05)
     assert (hits >= level).mean() <= 0.05
 
 
 @pytest.mark.parametrize(
     "function, arguments",
-    [(rates.greater_than_other, (3, 2, 0, 1)), (rates.limits, (-1, 2)), (rates.greater_than_rate, (1, 2, 1.5))],
+    [(proportions.greater_than_other, (3, 2, 0, 1)), (proportions.limits, (-1, 2)), (proportions.greater_than_rate, (1, 2, 1.5))],
     ids=["more hits than trials", "fewer than none", "no rate"],
 )
 def test_impossible_counts_are_errors(function, arguments):
@@ -65,7 +65,7 @@ def test_impossible_counts_are_errors(function, arguments):
 @given(COUNTS, st.sampled_from([0.9, 0.95, 0.99]))
 def test_limits_invert_the_binomial_tails(mine, confidence):
     hits, trials = mine
-    limits = rates.limits(hits, trials, confidence)
+    limits = proportions.limits(hits, trials, confidence)
     tail = (1 - confidence) / 2
     assert hits / trials in limits
     assert limits.low == 0.0 or stats.binom.sf(hits - 1, trials, limits.low) == pytest.approx(tail, rel=1e-6)
@@ -73,16 +73,16 @@ def test_limits_invert_the_binomial_tails(mine, confidence):
 
 
 def test_limits_of_nothing_are_everything():
-    assert (rates.limits(0, 0).low, rates.limits(0, 0).high) == (0.0, 1.0)
+    assert (proportions.limits(0, 0).low, proportions.limits(0, 0).high) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("trials", [1, 10, 300, 10_000])
 def test_ruling_out_is_the_exact_rule_of_three(trials):
-    rate = rates.ruled_out(trials, 0.95)
+    rate = proportions.ruled_out(trials, 0.95)
     assert (1 - rate) ** trials == pytest.approx(0.05)
     assert trials < 100 or rate == pytest.approx(3 / trials, rel=0.01)
-    assert rates.ruled_out(trials) > rate
+    assert proportions.ruled_out(trials) > rate
 
 
 def test_no_trial_rules_nothing_out():
-    assert rates.ruled_out(0) == 1.0
+    assert proportions.ruled_out(0) == 1.0

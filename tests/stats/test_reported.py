@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.reported import FLOOR, compare
+from pytest_specdec.stats.logprob_noise import FLOOR, compare
 
 ALPHA = 1e-3
 

@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, draw, id_order, simulate
-from pytest_specdec.stats.alternatives import ratio, residual
-from pytest_specdec.stats.panel import REUSED, bettors
-from pytest_specdec.stats.reused import Reuse, decided_by_the_draft, recovered_by_the_rejection
+from pytest_specdec.stats.bettors import REUSED, bettors
+from pytest_specdec.stats.fault_models import Reuse, decided_by_the_draft, ratio, recovered_by_the_rejection, residual
 
 P = np.array([[0.4, 0.25, 0.2, 0.15, 0.0]])
 Q = np.array([[0.1, 0.45, 0.05, 0.4, 0.0]])

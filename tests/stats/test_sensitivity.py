@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.sensitivity import Growth, first_passage, growth, overshoot
+from pytest_specdec.stats.power import Growth, first_passage, growth, overshoot
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_specdec.model.gate import BOOT_SD
-from pytest_specdec.stats.interval import Interval
+from pytest_specdec.model.baseline import BOOT_SD
+from pytest_specdec.stats.proportions import Interval
 from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, across_boots, boots
 
 LOGS = st.lists(st.floats(-1, 1).map(lambda value: round(value, 12)), min_size=2, max_size=20)

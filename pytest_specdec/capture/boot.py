@@ -1,0 +1,248 @@
+"""One boot: the command of its server, and what the booted server is asked, each piece written as soon as it is whole."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import environment, locks
+from pytest_specdec.capture.capabilities import CapabilityProbe
+from pytest_specdec.capture.deadlines import Deadlines
+from pytest_specdec.capture.scoring import Scoring, scorer
+from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.server import Arm, Recipe
+from pytest_specdec.capture.workload_runner import Answering
+from pytest_specdec.config import variables
+from pytest_specdec.config.config import Limits
+from pytest_specdec.config.variables import expand
+from pytest_specdec.engines.cli_args import merged, single_precision
+from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.plan import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_specdec.capture.completeness import Ledger
+    from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.scoring import Scorer
+    from pytest_specdec.config.config import Config, Overlay, VariantSettings
+    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Boot, Plan, Tokens
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.workload import JSON, Workload
+
+__all__ = ["Duties", "Recipes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipes:
+    """How the boots of one plan are started."""
+
+    config: Config
+    plan: Plan
+    directory: RunDirectory
+    engine: Engine
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must reach no artifact: of the environment, and what the config takes from it."""
+        return variables.of(self.config.text)
+
+    def check(self) -> None:
+        """Raise ConfigError when a variable that some boot needs is not set, before the first one starts."""
+        for boot in self.plan.boots:
+            self._setup(boot)
+
+    def of(self, boot: Boot) -> Recipe:
+        """Return how ``boot`` is started, on a port that is free now."""
+        config, setup = self.config, self._setup(boot)
+        pinned = setup.args.get("port")
+        setup = replace(setup, port=ports.pinned(pinned) if isinstance(pinned, int) else ports.free())
+        return Recipe(
+            engine=self.engine,
+            setup=setup,
+            command=self.engine.command(config, setup),
+            draft_tokens=self.plan.pair(boot.arm).variant.draft.tokens if boot.role is Role.VARIANT else 0,
+            log=self.directory.server_log(boot.index, boot.arm),
+            boot_s=config.limits.boot_s,
+            stop_s=config.limits.stop_s,
+        )
+
+    def _setup(self, boot: Boot) -> Setup:
+        """Return what ``boot`` serves, its port still open."""
+        engine, overlay = self.config.engine, self._overlay(boot)
+        env = {name: str(_expanded(value, "env", name)) for name, value in {**engine.env, **overlay.env}.items()}
+        api_key = str(_expanded(engine.api_key, "engine", "api_key")) if engine.api_key else None
+        return Setup(
+            model=boot.arm if boot.role is Role.DRAFT else engine.model,
+            port=0,
+            args={name: _expanded(value, "args", name) for name, value in merged(engine.args, overlay.args).items()},
+            env=env,
+            api_key=api_key,
+            speculative=boot.role is Role.VARIANT,
+            secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
+        )
+
+    def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
+        if boot.role is Role.VARIANT:
+            return self.config.variant(boot.arm)
+        return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
+
+
+def _expanded(value: JSON, *path: str) -> JSON:
+    return expand(value, os.environ, path)
+
+
+_UNSAID_S = Limits().request_s
+"""The default of a workload's deadline and of the config's."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Duties:
+    """What one server is asked, with its own reporter."""
+
+    boot: Boot
+    recipes: Recipes
+    reporter: Reporter
+    ledger: Ledger
+    arm: Arm = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.arm = Arm(self.recipes.of(self.boot), tick=self.tick, left_s=lambda: self.reporter.left_s)
+
+    def start(self) -> None:
+        """Boot the server. Raises BootError, and then nothing of it is left."""
+        self.reporter.step(self.boot, "booting", self.boot.arm)
+        with self.loud():
+            self.arm.start()
+        try:
+            self._check_build()
+        except BaseException:
+            self.arm.stop(0.0)
+            raise
+        self.ledger.booted()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the server and enter what it did."""
+        try:
+            self.reporter.step(self.boot, "stopping", self.boot.arm)
+        finally:
+            try:
+                self.arm.stop(0.0 if at_once else self.arm.recipe.stop_s)
+            finally:
+                self.ledger.ended(self.boot, self.arm)
+
+    def kill(self) -> None:
+        """Kill the server's processes, if it has any, from another thread than the one that works with it."""
+        self.arm.kill()
+
+    def probe(self) -> None:
+        """Find out what the server honours, where the plan wants to know and it is not known yet."""
+        name = self.boot.arms[0]
+        if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
+            self.reporter.step(self.boot, "probing", name)
+            with self.loud():
+                vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
+                found = replace(
+                    CapabilityProbe(self.arm, vocabulary).run(),
+                    single_precision=single_precision(self.recipes.config),
+                    scored_with=self.recipes.engine.scored_with,
+                )
+            run_documents.write_capabilities(self.recipes.directory, name, found)
+            if name == BASELINE and found.route is not self.recipes.plan.route:
+                self.reporter.step(self.boot, f"probed: scores come by {found.route.value}, unlike planned", name)
+
+    def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
+        """Return what sends ``workload`` to the server as the arm ``name``."""
+        known = None if name == BASELINE else self._baseline(workload)
+        deadlines = Deadlines(self._request_s(workload), known, paced=self.boot.role is Role.VARIANT)
+        return Answering(self.arm, workload, name=name, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
+
+    def announce(self, name: str, workload: Workload) -> None:
+        """Say that the arm ``name`` answers ``workload`` from now on. Raises DeadlineError."""
+        self.reporter.check()
+        self.reporter.step(self.boot, "answering", name, workload.name, of=len(workload.requests) * workload.passes)
+
+    def keep(self, answering: Answering) -> None:
+        """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
+        self.arm.check_port()
+        self._check_build()
+        answered = answering.answered()
+        transcript, workload = answered.transcript, answered.transcript.workload
+        if answered.missing:
+            # Kept beside the whole ones under another name, so that nobody judges part of a workload for the whole of it.
+            transcript = replace(transcript, workload=f"{workload}.partial")
+        if not answered.missing or transcript.tokens or transcript.casualties:
+            transcripts.write(self.recipes.directory, transcript)
+        self.ledger.answered(transcript.arm, workload, answered.missing)
+
+    def scoring(self, workload: Workload) -> Scoring:
+        """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
+        return Scoring(arm=self.arm, under=self.boot.under, scorer=lambda: self._scorer(workload), reporter=self.reporter)
+
+    @property
+    def probed(self) -> bool:
+        """Whether the baseline's capability probe is there, which settles how the baseline and the draft models are scored."""
+        return self.recipes.directory.capabilities_of(BASELINE).is_file()
+
+    def score(self, asked: Tokens, scoring: Scoring) -> str:
+        """Score one arm's answers to one workload and write the scores; return why some are missing, empty where none are."""
+        self.reporter.check()
+        transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
+        if transcript is None:
+            return "not all of its requests were answered"
+        if unscorable := run_documents.unscorable(self.recipes.directory):
+            # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
+            self.ledger.scored(self.boot, asked, "")
+            return unscorable
+        self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
+        with self.loud():
+            scored = scoring.score(transcript, asked.atoms)
+        self.arm.check_port()
+        transcripts.write_scores(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
+        self.ledger.scored(self.boot, asked, scored.missing)
+        return scored.missing
+
+    def _check_build(self) -> None:
+        if self.ledger.is_news(self.arm.version):
+            run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
+
+    @contextmanager
+    def loud(self) -> Iterator[None]:
+        """Say that this machine is at work."""
+        with locks.loud(self.lease_s, self.tick):
+            yield
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds that a lease is waited for."""
+        return min(self.reporter.left_s, locks.LONGEST_S)
+
+    def tick(self) -> None:
+        """Tell how far a step is that counts nothing. Raises DeadlineError."""
+        self.reporter.check()
+        self.reporter.update(0, 0)
+
+    def _scorer(self, workload: Workload) -> Scorer:
+        known = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        return scorer(known.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
+
+    def _baseline(self, workload: Workload) -> Transcript | None:
+        """Return the baseline's answers to the very same requests, where they are there already."""
+        try:
+            found = transcripts.read(self.recipes.directory, BASELINE, workload.name)
+        except RunError:
+            return None
+        return found if found is not None and found.digest == workload.digest else None
+
+    def _request_s(self, workload: Workload) -> float:
+        """Return the workload's own deadline, or, where it says nothing, the config's."""
+        return self.recipes.config.limits.request_s if workload.deadline_s == _UNSAID_S else workload.deadline_s

@@ -1,0 +1,198 @@
+"""The capability probe: what an arm honours, refuses and ignores, by status and by effect."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.scoring import Asked, Law, scorer
+from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.capture.server.server import Arm
+    from pytest_specdec.model.transcript import Answer, Choice, Position
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["CapabilityProbe"]
+
+_HOT = 2.0
+"""The highest temperature the protocol allows: at it a filter to one token shows."""
+_WARM = 0.7
+_FAR = 1.0
+"""Nats at most that one token counts for."""
+_TOP = 5
+"""Every token that is drawn under this top-k is listed among as many."""
+_DEADLINE_S = 60.0
+_SCHEMA: Mapping[str, JSON] = {
+    "type": "object",
+    "properties": {"specdec": {"const": 7}},
+    "required": ["specdec"],
+    "additionalProperties": False,
+}
+_ONLY = '{"specdec":7}'
+_FORMATS: Mapping[str, JSON] = {
+    "json_object": {"type": "json_object"},
+    "json_schema": {"type": "json_schema", "json_schema": {"name": "probe", "schema": _SCHEMA}},
+}
+
+_PLAIN: Mapping[str, JSON] = {"prompt": "Once upon a time there was a", "max_tokens": 10, "temperature": 0.0}
+_CHAT: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 24, "temperature": 0.0}
+_SEEDED: Mapping[str, JSON] = {**_PLAIN, "temperature": 1.0}
+_HARMLESS: Mapping[str, Mapping[str, JSON]] = {
+    "plain": _PLAIN,
+    "logprobs": {**_PLAIN, "logprobs": 1},
+    "top_p": {**_PLAIN, "temperature": _HOT, "seed": 1, "top_p": 1e-6},
+    "seed": {**_SEEDED, "seed": 1},
+    "seed again": {**_SEEDED, "seed": 1},
+    "other seed": {**_SEEDED, "seed": 2},
+}
+"""Independent of each other, so that they are asked side by side."""
+_DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
+    "top_k": {**_PLAIN, "temperature": _HOT, "seed": 1, "top_k": 1},
+    "warm": {**_PLAIN, "temperature": _WARM, "seed": 1, "logprobs": 1, "top_k": _TOP},
+}
+
+
+class CapabilityProbe:
+    """Asks one arm a handful of short questions; stops asking when the server dies of one."""
+
+    def __init__(self, arm: Arm, vocabulary: int) -> None:
+        self._arm = arm
+        self._vocabulary = vocabulary
+
+    def run(self) -> Capabilities:
+        """Return what was found; a feature that could not be tried is unknown."""
+        answers = self._ask_side_by_side(_HARMLESS)
+        plain = answers["plain"]
+        found = {
+            "token_ids": _judged(plain, lambda choice: bool(choice.token_ids)),
+            "logprobs": _judged(answers["logprobs"], lambda choice: bool(choice.logprobs)),
+            "top_p": _judged(answers["top_p"], lambda choice: _says_the_same(choice, plain)),
+            "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
+            "prompt_logprobs": self._scored(plain, ScoringRoute.PROMPT_LOGPROBS),
+            "continuations": self._scored(plain, ScoringRoute.CONTINUATIONS),
+            "stop": self._stop(plain),
+        }
+        # Last, since both top-k and a grammar have killed speculating servers before.
+        answers = self._ask_side_by_side(_DANGEROUS)
+        found["top_k"] = _judged(answers["top_k"], lambda choice: _says_the_same(choice, plain))
+        raw = self._raw_logprobs(answers["warm"], Capabilities(support=found).route)
+        chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
+        found["chat_logprobs"] = _judged(chat, lambda choice: bool(choice.logprobs))
+        found.update({feature: self._format(feature) for feature in _FORMATS})
+        return Capabilities(support=found, raw_logprobs=raw, vocabulary=self._vocabulary)
+
+    def _ask_side_by_side(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
+        at_once = self._arm.at_once(len(questions))
+        traffic = Traffic(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), at_once)
+        return dict(traffic)
+
+    def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
+        """Return the answer; None when the server failed, or is gone since an earlier question, and when the time is used up."""
+        left_s = self._arm.left_s()
+        if not self._arm.running or left_s <= 0:
+            return None
+        sent = self._arm.client.send(Request(id="probe", route=route, body=body), streamed=False, deadline_s=min(_DEADLINE_S, left_s))
+        if sent.ending is not None:
+            self._arm.settle()
+        return None if sent.ending else sent.answer
+
+    def _scored(self, plain: Answer | None, route: ScoringRoute) -> Support:
+        """Ask for the law at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
+
+        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score.
+        """
+        law = self._law(plain, route)
+        if law is None or law.failed:
+            return Support.UNKNOWN
+        if not law.positions:
+            return Support.REFUSED if law.error.startswith("4") else Support.IGNORED
+        best = [position.atom_ids[:1] == (position.token_id,) for position in law.positions]
+        return Support.HONOURED if best[0] or 2 * sum(best) > len(best) else Support.IGNORED
+
+    def _stop(self, plain: Answer | None) -> Support:
+        """Stop at a piece of what the server is known to say."""
+        text = plain.choice.text if plain else ""
+        word = text[len(text) // 2 :][:4]
+        if not word.strip():
+            return Support.UNKNOWN
+        answer = self._send(Route.COMPLETIONS, {**_PLAIN, "stop": [word]})
+        return _judged(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
+
+    def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
+        """Return whether log-probabilities reported at temperature 0.7 and top-k 5 lie nearer to the plain law than to that; so if unknown.
+
+        The two are tens of percents apart, noise and leaning scores a few.
+        """
+        law = self._law(warm, route)
+        if law is None or warm is None:
+            return True
+        pairs = list(zip(warm.choice.logprobs or (), law.positions, strict=False))
+        plain, processed = (math.fsum(_apart(reported, law_of(position)) for reported, position in pairs) for law_of in (_raw, _warmed))
+        return plain <= processed
+
+    def _law(self, answer: Answer | None, route: ScoringRoute) -> Law | None:
+        if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
+            return None
+        asked = Asked(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, atoms=_TOP)
+        return scorer(route, self._arm, _DEADLINE_S).law(asked)
+
+    def _format(self, feature: str) -> Support:
+        body = {**_CHAT, "response_format": _FORMATS[feature]}
+        return _judged(self._send(Route.CHAT, body), _obeys_schema if feature == "json_schema" else _looks_like_object)
+
+
+def _raw(position: Position) -> float:
+    return position.logprob
+
+
+def _warmed(position: Position) -> float:
+    """Return the log-probability under the warm question's law; nan where the token is not among those that it leaves."""
+    weights = {token: logprob / _WARM for token, logprob in zip(position.atom_ids, position.atom_logprobs, strict=True)}
+    if position.token_id not in weights:
+        return math.nan
+    most = max(weights.values())
+    return weights[position.token_id] - most - math.log(math.fsum(math.exp(weight - most) for weight in weights.values()))
+
+
+def _apart(reported: float, expected: float) -> float:
+    return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
+
+
+def _judged(answer: Answer | None, effect: Callable[[Choice], bool]) -> Support:
+    if answer is None:
+        return Support.UNKNOWN
+    if not answer.ok:
+        return Support.REFUSED
+    return Support.HONOURED if effect(answer.choice) else Support.IGNORED
+
+
+def _says_the_same(choice: Choice, plain: Answer | None) -> bool:
+    return plain is not None and choice.text == plain.choice.text
+
+
+def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> Support:
+    """Ask for the same text from the same seed; that another seed gives another shows that there was something to repeat."""
+    if first is None or again is None or other is None:
+        return Support.UNKNOWN
+    if not (first.ok and again.ok and other.ok):
+        return Support.REFUSED
+    if not _says_the_same(again.choice, first):
+        return Support.IGNORED
+    return Support.UNKNOWN if _says_the_same(other.choice, first) else Support.HONOURED
+
+
+def _obeys_schema(choice: Choice) -> bool:
+    """Accept the only object that the schema allows, and a beginning of it that the token limit cut short."""
+    said = "".join(choice.text.split())
+    return said == _ONLY or (choice.finish_reason == "length" and _ONLY.startswith(said) and bool(choice.text))
+
+
+def _looks_like_object(choice: Choice) -> bool:
+    """Accept an object, and a beginning of one that the token limit cut short."""
+    return choice.text.lstrip().startswith("{") and (choice.finish_reason == "length" or choice.text.rstrip().endswith("}"))

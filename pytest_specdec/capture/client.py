@@ -1,0 +1,279 @@
+"""The client: requests sent through the openai package and answered, refused, or failed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import openai
+
+from pytest_specdec.capture import responses, sse
+from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, Bounds, Transport
+from pytest_specdec.engines.protocol import HOST
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.transcript import Answer, Ending, Timing
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from pytest_specdec.capture.sse import Burst, Event, Received
+    from pytest_specdec.engines.protocol import Dialect, Steps
+    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["Busy", "Client", "Exchange", "Sent"]
+
+
+class Busy:
+    """Adds up the union of the intervals of requests that may overlap, from its making on."""
+
+    def __init__(self) -> None:
+        self.began_s = time.monotonic()
+        self.until_s = self.began_s
+        """When the last answer ended."""
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+        self._flying = 0
+        self._since_s = 0.0
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the beginning to the last answer."""
+        return self.until_s - self.began_s
+
+    @contextmanager
+    def flight(self) -> Iterator[None]:
+        """Count one request for as long as the block runs."""
+        with self._lock:
+            if not self._flying:
+                self._since_s = time.monotonic()
+            self._flying += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._flying -= 1
+                self.until_s = time.monotonic()
+                if not self._flying:
+                    self.seconds += self.until_s - self._since_s
+
+
+_OK = 200
+_REFUSED = range(400, 500)
+_NO_SECRETS = Secrets()
+_LONGEST_MESSAGE = 2_000
+"""Characters of a server's error that are kept."""
+
+
+_LISTED_BYTES = 256
+"""Of one token in a list of log-probabilities, generously."""
+_LOST: tuple[type[Exception], ...] = (openai.APIConnectionError, OSError, HTTPX.HTTPError)
+"""What a broken connection may raise."""
+_TIMED_OUT: tuple[type[Exception], ...] = (openai.APITimeoutError, HTTPX.TimeoutException)
+"""A read that began with the exchange may end a moment before its timer does."""
+_MALFORMED = (ValueError, RecursionError)
+"""What bytes may raise that are no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One HTTP exchange: a body, a refusal, or how it failed."""
+
+    sent_s: float
+    done_s: float
+    status: int | None
+    error: str | None = None
+    ending: Ending | None = None
+    """How the server failed the request; None for an answer and for a refusal."""
+    received: Received | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """An answer with what capture needs to know beside it."""
+
+    answer: Answer
+    ending: Ending | None = None
+    counters: SpecCounters | None = None
+    """The verify steps of this answer alone, where the server told them."""
+
+    @property
+    def tokens(self) -> int:
+        """Emitted tokens, by ids or else by the server's count."""
+        counted = sum(len(choice.token_ids) for choice in self.answer.choices)
+        return counted or (self.answer.usage.completion_tokens if self.answer.usage else 0)
+
+
+class Client:
+    """Sends requests to one server; safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        port: int,
+        model: str,
+        dialect: Dialect,
+        draft_tokens: int = 0,
+        api_key: str | None = None,
+        secrets: Secrets = _NO_SECRETS,
+    ) -> None:
+        self._dialect = dialect
+        self._secrets = secrets
+        self._model = model
+        self._draft_tokens = draft_tokens
+        self.busy = Busy()
+        self._openai = openai.OpenAI(
+            base_url=f"http://{HOST}:{port}/v1",
+            api_key=api_key or "none",
+            max_retries=0,
+            # A redirect leads to a server that nobody configured, a proxy is of no use on the loopback interface.
+            http_client=openai.DefaultHttpxClient(transport=Transport(), follow_redirects=False, trust_env=False),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._openai.close()
+
+    def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> Sent:
+        """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
+        body = {**request.body, **self._dialect.added(request, stream=streamed)}
+        exchange = self.exchange(request.route, body, streamed=streamed, deadline_s=deadline_s)
+        try:
+            return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
+        except _MALFORMED as error:
+            return _failed(request, pass_index, exchange, _outside(error), Ending.ERROR)
+
+    def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
+        """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds."""
+        with self.busy.flight(), Bounds(seconds=deadline_s, most_bytes=_most_bytes(body)) as bounds:
+            return self._exchange(route, body, bounds, streamed=streamed, deadline_s=deadline_s)
+
+    def _exchange(self, route: Route, body: Mapping[str, JSON], bounds: Bounds, *, streamed: bool, deadline_s: float) -> Exchange:
+        sent_s = time.monotonic()
+
+        def failed(error: str, ending: Ending | None, status: int | None = None) -> Exchange:
+            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
+
+        try:
+            with self._open(route, body, streamed=streamed, deadline_s=deadline_s) as response:
+                received = sse.read(response.iter_bytes())
+            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
+        except openai.APIStatusError as error:
+            return failed(self._message(error), None if error.status_code in _REFUSED else Ending.ERROR, error.status_code)
+        except _LOST as error:
+            if bounds.overdue or isinstance(error, _TIMED_OUT):
+                return failed(f"no answer within {deadline_s:g} s", Ending.HUNG)
+            return failed(f"connection lost: {error.__cause__ or error!r}", Ending.DIED)
+        except _MALFORMED as error:
+            return failed(_outside(error), Ending.ERROR)
+
+    def _open(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
+        """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
+        rest: dict[str, Any] = {name: value for name, value in body.items() if name not in {"prompt", "messages"}}
+        opened: Any = self._openai.with_streaming_response
+        if route is Route.CHAT:
+            create = opened.chat.completions.create
+            arguments = {"messages": body.get("messages", [])}
+        else:
+            create = opened.completions.create
+            arguments = {"prompt": body.get("prompt", "")}
+        response = create(model=self._model, stream=streamed, extra_body=rest, timeout=deadline_s, **arguments)
+        return cast("AbstractContextManager[Any]", response)
+
+    def _message(self, error: openai.APIStatusError) -> str:
+        """Return the server's own words: ``error.message`` of its body, where it has one, or where it redirects to."""
+        if "location" in error.response.headers:
+            return self._words(f"redirected to {error.response.headers['location']}, which is not followed")
+        return self._words(error.body) or self._words(error.message)
+
+    def _words(self, error: object) -> str:
+        """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
+        told = error.get("message") or error if isinstance(error, Mapping) else error or ""
+        return self._secrets.mask(str(told))[:_LONGEST_MESSAGE]
+
+    def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> Sent:
+        if exchange.received is None:
+            return _failed(request, pass_index, exchange, exchange.error or "", exchange.ending)
+        if exchange.status != _OK:
+            msg = f"status {exchange.status}, expected {_OK} or a refusal"
+            raise ValueError(msg)
+        if streamed and not exchange.received.body.startswith(b"{"):
+            return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
+        data = exchange.received.json()
+        if data.get("error"):
+            return _failed(request, pass_index, exchange, self._words(data["error"]), Ending.ERROR)
+        if streamed:
+            msg = "an unstreamed answer to a request for a stream"
+            raise ValueError(msg)
+        steps = self._dialect.steps(data)
+        return _answered(request, pass_index, exchange, responses.of_whole(data, steps), steps, first=None)
+
+    def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> Sent:
+        stamped = list(sse.objects(events))
+        failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
+        if failed is not None:
+            return _failed(request, pass_index, exchange, self._words(failed), Ending.ERROR)
+        if not any(event.data == sse.DONE for event in events):
+            return _failed(request, pass_index, exchange, "connection lost: the stream has no end", Ending.DIED)
+        chunks = [chunk for _, chunk in stamped]
+        _expect_no_text_behind_the_end(events)
+        steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
+        whole = responses.of_stream(chunks, steps, self._draft_tokens)
+        return _answered(request, pass_index, exchange, whole, steps, first=sse.first(stamped))
+
+
+def _most_bytes(body: Mapping[str, JSON]) -> int:
+    """Return how long a response may be: the law at every token of a long prompt takes more than any answer."""
+    prompt, listed = body.get("prompt"), body.get("prompt_logprobs")
+    if not isinstance(prompt, (list, tuple)) or not isinstance(listed, int):
+        return MOST_BYTES
+    return max(MOST_BYTES, len(prompt) * (listed + 1) * _LISTED_BYTES)
+
+
+def _outside(error: Exception) -> str:
+    return f"answered outside the protocol: {error}"
+
+
+def _expect_no_text_behind_the_end(events: Sequence[Event]) -> None:
+    """Raise ValueError when a client that stops reading at the end, as it may, would miss a part of the answer."""
+    done = next(number for number, event in enumerate(events) if event.data == sse.DONE)
+    if any(chunk.get("choices") for _, chunk in sse.objects(events[done:])):
+        msg = f"choices behind {sse.DONE}"
+        raise ValueError(msg)
+
+
+def _answered(
+    request: Request, pass_index: int, exchange: Exchange, said: responses.Reply, steps: Steps | None, *, first: Burst | None
+) -> Sent:
+    answer = Answer(
+        request_id=request.id,
+        pass_index=pass_index,
+        status=exchange.status,
+        prompt_token_ids=said.prompt_token_ids,
+        choices=said.choices,
+        usage=said.usage,
+        timing=Timing(
+            sent_s=exchange.sent_s,
+            first_s=first.at_s if first else None,
+            done_s=exchange.done_s,
+            first_tokens=first.tokens(said.usage) if first else None,
+        ),
+    )
+    return Sent(answer=answer, counters=steps.counters if steps else None)
+
+
+def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: Ending | None) -> Sent:
+    answer = Answer(
+        request_id=request.id,
+        pass_index=pass_index,
+        status=None if exchange.received else exchange.status,
+        error=error,
+        timing=Timing(sent_s=exchange.sent_s, first_s=None, done_s=exchange.done_s),
+    )
+    return Sent(answer=answer, ending=ending)

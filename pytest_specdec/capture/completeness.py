@@ -1,0 +1,130 @@
+"""The ledger: what a plan wants, what has been written, and why the rest is missing."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import CaptureError
+from pytest_specdec.model.status import Missing, Served, State, Status
+
+if TYPE_CHECKING:
+    from pytest_specdec.capture.remaining import Kept
+    from pytest_specdec.capture.server.server import Arm
+    from pytest_specdec.model.plan import Boot, Plan, Tokens
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """Keeps the account of one capture."""
+
+    def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
+        """Open the account of ``plan``, or go on with that of an ``earlier`` capture by an engine of ``version``."""
+        self._plan = plan
+        self._version = version
+        self._answered: set[tuple[str, str]] = set()
+        self._scored: set[tuple[int, str, str]] = set()
+        self._answer_gaps: dict[tuple[str, str], str] = {}
+        self._score_gaps: dict[tuple[int, str, str], str] = {}
+        self._boot_errors: dict[int, str] = {}
+        before = earlier or Status(state=State.RUNNING)
+        self._served: dict[int, Served] = {one.boot: one for one in before.served}
+        self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
+        self._lock = threading.Lock()
+
+    def booted(self) -> None:
+        """Enter that a server came up."""
+        with self._lock:
+            self._boots += 1
+
+    def keep(self, kept: Kept) -> None:
+        """Enter what an earlier capture left whole."""
+        self._answered |= kept.answers
+        self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if kept.has(boot, t)}
+
+    def is_news(self, version: str) -> bool:
+        """Enter an engine's version; return whether it is the first that is heard of. A server that tells none says nothing.
+
+        Raises CaptureError when an earlier part of the run was captured from another.
+        """
+        with self._lock:
+            if version and self._version and version != self._version:
+                what = "the engine is another build than the one that this run was begun with"
+                raise CaptureError(what, found=version, expected=self._version, remedy="capture anew, into another run directory")
+            is_first = bool(version) and not self._version
+            self._version = self._version or version
+            return is_first
+
+    def ended(self, boot: Boot, arm: Arm) -> None:
+        """Enter what a stopped server did."""
+        with self._lock:
+            self._restarts += arm.restarts
+            if arm.wall_s > 0:
+                self._served[boot.index] = Served(
+                    boot=boot.index,
+                    arm=boot.arm,
+                    readiness_s=round(arm.readiness_s, 3),
+                    wall_s=round(arm.wall_s, 3),
+                    busy=round(arm.busy_s / arm.wall_s, 3),
+                )
+
+    def answered(self, arm: str, workload: str, missing: str) -> None:
+        """Enter a transcript, with the reason if it is not whole."""
+        if missing:
+            self._answer_gaps[arm, workload] = missing
+        else:
+            self._answered.add((arm, workload))
+
+    def has_answers(self, arm: str, workload: str) -> bool:
+        """Return whether a whole transcript is there."""
+        return (arm, workload) in self._answered
+
+    def scored(self, boot: Boot, asked: Tokens, missing: str) -> None:
+        """Enter scores, with the reason if some are not there."""
+        if missing:
+            self._score_gaps[boot.index, asked.arm, asked.workload] = missing
+        else:
+            self._scored.add((boot.index, asked.arm, asked.workload))
+
+    def failed(self, boot: Boot, error: str) -> None:
+        """Enter that a boot came to an end before its work was done."""
+        self._boot_errors[boot.index] = error
+
+    def status(self, *, wall_s: float, error: str = "") -> Status:
+        """Close the account; ``error`` is what ended the whole capture, where something did."""
+        missing = tuple(entry for boot in self._plan.boots for entry in self._missing(boot, error))
+        return Status(
+            state=State.INCOMPLETE if missing or error else State.COMPLETE,
+            missing=missing,
+            boots=self._boots,
+            restarts=self._restarts,
+            wall_s=round(self._wall_s + wall_s, 3),
+            error=error,
+            served=tuple(served for _, served in sorted(self._served.items())),
+        )
+
+    def _missing(self, boot: Boot, error: str) -> list[Missing]:
+        reason = self._boot_errors.get(boot.index) or error or "the capture ended before this"
+        missing: list[Missing] = []
+        for arm in boot.arms:
+            missing += self._missing_answers(arm, boot, reason)
+        return missing + self._missing_scores(boot, reason)
+
+    def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[Missing]:
+        gaps = [name for name in boot.answers if (arm, name) not in self._answered]
+        if len(gaps) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in gaps):
+            return [Missing(arm=arm, workload="", reason=reason)] if gaps else []
+        return [Missing(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in gaps]
+
+    def _missing_scores(self, boot: Boot, reason: str) -> list[Missing]:
+        """Leave out scores of tokens that are missing themselves."""
+        return [
+            Missing(
+                arm=asked.arm,
+                workload=asked.workload,
+                reason=f"no scores under {boot.under}: {self._score_gaps.get((boot.index, asked.arm, asked.workload), reason)}",
+            )
+            for asked in boot.scores
+            if (boot.index, asked.arm, asked.workload) not in self._scored and (asked.arm, asked.workload) in self._answered
+        ]

@@ -1,1 +1,0 @@
-"""Starting servers so that every one of them ends, whatever happens to us."""

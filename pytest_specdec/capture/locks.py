@@ -1,0 +1,125 @@
+"""Leases: one capture per accelerator, and nobody else's work while seconds are measured."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import LeaseError
+from pytest_specdec.files.run_directory import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["LONGEST_S", "device", "folder", "loud", "quiet"]
+
+LONGEST_S = 3600.0
+"""Seconds to wait for other captures where no deadline is given."""
+_PAUSE_S = 0.05
+
+
+def folder() -> Path:
+    """Return the folder of this user's lock files, made if need be. Raises LeaseError when it is not this user's alone."""
+    path = Path(tempfile.gettempdir()) / f"pytest-specdec-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise _unsafe(path, error.strerror or str(error)) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise _unsafe(path, f"something of user {found.st_uid}" if found.st_uid != os.getuid() else "no folder")
+    if found.st_mode & 0o022:
+        raise _unsafe(path, "a folder that others may write to")
+    return path
+
+
+@contextmanager
+def device(name: str, wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
+    """Hold the accelerator called ``name`` alone. Raises LeaseError after ``wait_s`` seconds."""
+    with _held(f"device-{name}", fcntl.LOCK_EX, wait_s, tick, "the device"):
+        yield
+
+
+@contextmanager
+def quiet(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
+    """Hold the machine alone to measure seconds: no other capture boots or asks meanwhile. Raises LeaseError."""
+    with ExitStack() as held:
+        # Whoever wants to make noise passes the gate first, so that a quiet one cannot be starved by a row of loud ones.
+        held.enter_context(_held("gate", fcntl.LOCK_EX, wait_s, tick, "the clock"))
+        held.enter_context(_held("clock", fcntl.LOCK_EX, wait_s, tick, "the clock"))
+        yield
+
+
+@contextmanager
+def loud(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
+    """Say that this machine is at work, which any number of captures may do at once. Raises LeaseError."""
+    with ExitStack() as held:
+        with _held("gate", fcntl.LOCK_SH, wait_s, tick, "the clock"):
+            held.enter_context(_held("clock", fcntl.LOCK_SH, wait_s, tick, "the clock"))
+        yield
+
+
+@contextmanager
+def _held(name: str, mode: int, wait_s: float, tick: Callable[[], None], what: str) -> Iterator[None]:
+    path = folder() / f"{safe(name)}.lock"
+    descriptor = _opened(path)
+    try:
+        until_s = time.monotonic() + wait_s
+        while not _taken(descriptor, mode):
+            if time.monotonic() >= until_s:
+                raise _held_by_another(what, path)
+            tick()
+            time.sleep(_PAUSE_S)
+        if mode == fcntl.LOCK_EX:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Open a lock file, never what a link in its place points to: it is written over."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise _unsafe(path, "a link" if error.errno == errno.ELOOP else error.strerror or str(error)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_nlink != 1:
+        os.close(descriptor)
+        raise _unsafe(path, "no plain file of its own")
+    return descriptor
+
+
+def _unsafe(path: Path, found: str) -> LeaseError:
+    return LeaseError(
+        "the locks of captures on this machine cannot be trusted",
+        where=str(path),
+        found=found,
+        expected="a folder of this user that no one else may write to, and plain files in it",
+        remedy="remove it, or set TMPDIR to a folder of your own",
+    )
+
+
+def _taken(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _held_by_another(what: str, path: Path) -> LeaseError:
+    return LeaseError(
+        f"another capture holds {what}",
+        where=str(path),
+        found=f"last held alone by process {path.read_text(encoding='ascii') or 'unknown'}",
+        expected="one capture at a time",
+        remedy="wait for it, or end it",
+    )

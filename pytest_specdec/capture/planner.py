@@ -1,0 +1,349 @@
+"""The planner: from a config and the selected tests to a plan, which every xdist worker computes alike."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import environment, estimate
+from pytest_specdec.config import gates
+from pytest_specdec.engines import cli_args
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import PlanError
+from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, DraftSampling, Pair, Variant
+from pytest_specdec.model.plan import Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
+from pytest_specdec.model.workload import Depth, Family, Workload
+from pytest_specdec.prompts.prompts import reported
+from pytest_specdec.stats.request_params import penalties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.model.workload import JSON, Request, Workload
+
+__all__ = ["Room", "Wanted", "accelerated", "make", "of", "of_arm", "of_draft", "once"]
+
+_FEW = 5
+"""As good as twenty where the draft's law is one-hot, and several times cheaper (facts/betting-on-vllm.md section 6)."""
+_ONE = 1
+"""Of a drafter that drafts its best token nothing else is used."""
+
+
+def of_arm(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
+    """Return what the judges of ``arm`` need: of the baseline and the control, what any pair's judge needs."""
+    judged = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
+    return max(_of_pair(pair, workload) for pair in judged)
+
+
+def of_draft(workload: Workload, pairs: Sequence[Pair]) -> int:
+    """Return what is needed of the law of a draft model that ``pairs`` share."""
+    greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
+    return min(_ONE, workload.atoms) if greedy else workload.atoms
+
+
+def _of_pair(pair: Pair, workload: Workload) -> int:
+    one_hot = pair.variant.draft.sampling is DraftSampling.GREEDY
+    return min(_FEW, workload.atoms) if one_hot and all(map(_is_plain, workload.requests)) else workload.atoms
+
+
+def _is_plain(request: Request) -> bool:
+    """Whether few atoms give the requested law as exactly as many: greedy, or drawn at temperature 1 from all tokens as they are."""
+    body = request.body
+    temperature = body.get("temperature", 1.0)
+    truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
+    return penalties(body).neutral and (temperature == 0 or (temperature in {None, 1} and not truncated))
+
+
+_LEAST = 2
+"""Servers that have to fit for them to stand side by side."""
+_USABLE = 0.8
+"""Part of the machine's memory that servers may fill; the rest is for the system and for us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The placement that a config comes to on this machine."""
+
+    placement: Placement
+    servers: int = 1
+    """At most, at once."""
+    reason: str = ""
+
+
+def of(config: Config, engine: Engine) -> Room:
+    """Return the config's placement, ``auto`` resolved from the machine's size and the engine's estimate of one server.
+
+    Raises PlanError when side by side is asked for and the servers' port is pinned.
+    """
+    if config.placement is Placement.IN_TURN:
+        return Room(placement=Placement.IN_TURN)
+    if "port" in config.engine.args:
+        return _pinned(config)
+    if config.placement is Placement.SIDE_BY_SIDE:
+        return Room(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
+    fit, why = _fitting(config, engine)
+    if fit < _LEAST:
+        return Room(placement=Placement.IN_TURN, reason=why)
+    return Room(placement=Placement.SIDE_BY_SIDE, servers=min(fit, config.limits.servers), reason=why)
+
+
+def _pinned(config: Config) -> Room:
+    if config.placement is Placement.AUTO:
+        return Room(placement=Placement.IN_TURN, reason="the config pins the servers' port")
+    what = "servers side by side cannot share a port"
+    found = f"placement: {config.placement}, port: {config.engine.args['port']}"
+    raise PlanError(what, where="engine.args.port", found=found, remedy="remove `port`: then free ones are chosen")
+
+
+def accelerated() -> bool:
+    """Return whether there is an NVIDIA device that this process may use, by its device file: no driver is asked."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
+    one = engine.footprint(config, accelerated=accelerated())
+    if one.device_share is not None:
+        fit = int(1.0 / one.device_share)
+        return fit, f"one server takes {one.device_share:.2g} of the device"
+    total = environment.memory_gib()
+    if one.memory_gib is None:
+        return 0, "how much memory a server takes is not known before it is started"
+    return int(_USABLE * total / one.memory_gib), f"one server takes about {one.memory_gib:.1f} GiB of {total:.0f}"
+
+
+_CALIBRATING = {Depth.SMOKE: 12}
+"""Requests, at other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
+_CALIBRATING_TOKENS = 64
+"""Of each answer: with 32 of them the lean of a scorer shows in small models too, half of whose tokens tell nothing of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A workload that a selected test judges, and the family that judges it."""
+
+    workload: Workload
+    family: Family
+
+
+def make(
+    config: Config,
+    wanted: Sequence[Wanted],
+    depth: Depth,
+    only: Sequence[str] | None = None,
+    collected: Sequence[Wanted] = (),
+) -> Plan:
+    """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
+
+    ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that.
+
+    N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
+    together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
+    """
+    engine = engine_of(config.engine.kind)
+    pairs = _selected(_pairs(config, engine), only)
+    gates.check(config, pairs)
+    kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
+    judged = sorted((workload.at(depth) for workload in _united(kept)), key=_order)
+    calibration = tuple(_calibrations(kept, depth))
+    workloads = tuple(sorted((*judged, *calibration), key=_order))
+    found = of(config, engine)
+    laid = enumerate(_calibrated(_laid_out(pairs, judged, depth, found.placement), calibration, workloads))
+    boots = tuple(replace(boot, index=index) for index, boot in laid)
+    route = engine.route(config)
+    steps = estimate.steps(boots, workloads, engine.pace, route=route)
+    return Plan(
+        config=config.name,
+        engine=config.engine.kind,
+        model=config.engine.model,
+        depth=depth,
+        pairs=pairs,
+        workloads=workloads,
+        cells=_cells(pairs, kept, _counted([*collected, *wanted], depth), depth, variants=len(config.variants)),
+        boots=boots,
+        estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
+        placement=found.placement,
+        servers=found.servers,
+        placement_reason=found.reason,
+        route=route,
+    )
+
+
+def once(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement) -> tuple[Boot, ...]:
+    """Return the fewest boots that answer and score ``workloads``: one of each variant, one of the baseline, one of each draft model."""
+    return tuple(_laid_out(pairs, workloads, Depth.SMOKE, placement))
+
+
+def _laid_out(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
+    return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
+
+
+def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
+    return tuple(
+        Pair(config=config.name, engine=config.engine.kind, model=config.engine.model, variant=_variant(config, engine, name, index))
+        for index, name in enumerate(variant.name for variant in config.variants)
+    )
+
+
+def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
+    draft = engine.draft(cli_args.filled(config, config.variants[index], os.environ))
+    if draft is None:
+        what = f"variant {name} does not speculate"
+        raise PlanError(what, where=f"variants.{name}.args", found="no speculative setting", expected=f"one that {engine.kind} knows")
+    return Variant(name=name, draft=draft)
+
+
+def _selected(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:
+    names = [pair.name for pair in pairs]
+    for name in only or ():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            what = f"no variant {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+            raise PlanError(what, found=name, expected=f"one of {', '.join(names)}")
+    return tuple(pair for pair in pairs if only is None or pair.name in only)
+
+
+def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
+    found: dict[str, Workload] = {}
+    for one in wanted:
+        known = found.setdefault(one.workload.name, one.workload)
+        if known != one.workload:
+            what = f"two tests mean different workloads by the name {known.name}"
+            raise PlanError(
+                what,
+                found=f"{known!r} and {one.workload!r}",
+                expected="one workload per name",
+                remedy="give one of them another name",
+            )
+    if not found:
+        what = "nothing to capture"
+        raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
+    return tuple(_as_judged(workload, {one.family for one in wanted if one.workload == workload}) for workload in found.values())
+
+
+def _as_judged(workload: Workload, families: set[Family]) -> Workload:
+    """Return it unscored where only its speed is judged: no law is asked for, and no draft model booted, for what nobody reads."""
+    return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
+
+
+def _is_sent(workload: Workload, depth: Depth) -> bool:
+    """Say whether ``depth`` sends anything of it."""
+    return workload.take.get(depth) != 0
+
+
+def _calibrations(wanted: Sequence[Wanted], depth: Depth) -> Iterator[Workload]:
+    """Give the calibration, if any sampling is to be scored: its first requests, which report, as the baseline alone draws them.
+
+    No other arm is asked, since reporting takes some engines off their fast path. Tokens come from the law as it is, without seeds.
+    """
+    drawn = [one.workload for one in wanted if one.family is Family.SAMPLING and one.workload.scored]
+    for source in drawn[:1]:
+        requests = tuple(map(_calibrating, source.requests[: _CALIBRATING.get(depth, 32)]))
+        plain = replace(source, passes=1, stream=False, timed=False, draft_scored=False, may_kill=False)
+        yield replace(plain, name=f"{source.name}.calibration", requests=requests, take={})
+
+
+def _calibrating(request: Request) -> Request:
+    asked = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
+    body: dict[str, JSON] = {**asked, "max_tokens": _CALIBRATING_TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(request.route, 1)}
+    return replace(request, body=body)
+
+
+def _calibrated(laid: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    """Give the boots; those that answer as the baseline answer the calibration too, scored with all its atoms whatever judges need."""
+    boots = tuple(laid)
+    arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
+    asked = tuple(Tokens(arm=arm, workload=one.name, atoms=one.atoms) for one in calibration for arm in arms)
+    for boot in boots:
+        answers = _names(workloads) if BASELINE in boot.arms else boot.answers
+        scores = (*boot.scores, *asked) if boot.scores and boot.role is not Role.DRAFT else boot.scores
+        yield replace(boot, answers=answers, scores=scores)
+
+
+def _name(one: Wanted) -> tuple[str, Family]:
+    """Sort by name, so that tests in another order, shuffled ones say, come to the same plan."""
+    return (one.workload.name, one.family)
+
+
+def _order(workload: Workload) -> tuple[bool, bool, str]:
+    """Sort so that timed workloads meet a fresh server, and what may kill it comes last."""
+    return (workload.may_kill, not workload.timed, workload.name)
+
+
+def _counted(wanted: Sequence[Wanted], depth: Depth) -> Counter[Family]:
+    """Return how many workloads ``depth`` sends of each family."""
+    return Counter(family for family, _ in {(one.family, one.workload.name) for one in wanted if _is_sent(one.workload, depth)})
+
+
+def _cells(pairs: Sequence[Pair], wanted: Sequence[Wanted], counts: Counter[Family], depth: Depth, *, variants: int) -> tuple[Cell, ...]:
+    asked = dict.fromkeys((one.workload.name, one.family) for one in wanted)
+    return tuple(
+        Cell(pair=pair.name, workload=workload, family=family, alpha=alpha_of(family, variants, depth, counts[family]))
+        for pair in pairs
+        for workload, family in asked
+    )
+
+
+def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
+    """Lay the boots out in turn: the last baseline boot scores, since everything is answered by then."""
+    scores = _scores(pairs, workloads)
+    if depth is not Depth.SMOKE:
+        yield _baseline(workloads)
+    yield from _variants(pairs, workloads)
+    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, probe=False)
+    yield replace(control, also_baseline=True, probe=True) if depth is Depth.SMOKE else control
+    yield from _draft_boots(pairs, workloads)
+
+
+def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
+    """Lay the boots out side by side: the first baseline boot stays and scores, as do the draft models, while others answer."""
+    first = replace(_baseline(workloads), scores=_scores(pairs, workloads))
+    if depth is Depth.SMOKE:
+        first = replace(first, role=Role.CONTROL, arm=CONTROL, also_baseline=True)
+    yield first
+    yield from _draft_boots(pairs, workloads)
+    yield from _variants(pairs, workloads)
+    if depth is not Depth.SMOKE:
+        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, probe=False)
+
+
+def _baseline(workloads: Sequence[Workload]) -> Boot:
+    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), probe=True)
+
+
+def _variants(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    for pair in pairs:
+        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), probe=True)
+
+
+def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    return tuple(workload.name for workload in workloads)
+
+
+def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[Tokens, ...]:
+    arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
+    return tuple(
+        Tokens(arm=arm, workload=workload.name, atoms=of_arm(arm, workload, pairs))
+        for workload in workloads
+        if workload.scored
+        for arm in arms
+    )
+
+
+def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    asked = [workload for workload in workloads if workload.draft_scored]
+    drafts = [(pair, pair.variant.draft) for pair in pairs]
+    models = dict.fromkeys(draft.model for _, draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
+    for model in models if asked else ():
+        users = [pair for pair, draft in drafts if draft.model == model]
+        scores = [
+            Tokens(arm=arm, workload=workload.name, atoms=of_draft(workload, users))
+            for workload in asked
+            for arm in (*(pair.name for pair in users), CONTROL)
+        ]
+        yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple(scores))

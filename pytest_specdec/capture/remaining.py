@@ -1,0 +1,130 @@
+"""What an earlier capture of the same plan left whole, and what remains to be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents, server_failures, transcripts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Boot, Plan, Tokens
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["Kept", "discard", "discard_torn", "has_harmed", "of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Answers by (arm, workload), scores by (whose law, arm, workload), and the arms whose capabilities are known."""
+
+    answers: frozenset[tuple[str, str]]
+    scores: frozenset[tuple[str, str, str]]
+    probes: frozenset[str]
+
+    def remaining(self, plan: Plan) -> tuple[Boot, ...]:
+        """Return the boots that still have something to do, cut to that."""
+        cut = (self._cut(boot) for boot in plan.boots)
+        return tuple(boot for boot in cut if boot.answers or boot.scores or boot.probe)
+
+    def has(self, boot: Boot, asked: Tokens) -> bool:
+        """Return whether the scores are there."""
+        return (boot.under, asked.arm, asked.workload) in self.scores
+
+    def _cut(self, boot: Boot) -> Boot:
+        return replace(
+            boot,
+            answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
+            scores=tuple(asked for asked in boot.scores if not self.has(boot, asked)),
+            probe=boot.probe and boot.arms[0] not in self.probes,
+        )
+
+
+def of(directory: RunDirectory, plan: Plan) -> Kept:
+    """Return what is whole in ``directory``; what is not whole is as good as not there.
+
+    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Answers beside a death that no
+    request brings about again are not whole: they are judged as an infrastructure error, and a second occasion may do without one. Where
+    there are so many that they are a finding, they stay as they are.
+    """
+    findings = _findings(directory, plan)
+    wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
+    whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
+    torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
+    answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
+    # Scores that nobody can have are not missing: no server is booted for them.
+    unscorable = bool(run_documents.unscorable(directory))
+    asked = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
+    return Kept(
+        answers=answers,
+        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if unscorable or _is_scored(directory, boot.under, t)),
+        probes=frozenset(run_documents.read_capabilities(directory)),
+    )
+
+
+def has_harmed(directory: RunDirectory, plan: Plan) -> bool:
+    """Return whether there are answers that another capture would give anew although nothing is missing."""
+    findings = _findings(directory, plan)
+    found = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
+    return any(transcript is not None and _is_harmed(transcript, findings) for transcript in found)
+
+
+def discard_torn(directory: RunDirectory) -> None:
+    """Remove an arm's capabilities where they cannot be read: they are probed again, and decide nothing that is there already."""
+    for path in directory.capabilities.glob("*.json"):
+        try:
+            run_documents.read_capabilities_file(path)
+        except RunError:
+            path.unlink(missing_ok=True)
+
+
+def discard(directory: RunDirectory, plan: Plan, kept: Kept) -> None:
+    """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
+    for boot in plan.boots:
+        for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in kept.answers):
+            server_failures.put_by(directory, arm, name)
+            directory.transcript(arm, name).unlink(missing_ok=True)
+            directory.transcript(arm, f"{name}.partial").unlink(missing_ok=True)
+        for asked in boot.scores:
+            if not kept.has(boot, asked):
+                directory.scores(boot.under, asked.arm, asked.workload).unlink(missing_ok=True)
+
+
+def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return what is answered again because a boot that is two arms answers for both."""
+    known = set(whole)
+    double = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
+    return {(arm, name) for arms, name in double if any((each, name) not in known for each in arms) for arm in arms}
+
+
+def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
+    """Return the variants with so many failures that did not recur that they are a finding."""
+    found = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
+    return {name for name, arms in found.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
+
+
+def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings: Collection[str]) -> bool:
+    try:
+        found = transcripts.read(directory, arm, name)
+    except RunError:
+        return False
+    return found is not None and found.digest == plan.workload(name).digest and not _is_harmed(found, findings)
+
+
+def _is_harmed(transcript: Transcript, findings: Collection[str]) -> bool:
+    """Say whether a server died and nothing explains it; a request that does explains what was in flight beside it, too."""
+    return bool(transcript.unexplained) and transcript.arm not in findings
+
+
+def _is_scored(directory: RunDirectory, under: str, asked: Tokens) -> bool:
+    try:
+        transcript = transcripts.read(directory, asked.arm, asked.workload)
+        law = {score.key: score for score in transcripts.read_scores(directory, under, asked.arm, asked.workload)}
+    except RunError:
+        return False
+    emitted = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}
+    return law.keys() == emitted.keys() and all(tuple(p.token_id for p in law[key].positions) == ids for key, ids in emitted.items())

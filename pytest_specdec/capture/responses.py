@@ -1,0 +1,221 @@
+"""A reply: the server's JSON as an answer's parts, whole or pieced together from a stream's chunks.
+
+What a server left out or set to null stays empty. What is of another type than the protocol says is an error, never left out in silence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_specdec.model.transcript import Choice, Usage
+
+if TYPE_CHECKING:
+    from pytest_specdec.engines.protocol import Steps
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Reply", "Size", "of_stream", "of_whole", "size"]
+
+_MOST = 2**31
+"""Ids and counts lie below: engines hold them in 32 bits."""
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What one response says."""
+
+    choices: tuple[Choice, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much one chunk of a stream brings, over all choices."""
+
+    token_ids: int
+    characters: int
+
+
+def of_whole(data: Mapping[str, JSON], steps: Steps | None) -> Reply:
+    """Return the reply in an unstreamed body. Raises ValueError when it has no choices, or fields that are not of the protocol."""
+    told = _numbered(data)
+    choices = tuple(_choice(index, choice) for index, choice in sorted(told.items()))
+    _all_there(told)
+    return Reply(
+        choices=_with_windows(choices, steps),
+        prompt_token_ids=_prompt_ids(data, told),
+        usage=_usage(data.get("usage")),
+    )
+
+
+def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: Steps | None, draft_tokens: int) -> Reply:
+    """Return the reply that the chunks of a stream add up to.
+
+    Windows come from ``steps``; without them from the chunks' lengths, if none is longer than a verify step can be: ``draft_tokens`` + 1.
+    Raises ValueError when there are no choices, or fields that are not of the protocol.
+    """
+    told = [(chunk, _numbered(chunk)) for chunk in chunks]
+    pieces: dict[int, list[Mapping[str, JSON]]] = {}
+    for _, choices in told:
+        for index, choice in choices.items():
+            pieces.setdefault(index, []).append(choice)
+    _all_there(pieces)
+    joined = tuple(_joined(index, parts, draft_tokens) for index, parts in sorted(pieces.items()))
+    return Reply(
+        choices=_with_windows(joined, steps),
+        prompt_token_ids=next((ids for chunk, choices in told if (ids := _prompt_ids(chunk, choices))), ()),
+        usage=next((usage for chunk, _ in reversed(told) if (usage := _usage(chunk.get("usage")))), None),
+    )
+
+
+def size(chunk: Mapping[str, JSON]) -> Size:
+    """Return how much a chunk brings; an opening role chunk and a closing usage chunk bring nothing.
+
+    Raises ValueError when its fields are not of the protocol.
+    """
+    choices = _numbered(chunk).values()
+    return Size(
+        token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
+        characters=sum(len(_text(choice)) for choice in choices),
+    )
+
+
+def _numbered(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
+    """Return the choices of a body or a chunk by their index, 0 where none is told."""
+    choices = _objects(data, "choices")
+    numbered = {_index(choice): choice for choice in choices}
+    if len(numbered) < len(choices):
+        _mismatch("choices", [choice.get("index") for choice in choices], "every index once")
+    return numbered
+
+
+def _all_there(choices: Mapping[int, object]) -> None:
+    if sorted(choices) != list(range(max(1, len(choices)))):
+        _mismatch("choices", sorted(choices), "a choice, and the indexes from 0 on")
+
+
+def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
+    return Choice(
+        index=index,
+        text=_paired(_text(choice)),
+        token_ids=_ids(choice, "token_ids"),
+        finish_reason=_word(choice, "finish_reason"),
+        logprobs=_logprobs(choice.get("logprobs")),
+    )
+
+
+def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int) -> Choice:
+    choices = [_choice(index, part) for part in parts]
+    logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    lengths = tuple(len(choice.token_ids) for choice in choices if choice.token_ids)
+    plausible = lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
+    return Choice(
+        index=index,
+        text=_paired("".join(choice.text for choice in choices)),
+        token_ids=tuple(token for choice in choices for token in choice.token_ids),
+        finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
+        logprobs=tuple(value for part in logprobs for value in part) if logprobs else None,
+        windows=lengths if plausible else None,
+    )
+
+
+def _with_windows(choices: tuple[Choice, ...], steps: Steps | None) -> tuple[Choice, ...]:
+    """Take the windows from ``steps`` where they cover the tokens: a step without a draft may have gone uncounted."""
+    if steps is None or len(choices) != 1 or sum(steps.windows) < len(choices[0].token_ids):
+        return choices
+    return (replace(choices[0], windows=steps.windows),)
+
+
+def _text(choice: Mapping[str, JSON]) -> str:
+    for place in ("message", "delta"):
+        said = choice.get(place)
+        if isinstance(said, Mapping):
+            return _word(said, "content") or ""
+    return _word(choice, "text") or ""
+
+
+def _paired(text: str) -> str:
+    """Return ``text`` with halves of surrogate pairs that stand side by side as the one character that they are; lone ones stay."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
+
+
+def _logprobs(told: JSON) -> tuple[float, ...] | None:
+    """Read the completions form (``token_logprobs``) or the chat form (``content[].logprob``); None where one of them is null."""
+    if not isinstance(told, Mapping):
+        return None
+    flat = told.get("token_logprobs")
+    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _objects(told, "content")]
+    numbers = tuple(_logprob(value) for value in values if value is not None)
+    return numbers if len(numbers) == len(values) else None
+
+
+def _logprob(value: JSON) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        _mismatch("logprobs", value, "finite numbers")
+    return float(value)
+
+
+def _prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[int, ...]:
+    """Read them where chat has them, at the top, or where completions have them, in the choice."""
+    return _ids(data, "prompt_token_ids") or (_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
+
+
+def _usage(told: JSON) -> Usage | None:
+    if not isinstance(told, Mapping):
+        return None
+    prompt, completion = (_count(name, told.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    return None if prompt is None or completion is None else Usage(prompt_tokens=prompt, completion_tokens=completion)
+
+
+def _objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
+    found = []
+    for item in _list(data, name):
+        if not isinstance(item, Mapping):
+            _mismatch(name, item, "objects")
+        found.append(item)
+    return found
+
+
+def _ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
+    ids = [_count(name, item) for item in _list(data, name)]
+    if None in ids:
+        _mismatch(name, None, "whole numbers")
+    return tuple(item for item in ids if item is not None)
+
+
+def _list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
+    value = data.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        _mismatch(name, value, "a list")
+    return value
+
+
+def _count(name: str, value: JSON) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        _mismatch(name, value, f"whole numbers from 0 to {_MOST - 1}")
+    return value
+
+
+def _word(data: Mapping[str, JSON], name: str) -> str | None:
+    value = data.get(name)
+    if value is not None and not isinstance(value, str):
+        _mismatch(name, value, "a text")
+    return value
+
+
+def _index(choice: Mapping[str, JSON]) -> int:
+    return _count("index", choice.get("index")) or 0
+
+
+def _mismatch(name: str, found: object, expected: str) -> NoReturn:
+    msg = f"`{name}` has {str(found)[:100]}, expected {expected}"
+    raise ValueError(msg)

@@ -1,0 +1,148 @@
+"""Orphans: servers of a capture that was killed together with their watchdogs, found by the notes it left."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.server import watchdog
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.capture.server.process import Server
+
+__all__ = ["note", "sweep"]
+
+_LOOKS = 40
+"""Times that a killed server is looked for, 0.05 s apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where process numbers mean what they meant when they were noted."""
+
+    uid: int
+    boot: str
+    """The machine's boot, by the kernel's random id."""
+    namespace: str
+    """The namespace of process numbers: a container has its own."""
+
+    @classmethod
+    def here(cls) -> _Place:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return cls(uid=os.getuid(), boot=boot, namespace=str(Path("/proc/self/ns/pid").readlink()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """A server that may have been left behind."""
+
+    pid: int
+    started: int
+    marker: str
+
+
+def note(path: Path, server: Server) -> None:
+    """Write down which server this process started, so that a later run can end it."""
+    owner = os.getpid()
+    document = {
+        **asdict(_Place.here()),
+        "pid": server.pid,
+        "started": server.started,
+        "marker": server.marker,
+        "owner": owner,
+        "owner_started": watchdog.stat(owner)[2],
+        "command": str(server.command),
+    }
+    atomic_write(path, json.dumps(document) + "\n")
+
+
+def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
+    """End the servers noted in the runs in ``root`` that were left behind; return the processes that were ended.
+
+    A note counts only in a run directory that no capture holds but this one, which holds ``held``, and only from this user, this boot of
+    the machine and this namespace of process numbers. A process is known by its number together with its start, or by the marker in its
+    environment, never by its name.
+    """
+    ended: list[int] = []
+    for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
+        with _unheld(folder, held) as is_ours:
+            for path in sorted(folder.glob("servers/*.json")) if is_ours else ():
+                found = _read(path)
+                ended += _end(found) if found else []
+    return tuple(ended)
+
+
+@contextmanager
+def _unheld(folder: Path, held: Path | None) -> Iterator[bool]:
+    """Hold ``folder`` and say whether it is a run of this user that no capture works on."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        is_free = folder == held or _is_free(descriptor)
+        yield os.fstat(descriptor).st_uid == os.getuid() and is_free and _is_run(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        run_documents.read_plan(RunDirectory.open(folder))
+    except RunError:
+        return False
+    return True
+
+
+def _read(path: Path) -> _Left | None:
+    """Return what a note of this user, boot and namespace tells of a server whose owner is gone; None otherwise."""
+    try:
+        if path.is_symlink() or path.stat().st_uid != os.getuid():
+            return None
+        found = json.loads(path.read_text(encoding="utf-8"))
+        is_here = all(found[name] == value for name, value in asdict(_Place.here()).items())
+        is_owned = watchdog.stat(int(found["owner"]))[2] == found["owner_started"]
+        left = _Left(pid=int(found["pid"]), started=int(found["started"]), marker=str(found["marker"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # nothing of ours, torn, or written by another version
+    return left if is_here and not is_owned else None
+
+
+def _end(left: _Left) -> list[int]:
+    ended: dict[int, int] = {}
+    for _ in range(_LOOKS):
+        alive = {pid: start for pid, start in watchdog.members(left.pid, left.started, left.marker, ended).items() if _is_mine(pid)}
+        if not alive:
+            break
+        ended |= alive
+        watchdog.send(signal.SIGKILL, alive)
+        time.sleep(0.05)
+    return list(ended)
+
+
+def _is_mine(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
+    except OSError:
+        return False

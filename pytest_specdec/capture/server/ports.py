@@ -1,0 +1,147 @@
+"""Ports of the loopback interface: a free one or the one that a config pins, and who listens there."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines.protocol import HOST
+from pytest_specdec.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.capture.server.process import Server
+
+__all__ = ["free", "holder", "pinned", "stranger"]
+
+_LISTEN = "0A"
+_HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
+_EVERYWHERE = {"0" * 8, "0" * 32}
+_AGAIN_S = 0.2
+_LOOK_S = 10.0
+"""Seconds that a container gets to say what it has open."""
+
+
+def holder(port: int) -> str:
+    """Return which process listens on ``port``, by number and name; empty where that cannot be told."""
+    return _holder(_reached(port))
+
+
+def stranger(server: Server, port: int) -> str:
+    """Return :func:`_stranger`, seen twice: a server that dies between the looks at its port and at its processes seems to be another's."""
+    if not _stranger(server, port):
+        return ""
+    time.sleep(_AGAIN_S)
+    return _stranger(server, port)
+
+
+def _stranger(server: Server, port: int) -> str:
+    """Return which process beside those of ``server`` connections to ``port`` reach; empty where there is none, or it cannot be told.
+
+    All who listen have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
+    """
+    own = server.members
+    strange = _reached(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
+    if strange and server.command.look:
+        inside = _inside(server.command.look)
+        strange = {file for file in strange if file not in inside}
+        return _holder(strange) or ("a process outside of the container" if strange and "socket:[" in inside else "")
+    known = all(_is_readable(pid) for pid in own)
+    return _holder(strange) or ("a process of another user" if strange and known else "")
+
+
+def _reached(port: int) -> set[str]:
+    """Return the sockets that connections to ``port`` end at, as ``/proc`` names them: those bound to the interface, or else to all."""
+    rows = [row for table in ("tcp", "tcp6") for row in _listening(port, table)]
+    here = {inode for address, inode in rows if address.endswith(_HERE)}
+    return {f"socket:[{inode}]" for inode in here or {inode for address, inode in rows if address in _EVERYWHERE}}
+
+
+def _listening(port: int, table: str) -> list[tuple[str, str]]:
+    """Return local address and inode of every listening socket (proc_net_tcp(5)); none where the kernel does not tell."""
+    try:
+        rows = [line.split() for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]]
+    except OSError:
+        return []
+    return [(row[1].partition(":")[0], row[9]) for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
+
+
+def _holder(sockets: Iterable[str]) -> str:
+    wanted = set(sockets)
+    for process in Path("/proc").glob("[0-9]*") if wanted else ():
+        if wanted & _open_files(process):
+            return f"process {process.name}: {_name(process)}"
+    return ""
+
+
+def _inside(look: tuple[str, ...]) -> str:
+    """Return what the processes of a container have open, as text; empty when it does not answer."""
+    try:
+        return subprocess.run(look, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOOK_S, check=False).stdout  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _open_files(process: Path) -> set[str]:
+    found = set()
+    with suppress(OSError):  # another user's process, or one that has just ended
+        for entry in (process / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(entry.readlink()))
+    return found
+
+
+def _is_readable(pid: int) -> bool:
+    try:
+        next(Path(f"/proc/{pid}/fd").iterdir(), None)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _name(process: Path) -> str:
+    """Return the program's name: what follows it on the command line may be a key."""
+    try:
+        return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+_GIVEN: set[int] = set()
+
+
+def free() -> int:
+    """Return a port that is free on the loopback interface, chosen by binding it, and never the same twice: servers boot side by side."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
+
+
+def pinned(port: int) -> int:
+    """Return ``port`` if it can be bound. Raises EngineError naming who holds it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            what = f"port {port} is taken"
+            raise EngineError(
+                what,
+                where="engine.args.port",
+                found=f"held by {who}" if (who := holder(port)) else str(error),
+                expected=f"a port that can be bound on {HOST}",
+                remedy="end that process, or remove `port` from args: then a free port is chosen",
+            ) from error
+    return port

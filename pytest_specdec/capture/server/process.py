@@ -1,0 +1,356 @@
+"""A server process: its own session, one log file, a watchdog, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.server import watchdog
+from pytest_specdec.errors import CaptureError, EngineError
+from pytest_specdec.files.run_directory import writable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from typing import BinaryIO
+
+    from pytest_specdec.engines.protocol import Command
+
+__all__ = ["LOG_TAIL", "Server", "cause", "deferred", "gone", "signal_name", "titles"]
+
+_NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+"""In the order in which their handlers come back: what raises in between must not keep the most common one away."""
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Handle signals that Python code handles after the block, not inside of it; the first of them ends the block with its exception.
+
+    They are not blocked by a mask, which a process started in the block would inherit. Only the main thread handles signals, so that
+    another one has nothing to put off.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in handled:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        for first in came[:1]:
+            handled[signal.Signals(first)](first, None)
+
+
+_LOGGED = r"^(?:\([^)]*\) )?(?:(?:ERROR|CRITICAL|FATAL)\b.*?\] )?"
+"""What engines write before a line: the process in brackets, then level, time and place."""
+_RAISED = re.compile(_LOGGED + r"(?P<what>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?:: .*)?)$")
+_ABORTED = re.compile(_LOGGED + r"(?P<what>(?:Segmentation fault|terminate called after|GGML_ASSERT|CUDA error).*)$")
+_FRAME = re.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+def cause(log: str) -> str:
+    """Return the first exception of a traceback in ``log`` and the frame that raised it, or the words of an abort; empty without either."""
+    frame = ""
+    for line in log.splitlines():
+        if found := _FRAME.search(line):
+            frame = f"{found['file']}:{found['line']}, in {found['function']}"
+        elif found := _ABORTED.match(line):
+            return found["what"]
+        elif frame and (found := _RAISED.match(line)):
+            return f"{found['what']} ({frame})"
+    return ""
+
+
+_LONGEST = 60
+
+
+def titles(living: Iterable[int]) -> dict[int, str]:
+    """Return the ``living`` processes of a server, each with its title or, where it has none, the beginning of its command line."""
+    return {pid: title for pid in living if (title := _title(pid))}
+
+
+def gone(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
+    """Return those of ``known`` that are not ``living`` any more, each in words with its end, as far as nobody has collected it yet."""
+    return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` and its like; a real-time signal, of which most have no name, is a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _end(pid: int) -> str:
+    """Read the exit code of a process that its parent has not waited for: the last field of proc_pid_stat(5)."""
+    try:
+        code = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[-1])
+    except (OSError, IndexError):
+        return "is gone"
+    return f"was killed by {signal_name(os.WTERMSIG(code))}" if os.WIFSIGNALED(code) else "is gone"
+
+
+def _title(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
+    except OSError:
+        return ""
+    return " ".join(words)[:_LONGEST]
+
+
+_LOG_BYTES = 64_000
+"""How much of a log's end is looked at, however long it is."""
+_LONGEST_LINE = 2_000
+"""Characters of a log's line that are shown."""
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+LOG_TAIL = 20
+"""Lines of a server's log that an error shows."""
+_SCRUBBED = ("LLAMA_ARG_", "SGLANG_SIMULATE_", "VLLM_API_KEY", watchdog.MARKER)
+"""Variables of our own environment that would set up a server behind the config's back."""
+_KILL_S = 10.0
+"""Seconds that the kernel gets to end killed processes, which may hold device memory."""
+
+
+class Server:
+    """A started server.
+
+    Its first process is not collected before every other one is gone: until then nothing else gets its number, which is the session's. The
+    watchdog is dismissed only then, too. Whatever goes wrong before that leaves the watchdog alone with the server, and it ends it.
+    """
+
+    def __init__(self, command: Command, log: Path, *, most_s: float = float("inf")) -> None:
+        """Start ``command`` with its output appended to ``log``; after ``most_s`` seconds it is killed, whatever its starter does.
+
+        Raises EngineError when it cannot be executed, RunError when the log cannot be written.
+        """
+        self.command = command
+        self.log = log
+        self.marker = uuid.uuid4().hex
+        self._collecting = threading.Lock()
+        self._known: dict[int, str] = {}
+        self._lost: dict[int, str] = {}
+        self._children: list[subprocess.Popen[bytes]] = []
+        """The watchdog, then the server."""
+        self._line = -1
+        try:
+            with deferred():
+                with writable(log):
+                    file = _appending(log)
+                    file.write(f"# {command}\n".encode())
+                    file.flush()
+                    self._log_start = file.tell()
+                with file:
+                    self._launch(file, most_s)
+        except BaseException:
+            self._dismiss_watchdog(is_gone=False)
+            raise
+
+    def _launch(self, file: BinaryIO, most_s: float) -> None:
+        found, self._line = _start_watchdog(self.marker, self.command.kill)
+        self._children.append(found)
+        self._tell_of_log(most_s)
+        try:
+            self._children.append(_start(self.command, self.marker, file))
+        except EngineError:
+            self._dismiss_watchdog(is_gone=True)
+            raise
+        self.pid = self._children[-1].pid
+        self.started = watchdog.stat(self.pid)[2]
+        self._tell(f"server {self.pid} {self.started}\n")
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        process = self._children[-1]
+        with self._collecting:
+            if process.returncode is not None:
+                return process.returncode
+            try:
+                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # collected behind our back
+                return process.poll()
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in words; empty while it runs."""
+        code = self.exit_code
+        if code is None:
+            return ""
+        return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}, exit code {code}"
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The processes behind the first one that were found gone first, in words."""
+        return tuple(words for pid, words in self._lost.items() if pid != self.pid)
+
+    @property
+    def members(self) -> dict[int, int]:
+        """The server's living processes, each with its start; none once it was stopped."""
+        with self._collecting:
+            is_collected = self._children[-1].returncode is not None
+            return {} if is_collected else watchdog.members(self.pid, self.started, self.marker)
+
+    def look(self) -> None:
+        """Take note of the server's processes, while all is well."""
+        self._known = titles(self.members)
+
+    def look_again(self) -> None:
+        """Find out which of them are gone, as soon as something is wrong: in a moment they all may be."""
+        if not self._lost:
+            self._lost = gone(self._known, self.members)
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the server ends within ``seconds``."""
+        return _within(seconds, lambda: self.exit_code is not None)
+
+    def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
+        """Return the last lines that this server wrote, secrets struck out."""
+        return tuple(line[:_LONGEST_LINE] for line in self._written().splitlines()[-lines:])
+
+    def cause(self) -> str:
+        """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
+        return cause(self._written())[:_LONGEST_LINE]
+
+    def _written(self) -> str:
+        """Return the end of the log; more is read than returned, so that no part of a secret is left at the cut."""
+        with self.log.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, end - 2 * _LOG_BYTES))
+            return self.command.secrets.mask(file.read(2 * _LOG_BYTES).decode(errors="replace"))[-_LOG_BYTES:]
+
+    def stop(self, stop_s: float) -> None:
+        """End the server and every process of it: SIGTERM, after ``stop_s`` seconds SIGKILL; without such seconds at once.
+
+        Raises CaptureError when a process survives even that.
+        """
+        try:
+            if stop_s <= 0 or not self._stopped_within(stop_s):
+                self._kill()
+        finally:
+            # Not "done" unless all is gone: the watchdog ends what an interrupt, maybe a second one, keeps us from ending.
+            with deferred():
+                self._dismiss_watchdog(is_gone=self._is_gone())
+
+    def kill(self) -> None:
+        """Kill every process of the server, without waiting; it still has to be stopped."""
+        self._signal(signal.SIGKILL)
+
+    def _stopped_within(self, stop_s: float) -> bool:
+        self._run(self.command.stop, stop_s + _KILL_S)
+        self._signal(signal.SIGTERM)
+        return _within(stop_s, self._is_gone)
+
+    def _kill(self) -> None:
+        self._run(self.command.kill, _KILL_S)
+        self._signal(signal.SIGKILL)
+        if not _within(_KILL_S, self._is_gone):
+            survivors = ", ".join(map(str, self.members))
+            what = "a server could not be ended"
+            raise CaptureError(
+                what,
+                where=str(self.command),
+                found=f"processes that survive SIGKILL: {survivors}",
+                remedy="look at their state in /proc; a device driver may hold them",
+            )
+
+    def _signal(self, number: signal.Signals) -> None:
+        watchdog.send(number, self.members)
+
+    def _is_gone(self) -> bool:
+        return self.exit_code is not None and not self.members
+
+    def _tell_of_log(self, most_s: float) -> None:
+        spellings = self.command.secrets.spellings
+        self._tell(f"log {os.fsencode(self.log.absolute()).hex()}\n" + "".join(f"secret {text.encode().hex()}\n" for text in spellings))
+        if math.isfinite(most_s):
+            self._tell(f"seconds {most_s}\n")
+
+    def _tell(self, text: str) -> None:
+        with suppress(BrokenPipeError):  # a watchdog that somebody killed is missed, not mourned
+            os.write(self._line, text.encode())
+
+    def _dismiss_watchdog(self, *, is_gone: bool) -> None:
+        """Let the watchdog end, at once where all ``is_gone``, else after it has killed what is left; collect it and the server."""
+        with deferred():
+            if self._line >= 0:
+                self._tell("done\n" if is_gone else "")
+                os.close(self._line)
+                self._line = -1
+            for child in self._children:
+                with suppress(subprocess.TimeoutExpired), self._collecting:
+                    child.wait(_KILL_S)
+            if self._children and self._children[0].returncode != 0:
+                watchdog.strike_out(str(self.log), [text.encode() for text in self.command.secrets.spellings])
+
+    @staticmethod
+    def _run(argv: tuple[str, ...], seconds: float) -> None:
+        if argv:
+            try:
+                subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)  # noqa: S603
+            except (OSError, subprocess.TimeoutExpired):
+                return  # whether anything survived is looked at next
+
+
+def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    """Return whether ``is_so`` comes true in time."""
+    end, pause = time.monotonic() + seconds, 0.005
+    while not is_so():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+    return True
+
+
+def _appending(log: Path) -> BinaryIO:
+    """Open a log that only its owner reads: a server prints what it likes, and secrets are struck out when it has ended."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return os.fdopen(os.open(log, _APPEND, 0o600), "ab")
+
+
+def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the watchdog before the server, so that there is no moment without one."""
+    ear, line = os.pipe()
+    try:
+        argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(ear), marker, *kill]
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(ear,), start_new_session=True), line  # noqa: S603
+    except BaseException:
+        os.close(line)
+        raise
+    finally:
+        os.close(ear)
+
+
+def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
+    env = {**own, **command.env, watchdog.MARKER: marker}
+    try:
+        return subprocess.Popen(  # noqa: S603 - running the configured server is what we are here for
+            command.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        what = f"the server cannot be started: {error.strerror or error}"
+        raise EngineError(
+            what,
+            found=str(command),
+            expected="a command that can be executed",
+            remedy="check executable, venv or image under `engine:` of the config",
+        ) from error

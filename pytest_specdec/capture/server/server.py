@@ -1,0 +1,345 @@
+"""A server at work: ready when it has really answered a token, its client, and the restarts it has left."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import sse
+from pytest_specdec.capture.client import Client
+from pytest_specdec.capture.server import orphans, ports
+from pytest_specdec.capture.server.process import Server, deferred
+from pytest_specdec.capture.transport import HTTPX, Bounds, Transport
+from pytest_specdec.engines.protocol import HOST
+from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from pytest_specdec.engines.protocol import Command, Dialect, Engine, Setup
+    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["RESTARTS", "SECONDS", "Arm", "Ready", "Recipe", "check_port", "get", "wait"]
+
+_OK = 200
+SECONDS = 10.0
+"""Seconds for an answer, by default."""
+
+
+def get(port: int, path: str | None, *, api_key: str | None = None, seconds: float = SECONDS) -> str | None:
+    """Return the body of a 200 for ``path`` on the loopback interface; None for anything else, in ``seconds`` at the latest."""
+    if path is None:
+        return None
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    client = HTTPX.Client(transport=Transport(), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
+    try:
+        with client, Bounds(seconds=seconds):
+            response = client.get(f"http://{HOST}:{port}{path}")
+    except (HTTPX.HTTPError, OSError, ValueError):
+        return None
+    return response.content.decode(errors="replace") if response.status_code == _OK else None
+
+
+_ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+_PAUSE_S = 0.05
+_LEAST_S = 1.0
+"""Seconds that every question gets, so that one asked in the last moment may still be answered."""
+_LONGEST = 200
+"""Characters of a version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a ready server says about itself."""
+
+    model: str
+    """The name that it serves its model under."""
+    version: str
+    client: Client
+
+
+def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, boot_s: float, tick: Callable[[], None]) -> Ready:
+    """Wait until ``server`` answers a one-token completion; ``tick`` is called meanwhile.
+
+    Raises BootError with the command, the exit code and the last log lines when it ends before that or takes longer than ``boot_s``.
+    """
+    until_s, last = time.monotonic() + boot_s, "nothing listens yet"
+    while time.monotonic() < until_s:
+        if server.exit_code is not None:
+            raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
+        if dialect.health_path is None or get(setup.port, dialect.health_path, seconds=_left_s(until_s)) is not None:
+            check_port(server, setup.port)
+            found = _ask(setup, dialect, draft_tokens, until_s)
+            check_port(server, setup.port)  # it may have come to listen since
+            if isinstance(found, Ready) and not server.ended:
+                return found
+            last = found if isinstance(found, str) else "it answered and ended"
+        tick()
+        time.sleep(_PAUSE_S)
+    remedy = "raise `limits.boot_s` in the config if the log shows progress"
+    raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
+
+
+def check_port(server: Server, port: int) -> None:
+    """Raise BootError when another process than those of ``server`` answers on its port: nothing that it says is the server's."""
+    if who := ports.stranger(server, port):
+        what = f"port {port} is answered by another process than the server"
+        remedy = "end that process, or remove `port` from args: then a free port is chosen; a launcher has to pass on PYTEST_SPECDEC_SERVER"
+        raise BootError(what, where=str(server.log), found=who, expected=f"only processes of: {server.command}", remedy=remedy)
+
+
+def _left_s(until_s: float) -> float:
+    """Return the seconds that a GET may take."""
+    return max(_LEAST_S, min(SECONDS, until_s - time.monotonic()))
+
+
+def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, until_s: float) -> Ready | str:
+    model = _served_model(setup, _left_s(until_s))
+    client = Client(port=setup.port, model=model, dialect=dialect, draft_tokens=draft_tokens, api_key=setup.api_key, secrets=setup.secrets)
+    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_LEAST_S, until_s - time.monotonic()))
+    if sent.answer.ok:
+        return Ready(model=model, version=_version(setup.port, dialect, _left_s(until_s)), client=client)
+    client.close()
+    return f"a one-token completion got {sent.answer.status or 'no answer'}: {sent.answer.error}"
+
+
+def _served_model(setup: Setup, seconds: float) -> str:
+    """Return the first name in ``/v1/models``, or the configured one."""
+    models = _object(get(setup.port, "/v1/models", api_key=setup.api_key, seconds=seconds)).get("data")
+    first = models[0] if isinstance(models, Sequence) and models else None
+    name = first.get("id") if isinstance(first, Mapping) else None
+    return name if isinstance(name, str) and name else setup.model
+
+
+def _version(port: int, dialect: Dialect, seconds: float) -> str:
+    version = _object(get(port, dialect.version_path, seconds=seconds)).get("version")
+    return version[:_LONGEST] if isinstance(version, str) else ""
+
+
+def _object(text: str | None) -> Mapping[str, JSON]:
+    """Return the object that an endpoint answered with; an empty one in place of anything else."""
+    try:
+        return sse.parsed(text or "{}")
+    except ValueError:
+        return {}
+
+
+def _not_ready(server: Server, what: str, remedy: str) -> BootError:
+    tail = "\n".join(server.log_tail())
+    return BootError(
+        f"the server {server.command.secrets.mask(what)}",
+        where=str(server.log),
+        found=f"command: {server.command}\nexit code: {server.exit_code}\nlast lines of its log:\n{tail}",
+        expected="an answer to a one-token completion",
+        remedy=remedy,
+    )
+
+
+RESTARTS = 6
+"""Times that one boot's server may be started again after a death, all its workloads together."""
+_FAILED_STARTS = 2
+"""Of these, those in a row that may come to nothing: each takes as long as a boot may."""
+_SETTLE_S = 2.0
+"""Seconds that a dying server gets to be dead: the API process outlives its engine by a moment."""
+
+_GRACE_S = 1.0
+"""Seconds after the capture's deadline and ``stop_s`` at which a server is killed by its watchdog, whatever its starter is stuck in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How an arm's server is started, any number of times."""
+
+    engine: Engine
+    setup: Setup
+    command: Command
+    draft_tokens: int
+    log: Path
+    boot_s: float
+    stop_s: float
+
+
+class Arm:
+    """One boot's server, started again after a death."""
+
+    def __init__(self, recipe: Recipe, tick: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
+        """Take what to start, what to call while it is waited for, and the seconds that the capture has left."""
+        self.recipe = recipe
+        self.left_s = left_s
+        self.restarts = 0
+        self.most: int | None = None
+        """Requests that may be in flight, where the server was found to fail with more; None without such a finding."""
+        self.slowest_s = 0.0
+        """What its slowest answer so far took; 0 before the first."""
+        self.version = ""
+        self.readiness_s = 0.0
+        """What the first start took."""
+        self.wall_s = 0.0
+        """From readiness to the last answer, over all starts that have ended."""
+        self.busy_s = 0.0
+        """Of that, with a request in flight."""
+        self._tick = tick
+        self._server: Server | None = None
+        self._client: Client | None = None
+        self._last_tail: tuple[str, ...] = ()
+        self._failed_starts = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        in_order = kind is None or issubclass(kind, SpecdecError)
+        self.stop(self.recipe.stop_s if in_order else 0.0)
+
+    def start(self) -> None:
+        """Start the server and wait until it is ready. Raises BootError and leaves no process behind when it is not."""
+        began_s = time.monotonic()
+        try:
+            self._start()
+        except BootError:
+            self.stop(0.0)
+            if self.left_s() <= 0:
+                self._tick()  # the time of the capture ended it, and says so
+            raise
+        except BaseException:
+            self.stop(0.0)
+            raise
+        self.readiness_s = time.monotonic() - began_s
+
+    def kill(self) -> None:
+        """Kill the server's processes from another thread; whoever works with the arm notices and stops it."""
+        server = self._server
+        if server is not None:
+            server.kill()
+
+    @property
+    def client(self) -> Client:
+        """The client of the running server. Raises BootError when there is none."""
+        if self._client is None:
+            what = "the server is gone and may not be started again"
+            found, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
+            raise BootError(what, where=str(self.recipe.log), found=found, expected=expected, remedy="read the end of its log")
+        return self._client
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a server that has not ended."""
+        return self._server is not None and self._server.exit_code is None
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The processes behind the server's first one that were found gone when something went wrong, in words."""
+        return self._server.lost if self._server else ()
+
+    def at_once(self, wanted: int) -> int:
+        """Return how many requests of ``wanted`` may be in flight."""
+        return wanted if self.most is None else min(wanted, self.most)
+
+    def look(self) -> None:
+        """Take note of the server's processes, while all is well."""
+        if self._server is not None:
+            self._server.look()
+
+    def look_again(self) -> None:
+        """Find out which processes are gone, from any thread, as soon as a request fails."""
+        server = self._server
+        if server is not None:
+            server.look_again()
+
+    def settle(self) -> str:
+        """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
+        if self._server is None:
+            return "not started"
+        self._server.wait(max(0.0, min(_SETTLE_S, self.left_s())))
+        return self._server.ended
+
+    def log_tail(self) -> tuple[str, ...]:
+        """Return the last lines of the running or last server's log."""
+        return self._server.log_tail() if self._server else self._last_tail
+
+    def cause(self) -> str:
+        """Return the first exception that the running or last server's log tells of; empty where it tells none."""
+        return self._server.cause() if self._server else ""
+
+    def counters(self) -> SpecCounters | None:
+        """Read the server's speculation counters; None where it has none, and when the time is used up."""
+        dialect, left_s = self.recipe.engine.dialect, self.left_s()
+        if left_s <= 0:
+            return None
+        page = get(self.recipe.setup.port, dialect.counters_path, seconds=min(SECONDS, left_s))
+        return None if page is None else dialect.counters(page)
+
+    def check_port(self) -> None:
+        """Raise BootError when another process has come to answer on the running server's port."""
+        server = self._server
+        if server is not None and server.exit_code is None:
+            check_port(server, self.recipe.setup.port)
+
+    def drop(self) -> None:
+        """End a server that cannot be trusted any more."""
+        self.stop(min(self.recipe.stop_s, _SETTLE_S))
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether a fresh server may be started in place of this one."""
+        return self.restarts < RESTARTS and self._failed_starts < _FAILED_STARTS and self.left_s() > 0
+
+    def ensure(self) -> bool:
+        """Return whether a server runs, after starting a fresh one in place of a dead one if a restart and time are left."""
+        if self.running:
+            return True
+        self.stop(0.0)
+        if not self.may_restart:
+            return False
+        self.restarts += 1
+        try:
+            self._start()
+        except (BootError, DeadlineError):
+            self.stop(0.0)
+            self._failed_starts += 1
+            return False
+        except BaseException:
+            self.stop(0.0)
+            raise
+        self._failed_starts = 0
+        return True
+
+    def stop(self, stop_s: float) -> None:
+        """End the server if there is one."""
+        server, client = self._server, self._client
+        self._client = None
+        if server is not None:
+            self._last_tail = server.log_tail()
+            server.stop(stop_s)
+            self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
+            self._server = None  # not before: an interrupt in between would leave a server that nobody knows
+        if client is not None:
+            self.wall_s += client.busy.wall_s
+            self.busy_s += client.busy.seconds
+            with suppress(RuntimeError):  # a request thread may still be reading from a connection that has just been cut
+                client.close()
+
+    def _start(self) -> None:
+        recipe = self.recipe
+        with deferred():
+            self._server = Server(recipe.command, recipe.log, most_s=self.left_s() + recipe.stop_s + _GRACE_S)
+            orphans.note(recipe.log.with_suffix(".json"), self._server)
+        found = wait(
+            self._server,
+            recipe.setup,
+            recipe.engine.dialect,
+            draft_tokens=recipe.draft_tokens,
+            boot_s=min(recipe.boot_s, self.left_s()),
+            tick=self._tick,
+        )
+        self._client, self.version = found.client, found.version
+        self.look()

@@ -1,0 +1,162 @@
+"""Server-sent events: a stream's bytes with stamps, and what was there to be read with its first token."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import responses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.transcript import Usage
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["DONE", "WAITED_S", "Burst", "Event", "Received", "first", "objects", "parsed", "read"]
+
+WAITED_S = 0.0005
+"""A chunk so soon behind another had been waiting: this client reads one in 10 to 90 us, and a step of a server takes a millisecond."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """Chunks that were read in one go, as part of what followed as well."""
+
+    at_s: float
+    """When the first of them was read."""
+    token_ids: int
+    """0 where the server tells none."""
+    share: float
+    """Of the characters of the whole answer, 0..1."""
+
+    def tokens(self, usage: Usage | None) -> int | None:
+        """Return how many tokens came with it: by their ids, else by its share of the text; None where neither tells."""
+        if self.token_ids:
+            return self.token_ids
+        return max(1, round(self.share * usage.completion_tokens)) if usage else None
+
+
+def first(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> Burst | None:
+    """Return the first burst of a stream's stamped chunks; None where none of them brings text or tokens."""
+    sizes = [(at_s, responses.size(chunk)) for at_s, chunk in stamped]
+    told = [(at_s, size) for at_s, size in sizes if size.token_ids or size.characters]
+    if not told:
+        return None
+    ends = (i for i in range(1, len(told)) if told[i][0] - told[i - 1][0] > WAITED_S)
+    there = [size for _, size in told[: next(ends, len(told))]]
+    written = sum(size.characters for _, size in told)
+    return Burst(
+        at_s=told[0][0],
+        token_ids=sum(size.token_ids for size in there),
+        share=sum(size.characters for size in there) / written if written else 1.0,
+    )
+
+
+_END = rb"(?:\r\n|\n|\r(?!\n))"
+"""A line ends in one of three ways (https://html.spec.whatwg.org/multipage/server-sent-events.html), in a mixture too."""
+_BLANK = re.compile(_END + _END)
+_MOST_EVENTS = 2**19
+"""Several times what the longest answers take; some hundred bytes of memory each, however short they are."""
+_MOST_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
+"""Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a law 60 on the wire."""
+_ORDER_MARK = b"\xef\xbb\xbf"
+DONE = "[DONE]"
+"""What the last event says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One server-sent event."""
+
+    at_s: float
+    """When its last byte came, on the monotonic clock."""
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """The parts of a response as they came."""
+
+    stamps_s: tuple[float, ...]
+    parts: tuple[bytes, ...]
+
+    @property
+    def body(self) -> bytes:
+        """All bytes."""
+        return b"".join(self.parts)
+
+    def json(self) -> Mapping[str, JSON]:
+        """Return the body as a JSON object. Raises ValueError when it is none."""
+        return parsed(self.body)
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out.
+
+        Raises ValueError when there are more than anything has, or their text is no UTF-8.
+        """
+        ends, body, found, start = list(accumulate(map(len, self.parts))), self.body, [], 0
+        for blank in _BLANK.finditer(body):
+            if data := _data(body[start : blank.start()]):
+                found.append(Event(at_s=self.stamps_s[bisect_right(ends, blank.start() - 1)], data=data))
+            start = blank.end()
+            if len(found) > _MOST_EVENTS:
+                msg = f"more than {_MOST_EVENTS:,} events"
+                raise ValueError(msg)
+        if data := _data(body[start:]):
+            found.append(Event(at_s=self.stamps_s[-1], data=data))
+        return tuple(found)
+
+
+def read(parts: Iterable[bytes]) -> Received:
+    """Read ``parts`` to their end, stamping each."""
+    stamps: list[float] = []
+    received: list[bytes] = []
+    clock = time.monotonic
+    for part in parts:
+        stamps.append(clock())
+        received.append(part)
+    return Received(stamps_s=tuple(stamps), parts=tuple(received))
+
+
+def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:
+    """Yield each event's stamp and JSON object but for the closing ``[DONE]``. Raises ValueError when one is no object."""
+    for event in events:
+        if event.data != DONE:
+            yield event.at_s, parsed(event.data)
+
+
+def _data(block: bytes) -> str:
+    rows = block.removeprefix(_ORDER_MARK).splitlines()
+    return b"\n".join(row[5:].strip() for row in rows if row.startswith(b"data:")).decode()
+
+
+def parsed(text: str | bytes) -> Mapping[str, JSON]:
+    """Return the JSON object that a server sent. Raises ValueError when it is none, or has NaN in it, which JSON has not."""
+    if _values(text) > _MOST_VALUES + len(text) * _VALUES_PER_BYTE:
+        msg = "JSON of too many values"
+        raise ValueError(msg)
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        msg = "JSON that is nested too deeply"
+        raise ValueError(msg) from None
+    if not isinstance(data, dict):
+        msg = f"expected a JSON object, found {str(text)[:100]!r}"
+        raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
+    return data
+
+
+def _values(text: str | bytes) -> int:
+    """Return about how many values there are in JSON: as many as commas and openings."""
+    return sum(map(text.count, ",[{")) if isinstance(text, str) else sum(map(text.count, (b",", b"[", b"{")))
+
+
+def _no_number(name: str) -> None:
+    msg = f"{name} is no JSON"
+    raise ValueError(msg)

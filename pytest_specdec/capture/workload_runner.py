@@ -1,0 +1,359 @@
+"""Answering: one arm's answers to one workload, through deaths and restarts if need be."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.group_replay import Failure
+from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.model.transcript import Answer, Ending, SpecCounters, Transcript
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_specdec.capture.client import Sent
+    from pytest_specdec.capture.deadlines import Deadlines
+    from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.server.server import Arm
+    from pytest_specdec.model.transcript import Casualty
+    from pytest_specdec.model.workload import Request, Workload
+
+__all__ = ["Answered", "Answering"]
+
+_RESTARTS = 2
+"""Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
+_LEAST_S = 0.1
+"""Seconds that a request gets which is sent in the capture's last moment."""
+_SETTLE_S = 0.02
+"""Between two readings of counters that a server updates behind its answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request of one pass."""
+
+    request: Request
+    pass_index: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What its answer is kept under."""
+        return (self.request.id, self.pass_index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A transcript, and why it is not whole, if it is not."""
+
+    transcript: Transcript
+    missing: str = ""
+
+
+class _Lost(Exception):  # noqa: N818 - not an error of ours: the rest of the workload cannot be answered
+    """The server is gone for good, or the time is used up."""
+
+
+class Answering:
+    """Sends a workload to an arm, which no other workload uses meanwhile; all passes at once, or one by one."""
+
+    def __init__(
+        self,
+        arm: Arm,
+        workload: Workload,
+        *,
+        name: str,
+        boot: int,
+        deadlines: Deadlines,
+        reporter: Reporter,
+        then: Callable[[Answer], None] | None = None,
+    ) -> None:
+        """Take what to send where; ``then`` is called with every answer of status 200 as soon as it is there."""
+        self._arm = arm
+        self._workload = workload
+        self._name = name
+        self._boot = boot
+        self._deadlines = deadlines
+        self._reporter = reporter
+        self._then = then
+        self._sent: dict[tuple[str, int], Sent] = {}
+        self._unanswered: dict[tuple[str, int], Answer] = {}
+        self._casualties: list[Casualty] = []
+        self._cut: set[tuple[str, int]] = set()
+        """Requests that were cut off by the deadline of the capture, not by their own."""
+        self._restarts_before = arm.restarts
+        self._found_dead = 0 if arm.running else 1
+        self._before: SpecCounters | None = None
+        self._counters: SpecCounters | None = None
+        self._started_at = ""
+        self._wall_s = 0.0
+        self._lost = ""
+
+    def run(self) -> None:
+        """Begin, answer all passes and end."""
+        self.begin()
+        for pass_index in range(self._workload.passes):
+            self.answer(pass_index)
+        self.end()
+
+    def begin(self) -> None:
+        """Warm up, if the workload is timed, and read the counters."""
+        self._started_at = datetime.now(UTC).isoformat()
+        self._unless_lost(self._begin)
+
+    def answer(self, pass_index: int) -> None:
+        """Send one pass, turn by turn."""
+        began_s = time.monotonic()
+        for turn in self._workload.turns:
+            jobs = [Job(request=request, pass_index=pass_index) for request in turn]
+            self._unless_lost(partial(self._answer_pass, jobs))
+        self._wall_s += time.monotonic() - began_s
+
+    def end(self) -> None:
+        """Read the counters again."""
+        self._unless_lost(self._count)
+
+    def answered(self) -> Answered:
+        """Return the transcript, with an answer of status None for what could not be sent."""
+        return Answered(transcript=self._transcript(), missing=self._excused(self._lost))
+
+    def _unless_lost(self, work: Callable[[], None]) -> None:
+        if not self._lost:
+            try:
+                work()
+            except _Lost as lost:
+                self._lost = str(lost)
+
+    def _begin(self) -> None:
+        self._warm_up()
+        self._arm.look()
+        self._before = self._arm.counters()
+
+    def _count(self) -> None:
+        self._counters = self._counted(self._before)
+
+    def _excused(self, missing: str) -> str:
+        """Leave a workload that was lost to a request which kills every time: that is a finding, not a gap."""
+        return "" if any(casualty.recurred for casualty in self._casualties) and self._reporter.left_s > 0 else missing
+
+    def _warm_up(self) -> None:
+        if self._workload.timed:
+            self._ensure()
+            jobs = [Job(request=request, pass_index=0) for request in self._workload.requests]
+            failed = []
+            for job, sent in self._traffic(jobs):
+                self._reporter.update(0, 0)
+                if self._has_failed(job, sent):
+                    failed.append(sent)
+            if failed:
+                self._casualties += self._failure(failed).casualties
+                self._drop_unless_sound(failed)
+        self._ensure()
+
+    def _answer_pass(self, jobs: Sequence[Job]) -> None:
+        while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
+            self._ensure()
+            if failed := self._send_all(pending):
+                self._investigate(failed, self._company(jobs, failed))
+
+    def _send_all(self, jobs: Sequence[Job]) -> list[tuple[Job, Sent]]:
+        """Send ``jobs`` until one fails; return those that failed, in the order of the workload."""
+        failed = {}
+        for job, sent in self._traffic(jobs):
+            if sent.ending is None:
+                self._keep(job, sent)
+            elif self._has_failed(job, sent):
+                failed[job.key] = (job, sent)
+            else:
+                self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
+        return [failed[job.key] for job in jobs if job.key in failed]
+
+    def _traffic(self, jobs: Sequence[Job]) -> Traffic[Job, Sent]:
+        return Traffic(
+            jobs,
+            self._send,
+            self._arm.at_once(self._workload.concurrency),
+            until=lambda sent: sent.ending is not None,
+            is_over=lambda: self._reporter.left_s <= 0,
+        )
+
+    def _company(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, Sent]]) -> list[Job]:
+        """Return what failed and what was in flight beside it, in the order of the workload; of many those sent nearest in time."""
+        times = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
+        first_s, last_s = min((t.sent_s for t in times), default=0.0), max((t.done_s for t in times), default=0.0)
+        beside = []
+        for job in jobs:
+            timing = self._sent[job.key].answer.timing if job.key in self._sent else None
+            if timing is not None and timing.sent_s < last_s and timing.done_s > first_s:
+                beside.append((abs(timing.sent_s - first_s), job))
+        room = self._arm.at_once(self._workload.concurrency) - len(failed)
+        nearest = sorted(beside, key=lambda one: one[0])[: max(0, room)]
+        members = {job.key for job, _ in failed} | {job.key for _, job in nearest}
+        return [job for job in jobs if job.key in members]
+
+    def _investigate(self, failed: Sequence[tuple[Job, Sent]], company: Sequence[Job]) -> None:
+        """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
+        failure = self._failure([sent for _, sent in failed])
+        for job, sent in failed:
+            self._unanswered[job.key] = _without_answer(job, f"in flight when the server failed: {sent.answer.error}")
+        try:
+            if self._renew():
+                self._alone(failure, [job for job, _ in failed])
+                if not failure.is_explained:
+                    self._together(failure, company)
+            else:
+                self._drop_unless_sound([sent for _, sent in failed])
+        finally:
+            self._casualties += failure.casualties
+
+    def _alone(self, failure: Failure, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._ensure()
+            again = self._send(job)
+            if again.ending is None:
+                del self._unanswered[job.key]
+                self._keep(job, again)
+                failure.answered(again)
+            elif self._has_failed(job, again):
+                casualty = failure.recurred(again)
+                text = f"quarantined: alone on a fresh server it failed again: {casualty.process}: {again.answer.error}"
+                self._unanswered[job.key] = _without_answer(job, text)
+                self._drop_unless_sound([again])
+
+    def _together(self, failure: Failure, company: Sequence[Job]) -> None:
+        """Send the company at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does."""
+        if len(company) > 1 and (self._fails_together(failure, company) or (self._renew() and self._fails_together(failure, company))):
+            self._arm.most = self._survived(failure, company)
+            self._reporter.say(f"{self._arm.most} requests at a time from here on: the server fails with more in flight")
+
+    def _survived(self, failure: Failure, company: Sequence[Job]) -> int:
+        """Return how many at a time the server survives, by groups of 2, 4, 8 … up to one that fails; 1 where no restart is left to see.
+
+        Growing groups cost one more death, where halves of a whole that fails might cost one each.
+        """
+        size = 1
+        if self._renew():
+            while 2 * size < len(company):
+                groups = [company[at : at + 2 * size] for at in range(0, len(company), 2 * size)]
+                if any(self._fails_together(failure, group) for group in groups if len(group) > size):
+                    break
+                size *= 2
+        return size
+
+    def _fails_together(self, failure: Failure, group: Sequence[Job]) -> bool:
+        """Send a group at once and return whether the server fails."""
+        self._ensure()
+        failed = [sent for job, sent in Traffic(group, self._send, len(group)) if self._has_failed(job, sent)]
+        if failed:
+            failure.recurred_together(failed[0], [job.request.id for job in group])
+            self._drop_unless_sound(failed)
+        return bool(failed)
+
+    def _failure(self, failed: Sequence[Sent]) -> Failure:
+        number = 1 + max((casualty.failure for casualty in self._casualties), default=-1)
+        return Failure(self._arm, number, failed)
+
+    def _drop_unless_sound(self, failed: Sequence[Sent]) -> None:
+        """End the server, unless all it did was to answer 5xx."""
+        if any(sent.ending is not Ending.ERROR for sent in failed):
+            self._arm.drop()
+
+    def _has_failed(self, job: Job, sent: Sent) -> bool:
+        """Say whether the server failed the request, rather than the capture's own deadline."""
+        cut = sent.ending is Ending.HUNG and job.key in self._cut
+        return sent.ending is not None and not cut and self._reporter.left_s > 0
+
+    def _send(self, job: Job) -> Sent:
+        workload, left_s = self._workload, max(self._reporter.left_s, _LEAST_S)
+        deadline = self._deadlines.of(job.request, job.pass_index, self._arm.slowest_s)
+        if left_s < deadline.seconds:
+            self._cut.add(job.key)
+        sent = self._arm.client.send(
+            job.request,
+            streamed=workload.stream or workload.timed,
+            deadline_s=min(deadline.seconds, left_s),
+            pass_index=job.pass_index,
+        )
+        if sent.ending is not None:
+            self._arm.look_again()
+        elif sent.answer.ok and sent.answer.timing is not None:
+            self._arm.slowest_s = max(self._arm.slowest_s, sent.answer.timing.latency_s)
+            self._deadlines.learn(job.request, sent.answer)
+        return _explained(sent, deadline.reason) if sent.ending is Ending.HUNG else sent
+
+    def _keep(self, job: Job, sent: Sent) -> None:
+        self._sent[job.key] = sent
+        self._reporter.update(len(self._sent), sum(kept.tokens for kept in self._sent.values()))
+        if self._then is not None and sent.answer.ok:
+            self._then(sent.answer)
+
+    @property
+    def _may_restart(self) -> bool:
+        """Whether this workload may have a fresh server; one that an earlier workload left dead is not put down to it."""
+        return self._arm.may_restart and self._arm.restarts - self._restarts_before < _RESTARTS + self._found_dead
+
+    def _renew(self) -> bool:
+        """Put a fresh server in place of this one; return False, and leave things as they are, where no restart is left for that."""
+        if not self._may_restart:
+            return False
+        self._arm.drop()
+        self._ensure()
+        return True
+
+    def _ensure(self) -> None:
+        if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure():
+            return
+        msg = "the time given to the capture is used up"
+        if self._reporter.left_s > 0:
+            here = self._arm.restarts - self._restarts_before
+            msg = f"the server is gone after {self._arm.restarts} restarts, {here} of them here\nlast lines of its log:\n"
+            msg += "\n".join(self._arm.log_tail())
+        raise _Lost(msg)
+
+    def _counted(self, before: SpecCounters | None) -> SpecCounters | None:
+        """Return what the server counted for these answers; after a restart, what the answers themselves tell."""
+        if self._arm.restarts != self._restarts_before:
+            told = [sent.counters for sent in self._sent.values() if sent.answer.ok]
+            whole = [counters for counters in told if counters is not None]
+            return sum(whole, SpecCounters()) if whole and len(whole) == len(told) else None
+        after = self._arm.counters()
+        for _ in range(25):
+            time.sleep(_SETTLE_S if after else 0)
+            later = self._arm.counters() if after else None
+            if later == after:
+                break
+            after = later
+        return None if after is None else after - (before or SpecCounters())
+
+    def _transcript(self) -> Transcript:
+        jobs = [Job(request=request, pass_index=p) for p in range(self._workload.passes) for request in self._workload.requests]
+        return Transcript(
+            arm=self._name,
+            boot=self._boot,
+            workload=self._workload.name,
+            digest=self._workload.digest,
+            answers=tuple(self._answer(job) for job in jobs),
+            counters=self._counters,
+            casualties=tuple(self._casualties),
+            restarts=self._arm.restarts - self._restarts_before,
+            concurrency=at_once if (at_once := self._arm.at_once(self._workload.concurrency)) < self._workload.concurrency else None,
+            started_at=self._started_at,
+            wall_s=round(self._wall_s, 6),
+        )
+
+    def _answer(self, job: Job) -> Answer:
+        if job.key in self._sent:
+            return self._sent[job.key].answer
+        return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._lost}".strip())
+
+
+def _explained(sent: Sent, reason: str) -> Sent:
+    """Return a hung request's answer with where its deadline comes from."""
+    return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
+
+
+def _without_answer(job: Job, error: str) -> Answer:
+    return Answer(request_id=job.request.id, pass_index=job.pass_index, status=None, error=error)

@@ -1,0 +1,81 @@
+"""A listing: the most probable next tokens as a server lists them, by id or by text alone, as the atoms of one scored position."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RequestError
+from pytest_specdec.model.transcript import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Listed", "position"]
+
+WHERE = "the log-probabilities of a one-token completion"
+_NAMELESS = -2
+"""The first of the ids below 0 that stand for texts; -1 marks the lack of an atom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One token of a listing."""
+
+    logprob: float
+    token_id: int | None = None
+    """None where the server names the token by its text alone."""
+    text: str = ""
+
+
+def position(token_id: int, listed: Sequence[Listed], atoms: int, text: str | None = None) -> Position:
+    """Return the law at ``token_id``, whose text is ``text`` where that is known, over the ``atoms`` most probable of ``listed``.
+
+    Servers add the token that they drew to the most probable ones: it is cut off, for it is chance what it is. Tokens of one text that have
+    no id are one outcome, with the sum of their probabilities, since nobody can tell which of them was meant: the emitted token is that
+    outcome when its text is that text, and the atom then has its id; other texts get ids below 0, which match no token. A token of a listed
+    text that lies beyond the list is not in the sum, which is short by at most the last listed probability. A server that lists texts as
+    the keys of an object has kept one token of each: that is no listing.
+
+    The log-probability of ``token_id`` is that of its atom, nan without one. Raises RequestError when nothing is listed, and when tokens
+    are named by text while that of the emitted one is unknown.
+    """
+    ranked = sorted((one for one in listed if math.isfinite(one.logprob)), key=lambda one: -one.logprob)[:atoms]
+    if not ranked:
+        what = "the server listed no log-probabilities of a next token"
+        remedy = "let the server report log-probabilities (vLLM: --max-logprobs)"
+        raise RequestError(what, where=WHERE, found="an empty list", expected=f"the {atoms} most probable tokens", remedy=remedy)
+    if text is None and any(one.token_id is None for one in ranked):
+        what = "the server names tokens by text alone"
+        expected, remedy = "token ids, or a known text of the emitted token", "let it name tokens by id (vLLM: return_tokens_as_token_ids)"
+        raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
+    merged = _merged(ranked)
+    ids = tuple(_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
+    logprobs = tuple(logprob for _, logprob in merged)
+    return Position(
+        token_id=token_id,
+        logprob=logprobs[ids.index(token_id)] if token_id in ids else math.nan,
+        atom_ids=ids,
+        atom_logprobs=logprobs,
+    )
+
+
+def _merged(ranked: Sequence[Listed]) -> list[tuple[int | str, float]]:
+    """Return ids and texts with their log-probabilities, by falling probability; texts that come several times are summed."""
+    found: dict[int | str, float] = {}
+    for one in ranked:
+        name = one.text if one.token_id is None else one.token_id
+        found[name] = _sum(found[name], one.logprob) if one.token_id is None and name in found else one.logprob
+    return sorted(found.items(), key=lambda item: -item[1])
+
+
+def _sum(one: float, other: float) -> float:
+    high, low = max(one, other), min(one, other)
+    return min(high + math.log1p(math.exp(low - high)), 0.0)
+
+
+def _id(name: int | str, place: int, token_id: int, text: str | None) -> int:
+    if isinstance(name, int):
+        return name
+    return token_id if name == text else _NAMELESS - place

@@ -1,0 +1,130 @@
+"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with the machine they were measured on and the samples behind them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import codec, yaml
+from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.model.baseline import FIGURES, Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pytest_specdec.model.baseline import Environment
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["SCHEMA", "other_machines", "read", "write"]
+
+SCHEMA = "urn:pytest-specdec:baseline:1"
+_HEADER = """\
+# Measured by pytest-specdec. It changes only under --specdec-update-baselines, and its floors follow the typical run: they are computed
+# from all log_ratios, the natural logs of the measured ratios, one per run. A floor of your own belongs under gates: in the config.
+# boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
+"""
+_FIELDS = ("figure", "pair", "workload", "at_least", "log_ratios", "boot_log_ratios")
+_AGAIN = "put the file right, or put it away and measure again with --specdec-update-baselines"
+_OTHER = "put the file away and measure again with --specdec-update-baselines, or use the version of pytest-specdec that wrote it"
+_ELSEWHERE = "a baseline holds on the machine that it was measured on, and its file is named after it"
+
+
+def read(path: Path) -> tuple[Gate, ...]:
+    """Return the gates of a baseline file; () when it is absent.
+
+    Raises ConfigError or RunError with file and line, also for a file that was measured on another machine than its name says.
+    """
+    text = _text(path)
+    if text is None:
+        return ()
+    document = yaml.load(text, str(path))
+    data: Any = document.data if isinstance(document.data, dict) else {}
+    for key, expected, remedy in (("schema", SCHEMA, _OTHER), ("machine", path.stem, _ELSEWHERE)):
+        _expect(f"{path}:{document.line((key,))}", key, found=data.get(key), expected=expected, remedy=remedy)
+    gates = data.get("gates") or ()
+    if not isinstance(gates, (list, tuple)):
+        where = f"{path}:{document.line(('gates',))}"
+        raise _no_gate(where, str(gates), "a list of gates")
+    return tuple(_gate(path, document.line(("gates", index)), entry, path.stem) for index, entry in enumerate(gates))
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        what = "the baseline file cannot be read"
+        raise RunError(what, where=str(path), found=str(error), expected="a YAML file in UTF-8", remedy=_AGAIN) from None
+
+
+def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
+    """Return the gates that other machines than ``machine`` have in ``folder``: to be shown, never to be held against."""
+    return tuple(gate for path in sorted(folder.glob("*.yaml")) if path.stem != machine for gate in read(path))
+
+
+def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
+    """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs and workloads stays.
+
+    ``path`` is named after ``environment.machine``. Raises what :func:`read` raises for a file that is there.
+    """
+    _expect(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
+    after = {**{_key(gate): gate for gate in read(path)}, **{_key(gate): gate for gate in gates}}
+    document: JSON = {
+        "schema": SCHEMA,
+        "machine": environment.machine,
+        "environment": codec.encode(environment),
+        "gates": [_entry(gate) for gate in after.values()],
+    }
+    atomic_write(path, _HEADER + yaml.dump(document))
+
+
+def _entry(gate: Gate) -> JSON:
+    values = {name: codec.encode(getattr(gate, name)) for name in _FIELDS}
+    return {name: value for name, value in values.items() if value not in (None, "", [])}
+
+
+def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
+    where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
+    unknown = sorted(fields.keys() - set(_FIELDS))
+    if unknown:
+        found = f"an unknown key {unknown[0]!r}"
+        raise _no_gate(where, found, f"only {', '.join(_FIELDS)}")
+    try:
+        gate = codec.decode(Gate, {**fields, "source": f"{path.parent.name}/{path.name}:{line}", "machine": machine})
+    except RunError as error:
+        where = f"{where}  {error.where}"
+        raise _no_gate(where, error.found, error.expected) from None
+    for name, found, expected in _unusable(gate):
+        where = f"{where}  {name}"
+        raise _no_gate(where, found, expected)
+    return gate
+
+
+def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
+    """Look for values under which a gate can never fail, or nothing can be computed: key, found, expected."""
+    if gate.figure not in FIGURES:
+        yield "figure", repr(gate.figure), " or ".join(FIGURES)
+    if gate.at_least is not None and not 0.0 < gate.at_least < math.inf:
+        yield "at_least", f"{gate.at_least:g}", "a number above 0"
+    for name in ("log_ratios", "boot_log_ratios"):
+        odd = [value for value in getattr(gate, name) if not math.isfinite(value)]
+        if odd:
+            yield name, f"{odd[0]:g}", "numbers"
+
+
+def _no_gate(where: str, found: str, expected: str) -> RunError:
+    what = "this is no gate"
+    return RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
+
+
+def _expect(where: str, what: str, *, found: object, expected: str, remedy: str) -> None:
+    if found != expected:
+        msg = f"the baseline file has another {what}"
+        raise RunError(msg, where=where, found=str(found), expected=expected, remedy=remedy)
+
+
+def _key(gate: Gate) -> tuple[str, str, str]:
+    return (gate.figure, gate.pair, gate.workload)

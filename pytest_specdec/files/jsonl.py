@@ -1,0 +1,85 @@
+"""JSON lines: a header that names its schema and says how many lines follow, then the lines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files.run_directory import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Lines", "compact", "read", "write"]
+
+
+class Lines:
+    """A file of JSON lines, read and counted."""
+
+    def __init__(self, path: Path, header: dict[str, JSON], rest: tuple[JSON, ...]) -> None:
+        self.path = path
+        self.header = header
+        """Without ``schema`` and ``count``."""
+        self.rest = rest
+
+    def error(self, error: RunError, line: int) -> RunError:
+        """Return ``error`` with the file and the line, from 1, before the path inside of it."""
+        where = f"{self.path}:{line}" + (f"  {error.where}" if error.where else "")
+        return RunError(error.what, where=where, found=error.found, expected=error.expected, remedy=error.remedy)
+
+
+def compact(data: JSON) -> str:
+    """Return ``data`` on one line, without NaN and infinities, which JSON does not have."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]) -> None:
+    """Write ``rest`` under a header, all at once."""
+    texts = [compact(line) for line in rest]
+    atomic_write(path, "\n".join([compact({"schema": schema, **header, "count": len(texts)}), *texts, ""]))
+
+
+def read(path: Path, schema: str) -> Lines | None:
+    """Return the lines of ``path``, None when it is absent. Raises RunError with file and line when it is cut, torn or of another kind."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        where, remedy = f"{path}:{data.count(10, 0, error.start) + 1}", "capture again: the file was cut or edited"
+        msg = "the file is not whole"
+        raise RunError(msg, where=where, found=str(error), expected="UTF-8", remedy=remedy) from None
+    # Not splitlines: answers may hold U+2028 and its like, which JSON leaves as they are.
+    parsed = [_parsed(path, number, line) for number, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
+    header = _header(path, schema, parsed[0])
+    count = header.pop("count", None)
+    if count != len(parsed) - 1:
+        found, remedy = f"{len(parsed) - 1} lines after the header", "capture again: the file was cut"
+        msg = "the file is not whole"
+        raise RunError(msg, where=f"{path}:{len(parsed)}", found=found, expected=f"{count}", remedy=remedy)
+    return Lines(path, header, tuple(parsed[1:]))
+
+
+def _parsed(path: Path, number: int, line: str) -> JSON:
+    try:
+        return json.loads(line)  # type: ignore[no-any-return]
+    except ValueError as error:
+        remedy = "capture again: the file was cut or edited"
+        msg = "the file is not whole"
+        raise RunError(msg, where=f"{path}:{number}", found=str(error), expected="one JSON value a line", remedy=remedy) from None
+
+
+def _header(path: Path, schema: str, first: JSON) -> dict[str, JSON]:
+    header = dict(first) if isinstance(first, dict) else {}
+    found = header.pop("schema", None)
+    if found != schema:
+        remedy = "read it with the version of pytest-specdec that wrote it"
+        msg = "the file is of another kind"
+        raise RunError(msg, where=f"{path}:1", found=f"schema {found!r}", expected=schema, remedy=remedy)
+    return header

@@ -1,0 +1,222 @@
+"""Drafting: what is known of the draft's law q, from the draft model served alone or from the tokens themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pytest_specdec.model.pair import DraftKind, DraftSampling
+from pytest_specdec.stats.draft_distribution import Lookup, index_of, listed, mapped, one_hot
+from pytest_specdec.stats.token_distribution import Bools, Floats, raw, requested
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.transcript import Answer, Position, Score
+    from pytest_specdec.stats.token_distribution import Ints, Law, Processing, Raw
+    from pytest_specdec.stats.verify_slots import Places
+
+__all__ = ["Drafting", "PromptLookup", "ServedDraft", "Unseen", "View", "certain", "drafting", "drawn"]
+
+TINY = 1e-300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class View:
+    """The draft's law at N tokens."""
+
+    q: Floats
+    """[N, K+1]."""
+    drafted: Bools
+    """[N], where it is known and a draft was made, or would be if a window began here."""
+    kept: Floats
+    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server that emits it at a draft slot had accepted it."""
+    chosen: Floats
+    """[N], lower bound on ``q`` of the emitted token itself, adding up to one at most over all tokens."""
+    accept: Floats
+    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted."""
+    listed: Bools
+    """[N, K+1], outcomes at which ``q`` is exact."""
+    q_unasked: Floats
+    """[N, K+1], ``q`` where nothing that the request asks for is done."""
+
+
+class Drafting(Protocol):
+    """What is known of a drafter."""
+
+    unknown: str
+    """Why q is not known; empty when it is."""
+
+    def drafted(self, answer: Answer, start: int) -> int:
+        """Return how many tokens were drafted for the window that begins after ``start`` emitted tokens."""
+
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:
+        """Return the window lengths that follow from the tokens of ``answer`` alone, the prefill's first; None where they do not."""
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:
+        """Return the draft's law on the baseline's outcomes ``ids``; None where it is not known at all."""
+
+
+def drafting(captured: Captured) -> Drafting:
+    """Return what ``captured`` knows of the draft. Decided by the set-up alone, never by how well the server's answers agree with it."""
+    draft = captured.pair.variant.draft
+    if draft.kind is DraftKind.NGRAM:
+        if all(answer.prompt_token_ids for answer in captured.speculative.answers if answer.ok):
+            return PromptLookup(draft)
+        return Unseen(draft.tokens, "the prompts' token ids are missing")
+    if draft.kind is not DraftKind.MODEL:
+        return Unseen(draft.tokens, "its drafter cannot be served alone")
+    scores = captured.draft_scores.get(captured.arm, ())
+    if not scores:
+        return Unseen(draft.tokens, "the draft model was not served alone")
+    return ServedDraft(draft, scores, captured.workload.atoms)
+
+
+class Unseen:
+    """A drafter whose law is not known."""
+
+    def __init__(self, k: int, unknown: str) -> None:
+        self.unknown = unknown
+        self._k = k
+
+    def drafted(self, answer: Answer, start: int) -> int:  # noqa: ARG002 - the protocol's arguments
+        """Every step drafts as many as the settings say."""
+        return self._k
+
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's arguments
+        """Nothing follows from the tokens."""
+        return None
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+        """Nothing is known."""
+        return None
+
+
+class ServedDraft:
+    """A draft model that was served alone and scored the same tokens."""
+
+    unknown = ""
+
+    def __init__(self, draft: Draft, scores: Sequence[Score], atoms: int) -> None:
+        self._draft = draft
+        self._scores: Mapping[tuple[str, int], Score] = {score.key: score for score in scores}
+        self._atoms = atoms
+
+    def drafted(self, answer: Answer, start: int) -> int:  # noqa: ARG002 - the protocol's arguments
+        """Every step drafts as many as the settings say."""
+        return self._draft.tokens
+
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's arguments
+        """Left to the filter over the draft's law (stats/chances.py), which is sure where the draft is."""
+        return None
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+        """Return the draft's distribution processed as the request asks, or one-hot at its best token where it drafts greedily.
+
+        Tokens of an answer that the draft did not score count as not drafted.
+        """
+        rows = [self._positions(answer) for answer in answers]
+        scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
+        if not scored.any():
+            return None
+        known = raw([position for row in rows if row is not None for position in row], self._atoms)
+        if self._draft.sampling is DraftSampling.GREEDY:
+            best = np.full(len(scored), -1, dtype=np.int64)
+            best[scored] = known.ids[:, 0]
+            return certain(best, ids, law, _emitted(answers))
+        return drawn(known, scored, ids, law, processing)
+
+    def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
+        score = self._scores.get(answer.key)
+        fits = score is not None and tuple(position.token_id for position in score.positions) == answer.choice.token_ids
+        return score.positions if score is not None and fits else None
+
+
+def drawn(known: Raw, scored: Bools, ids: Ints, law: Law, processing: Processing) -> View:
+    """Return the view of a drafter that draws from the law that is ``known`` at the ``scored`` tokens [N], processed as asked."""
+    none, nothing = np.zeros(law.p.shape, dtype=np.bool_), np.zeros(len(scored))
+    view = View(
+        q=law.p.copy(),
+        drafted=scored,
+        kept=nothing.copy(),
+        chosen=nothing.copy(),
+        accept=nothing + 1.0,
+        listed=none,
+        q_unasked=law.unasked.copy(),
+    )
+    own, chosen = requested(known, processing.at(scored)), law.chosen[scored]
+    view.q[scored] = mapped(own.p, known.ids, ids[scored], law.p[scored])
+    view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], law.unasked[scored])
+    view.kept[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
+    view.chosen[scored] = own.chosen_floor
+    view.accept[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
+    view.listed[scored] = listed(known.ids, ids[scored])
+    return view
+
+
+def certain(tokens: Ints, ids: Ints, law: Law, emitted: Ints) -> View:
+    """Return the view of a drafter that proposed ``tokens`` [N] for certain; -1 where it proposed nothing."""
+    q = one_hot(index_of(tokens, ids), law.p.shape[1])
+    atoms = np.ones(q.shape, dtype=np.bool_)
+    atoms[:, -1] = False
+    same = (tokens == emitted).astype(np.float64)
+    accept = np.where(tokens == emitted, law.chosen, 1.0)
+    return View(q=q, drafted=tokens >= 0, kept=same, chosen=same, accept=accept, listed=atoms, q_unasked=q)
+
+
+def _emitted(answers: Sequence[Answer]) -> Ints:
+    return np.array([token for answer in answers for token in answer.choice.token_ids], dtype=np.int64)
+
+
+class PromptLookup:
+    """An n-gram drafter, whose draft follows from prompt and emitted tokens: one-hot where there is a match, no draft elsewhere."""
+
+    unknown = ""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._proposals: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
+
+    def drafted(self, answer: Answer, start: int) -> int:
+        """Return the length of what prompt lookup proposes there."""
+        return len(self._of(answer)[start][: self._draft.tokens])
+
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:
+        """Return what a correct server does with these drafts: it accepts as long as they are what it goes on to emit."""
+        emitted, start, found = answer.choice.token_ids, 1, [1]
+        while start < len(emitted):
+            draft = self._of(answer)[start][: self._draft.tokens]
+            length = 1 + next((at for at, token in enumerate(draft) if emitted[start + at : start + at + 1] != (token,)), len(draft))
+            found.append(min(length, len(emitted) - start))
+            start += length
+        return tuple(found)
+
+    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+        """Return one-hot laws at the tokens of the window's own draft; where windows are unknown, as if one began at every token."""
+        ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
+        proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(places.slot, ends), strict=True)]
+        return certain(np.concatenate(proposed), ids, law, _emitted(answers))
+
+    def tokens(self, answer: Answer, slots: Ints) -> Ints:
+        """Return what was drafted at each token of ``answer``, whose places in their windows are ``slots`` [T]; -1 where nothing was.
+
+        Where the place is not known, as if a window began there; at the bonus slot the guess at the bonus token.
+        """
+        ahead = np.maximum(slots, 0).tolist()
+        drafts = [self._of(answer)[token - place] for token, place in enumerate(ahead)]
+        return np.array([draft[place] if place < len(draft) else -1 for place, draft in zip(ahead, drafts, strict=True)], dtype=np.int64)
+
+    def _of(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
+        """Return what is proposed before each emitted token, one more than k: the last is the guess at the bonus token."""
+        if answer.key not in self._proposals:
+            lookup = Lookup(answer.prompt_token_ids, shortest=self._draft.ngram_min, longest=self._draft.ngram_max)
+            found = []
+            for token in answer.choice.token_ids:
+                found.append(lookup.propose(self._draft.tokens + 1))
+                lookup.append(token)
+            self._proposals[answer.key] = tuple(found)
+        return self._proposals[answer.key]

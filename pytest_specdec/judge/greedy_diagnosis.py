@@ -1,0 +1,179 @@
+"""Diagnosis of a wrong greedy token: where answers part, and which part of speculation explains it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
+from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.stats import proportions
+from pytest_specdec.stats.verify_slots import joined, placed, unplaced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from pytest_specdec.judge.draft_distribution import Drafting
+    from pytest_specdec.judge.greedy_gap import Forced
+    from pytest_specdec.judge.tolerance import Tolerance
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Position
+    from pytest_specdec.stats.verify_slots import Places
+
+    Bools = npt.NDArray[np.bool_]
+    Ints = npt.NDArray[np.int64]
+
+__all__ = [
+    "ACCEPTED_UNVERIFIED",
+    "BONUS",
+    "IGNORED",
+    "IGNORED_AT_DRAFTS",
+    "NOT_ROLLED_BACK",
+    "RECOVERED",
+    "UNNAMED",
+    "culprit",
+    "parting",
+    "probability",
+    "unheeded",
+]
+
+_CONTEXT_TOKENS = 8
+_CONTEXT_CHARACTERS = 40
+
+
+def parting(mine: Forced, index: int, theirs: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
+    """Return three lines on token ``index`` of ``mine``: shared, baseline, speculative.
+
+    Ids always; text where the two answers agree up to this token, so that their texts part here too.
+    """
+    position = mine.positions[index]
+    shared, base, spec = _texts(mine.answer, theirs, index)
+    before = mine.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
+    best = position.atom_ids[0] if position.atom_ids else position.token_id
+    best_logprob = max(position.atom_logprobs, default=position.logprob)
+    real = f"real: gap {mine.gaps[index]:.3g} > tolerance {allowed.gap:.3g} nats ({allowed.reason})"
+    next_best = (
+        f"   (next best id {position.atom_ids[1]} p={math.exp(position.atom_logprobs[1]):.3g})" if len(position.atom_ids) > 1 else ""
+    )
+    return (
+        f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
+        f"baseline     {base}id {best} p={math.exp(best_logprob):.3g}{next_best}",
+        f"speculative  {spec}id {position.token_id} {probability(position)}   {real}",
+    )
+
+
+def probability(position: Position) -> str:
+    """Tell the probability, or what it lies below where only the listed tokens' are known."""
+    if math.isnan(position.logprob):
+        return f"p<{math.exp(min(position.atom_logprobs)):.3g}"
+    return f"p={math.exp(position.logprob):.3g}"
+
+
+def _texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, str]:
+    """Return what both texts begin with and how each goes on, quoted; empty where the ids part before ``index``."""
+    if theirs is None or theirs.choice.token_ids[:index] != mine.choice.token_ids[:index]:
+        return "", "", ""
+    ours, others = mine.choice.text, theirs.choice.text
+    common = _common(ours, others)
+    start = common.rfind(" ") if " " in common and len(common) < min(len(ours), len(others)) else len(common)
+    if ours[start:] == others[start:]:
+        return "", "", ""
+    shown = f"… {quoted(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
+    return shown, f"{quoted(others[start:], 16)} ", f"{quoted(ours[start:], 16)} "
+
+
+def _common(one: str, other: str) -> str:
+    alike = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:alike]
+
+
+ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"
+NOT_ROLLED_BACK = "state after a rejected draft: the KV cache is not rolled back"
+RECOVERED = "the token in place of a rejected draft token is not the target's"
+BONUS = "the token behind a fully accepted draft is not the target's"
+IGNORED = "penalties or biases are ignored"
+IGNORED_AT_DRAFTS = f"{IGNORED} at draft positions"
+UNNAMED = "emits tokens that the baseline does not choose"
+
+_MOST = 0.9
+"""Share of the wrong tokens that must be the draft's own: the rest may have come of it."""
+_CHANCE = 0.01
+"""Probability that wrong tokens spread evenly would fall where the name says."""
+
+_UNKNOWN = -1
+
+
+def culprit(captured: Captured, answers: Sequence[Forced], gap: float) -> str:
+    """Return the bug's name from where the tokens with a gap above ``gap`` stand, :data:`UNNAMED` where that does not tell.
+
+    A name is given when the wrong tokens stand in the part that the bug would touch, and evenly spread ones would do so with a probability
+    of 1 % at most. Naming decides nothing: the tokens are wrong in any case.
+    """
+    wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
+    known = drafting(captured)
+    placed_each = [_places(known, mine.answer) for mine in answers]
+    places = joined(placed_each)
+    drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
+    if _in(wrong, _drafted(drafts, answers, places), np.ones_like(wrong), _MOST):
+        return ACCEPTED_UNVERIFIED
+    after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
+    return _by_slot(wrong, places, after)
+
+
+def unheeded(captured: Captured, answers: Sequence[Forced], raw: Sequence[Forced], gap: float) -> str:
+    """Return that penalties or biases are ignored where the wrong tokens of ``answers`` are right by the ``raw`` law; empty otherwise."""
+    wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
+    plain = np.concatenate([np.array(mine.gaps) <= gap for mine in raw])
+    if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
+        return ""
+    known = drafting(captured)
+    places = joined([_places(known, mine.answer) for mine in answers])
+    return IGNORED_AT_DRAFTS if places.known.any() and _in(wrong, places.draft_slot, places.known) else IGNORED
+
+
+def _by_slot(wrong: Bools, places: Places, after: Bools) -> str:
+    """Tell a lasting state from a wrong draw: the former spares all tokens before an answer's first rejection, of whichever slot."""
+    slots = ((places.bonus_slot, BONUS), (places.draft_slot & places.ended, RECOVERED))
+    slot, name = next((each for each in slots if not (wrong & ~each[0]).any()), (places.known, UNNAMED))
+    if _in(wrong, after & slot, slot):
+        return NOT_ROLLED_BACK
+    return name if _in(wrong, slot, places.known) else UNNAMED
+
+
+def _drafted(drafts: Ints, answers: Sequence[Forced], places: Places) -> Bools:
+    """Return the tokens that are accepted draft tokens, as far as windows, the draft's law, or both tell."""
+    emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
+    accepted = places.draft_slot & ~places.ended
+    its_own = drafts == emitted
+    found: Bools = (places.known & accepted & (its_own | (drafts == _UNKNOWN))) | (~places.known & its_own)
+    return found
+
+
+def _in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:
+    """Whether at least ``most`` of the wrong tokens lie in ``where``, by no accident: a binomial tail at its share of ``reference``."""
+    inside, count = int((wrong & where).sum()), int(wrong.sum())
+    if not count or inside < most * count:
+        return False
+    return proportions.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
+
+
+def _places(known: Drafting, answer: Answer) -> Places:
+    choice = answer.choice
+    if choice.windows is None:
+        return unplaced(len(choice.token_ids))
+    return placed(choice.windows, len(choice.token_ids), lambda start: known.drafted(answer, start))
+
+
+def _drafted_tokens(captured: Captured, known: Drafting, mine: Forced, places: Places) -> Ints:
+    """Return the draft's own token at each emitted one, -1 where unknown."""
+    answer, unknown = mine.answer, np.full(len(mine.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
+    if isinstance(known, PromptLookup):
+        return np.where(places.known, known.tokens(answer, places.slot), unknown)
+    scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
+    positions = scores.get(answer.key, ())
+    best = [position.atom_ids[0] if position.atom_ids else _UNKNOWN for position in positions]
+    return np.array(best, dtype=np.int64) if len(best) == len(unknown) else unknown

@@ -1,0 +1,128 @@
+"""What has to hold before a judgement: requests accepted, and drafts made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, SpecCounters
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["refusal", "refused", "speculating"]
+
+
+def refused(answer: Answer) -> bool:
+    """Whether the server said no: a 4xx."""
+    return answer.status is not None and 400 <= answer.status < 500  # noqa: PLR2004 - what a 4xx is
+
+
+def refusal(captured: Captured) -> Verdict | None:
+    """Return a verdict when the judged arm refused every request; None otherwise."""
+    answers = captured.speculative.answers
+    if not answers or not all(map(refused, answers)):
+        return None
+    first = answers[0]
+    return say(
+        captured,
+        Outcome.REFUSED,
+        f"all {len(answers)} requests were refused with {first.status}: {quoted(first.error or '', 100)}; {_baseline(captured)}",
+        evidence=messages(answers),
+        cell=f"{first.status}",
+        figures={"refused_requests": len(answers)},
+    )
+
+
+def messages(answers: Sequence[Answer]) -> tuple[str, ...]:
+    """Return a line per distinct refusal, with the requests it was given to."""
+    said: dict[str, list[str]] = {}
+    for answer in filter(refused, answers):
+        said.setdefault(f"{answer.status} {quoted(answer.error or '', 200)}", []).append(answer.request_id)
+    return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in said.items())
+
+
+def _baseline(captured: Captured) -> str:
+    honoured = sum(answer.ok for answer in captured.baseline.answers)
+    if not honoured:
+        return (
+            "the baseline refuses them too" if any(map(refused, captured.baseline.answers)) else "the baseline does not answer them either"
+        )
+    return f"the baseline answers {honoured} of them"
+
+
+_NOTHING_DRAFTED = (
+    "nothing was drafted",
+    "the speculative setting did not arrive, or these requests switch drafting off (log-probabilities, grammar and temperature have)",
+)
+_NOTHING_ACCEPTED = (
+    "no draft token was accepted",
+    "draft and target do not match (vocabulary, template, quantisation), or these prompts have nothing to look up",
+)
+_NOTHING_REJECTED = (
+    "no draft token was rejected",
+    "the draft is the target itself, the prompts are too easy, or the server accepts whatever is drafted",
+)
+_UNKNOWN = (
+    "cannot know whether drafts were used: the server reports no counters and its answers show no windows",
+    "counters or metrics are switched off, or not read for this engine",
+)
+
+
+def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
+    """Return a verdict unless drafts were both accepted and rejected in the judged answers; None then, and for the control.
+
+    The server's counters decide; without them the windows of the answers. ``rejecting=False`` leaves the rejections to the families
+    whose finding hangs on them: a document, a living server or a speedup is there whether or not a draft was refused on the way.
+    """
+    if captured.is_control:
+        return None
+    counters = captured.speculative.counters
+    missing = _by_windows(captured) if counters is None else _by_counters(counters)
+    if missing is None or (missing is _NOTHING_REJECTED and not rejecting):
+        return None
+    what, causes = missing
+    seen = "no counters" if counters is None else _counted(counters)
+    return say(
+        captured,
+        Outcome.NOT_SPECULATING,
+        f"{what} in the very requests judged ({seen})",
+        short=(f"likely: {causes}",),
+        evidence=(f"counters over these answers: {seen}",),
+        cell="not speculating",
+        figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
+    )
+
+
+def _counted(counters: SpecCounters) -> str:
+    accepted, rejected = counters.accepted_tokens, counters.rejected_tokens
+    return f"{counters.drafts:,} drafts, {accepted:,} draft tokens accepted, {rejected:,} rejected"
+
+
+def _by_counters(counters: SpecCounters) -> tuple[str, str] | None:
+    if counters.drafts <= 0:
+        return _NOTHING_DRAFTED
+    if counters.accepted_tokens <= 0:
+        return _NOTHING_ACCEPTED
+    return _NOTHING_REJECTED if counters.rejected_tokens <= 0 else None
+
+
+def _by_windows(captured: Captured) -> tuple[str, str] | None:
+    """Read acceptance and rejection off the windows; prompt lookup may draft nothing, so its windows of one token show no rejection.
+
+    The first entry is the prefill's, the last may have been cut by a limit.
+    """
+    choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
+    if all(choice.windows is None for choice in choices):
+        return _UNKNOWN
+    windows = [window for choice in choices for window in (choice.windows or ())[1:-1]]
+    draft = captured.pair.variant.draft
+    least = 2 if draft.kind is DraftKind.NGRAM and draft.tokens > 1 else 1
+    if all(window <= 1 for window in windows):
+        return _NOTHING_ACCEPTED
+    return None if any(least <= window <= draft.tokens for window in windows) else _NOTHING_REJECTED

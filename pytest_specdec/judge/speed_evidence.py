@@ -1,0 +1,122 @@
+"""The speed table: a pair's speed in the rows that people publish, as text that is Markdown too, and as figures for machines."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.acceptance import shown
+from pytest_specdec.judge.timing import paces
+from pytest_specdec.model.baseline import STATED_BOOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.timing import Figure, Measured, Paces
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["doubts", "figures", "further", "method", "spread", "table"]
+
+_HEADER = ("Metric", "Normal", "Speculative", "Speedup")
+_LEAST_STEP_COST = 0.95
+"""A verify step costs at least a plain one; less, by more than noise, is no speed but a mistake."""
+
+
+def table(measured: Measured) -> tuple[str, ...]:
+    """Return response tok/s, time to first token and prompt tok/s: Normal, Speculative, Speedup."""
+    found = measured.paces
+    rows = [
+        _HEADER,
+        _row("Response tok/s", found.response, measured.ratio, ".2f"),
+        *([_row("Time to first token (s)", found.ttft, _ratio(found.ttft, -1), ".3f")] if found.ttft else []),
+        *([_row("Prompt tok/s", found.prompt, _ratio(found.prompt, 1), ".2f")] if found.prompt else []),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    header, *body = ([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+    return tuple(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
+
+
+def method(measured: Measured) -> str:
+    """Return how the interval came about and what it spans."""
+    found, passes = measured.estimate, len(measured.paces.response.log_ratios)
+    if found is None or measured.interval is None:
+        return f"{passes} pass, no interval"
+    passed = f"{passes} passes of {measured.paces.requests} requests that vary by {found.passes_sd:.1%}"
+    student = f"Student's t with {found.freedom:.1f} degrees of freedom"
+    return f"interval: {100 * measured.interval.confidence:.4g} % over {passed}, boots by {found.boots.sd:.1%}, {student}"
+
+
+def spread(measured: Measured) -> str:
+    """Return what boots are taken to vary by, and where that is from."""
+    boots = measured.spread
+    stated = f"boots: stated to vary by {boots.stated_sd:.1%} (gates.speedup.boot_sd, worth {STATED_BOOTS} measured pairs)"
+    here = [] if measured.control is None else [f"the control at {math.exp(measured.control):.3f} of the baseline"]
+    runs = boots.measured - len(here)
+    earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
+    return f"{stated}, measured on {' and '.join([*here, *earlier])}" if here or earlier else f"{stated}, and measured on none"
+
+
+def doubts(measured: Measured) -> tuple[str, ...]:
+    """Return what the figures do not mean although their names say so."""
+    found = measured.paces
+    if not found.whole:
+        return ()
+    bursts = f"{found.bursts} of {found.answers} answers came in one burst, so that their decoding could not be timed"
+    return (f"whole requests, time to first token included: {bursts}",)
+
+
+def further(captured: Captured, measured: Measured) -> tuple[str, ...]:
+    """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
+    again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
+    lines = [] if again is None else [f"the baseline's two boots: a factor of {_ratio(again.response, 1):.3f} between them"]
+    if measured.length is None:
+        return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
+    length = f"acceptance length: {shown(measured.length)}"
+    return (*lines, length) if measured.paces.whole else (*lines, length, _plausibility(measured.length.tokens / measured.ratio))
+
+
+def _again(baseline: Transcript, control: Transcript, measured: Measured) -> Paces | None:
+    return paces((baseline,), control, whole=measured.paces.whole)
+
+
+def _plausibility(cost: float) -> str:
+    verdict = "plausible" if cost >= _LEAST_STEP_COST else "implausible: more speed than the steps saved can give, doubt the measurement"
+    return f"a verify step costs {cost:.2f} plain steps (acceptance length over speedup): {verdict}"
+
+
+def figures(measured: Measured) -> dict[str, float]:
+    """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
+    found = measured.paces
+    sides = {"response_tokens_per_s": found.response, "ttft_s": found.ttft, "prompt_tokens_per_s": found.prompt}
+    known = {name: figure for name, figure in sides.items() if figure is not None}
+    return {
+        "speedup": measured.ratio,
+        **_limits(measured),
+        **{f"baseline_{name}": figure.baseline for name, figure in known.items()},
+        **{f"speculative_{name}": figure.speculative for name, figure in known.items()},
+        **({"ttft_speedup": _ratio(found.ttft, -1)} if found.ttft else {}),
+        **({"prompt_speedup": _ratio(found.prompt, 1)} if found.prompt else {}),
+        **({"acceptance_length": measured.length.tokens} if measured.length else {}),
+        **({"step_cost": measured.length.tokens / measured.ratio} if measured.length and not found.whole else {}),
+        **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
+        **({} if measured.control is None else {"boot_log_ratio": measured.control}),
+        "boot_sd": measured.spread.sd,
+        "passes": float(len(found.response.log_ratios)),
+    }
+
+
+def _limits(measured: Measured) -> Mapping[str, float]:
+    limits = measured.interval
+    if limits is None:
+        return {}
+    return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence}
+
+
+def _row(title: str, figure: Figure, ratio: float, form: str) -> Sequence[str]:
+    return (title, format(figure.baseline, form), format(figure.speculative, form), f"{ratio:.2f}x")
+
+
+def _ratio(figure: Figure, sign: int) -> float:
+    return math.exp(sign * math.fsum(figure.log_ratios) / len(figure.log_ratios))

@@ -1,0 +1,279 @@
+"""Timing: the pace of streamed answers, and the speedup that paces of several passes and boots leave open."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.model.baseline import BOOT_SD, SPEEDUP
+from pytest_specdec.stats.speedup import across_boots, boots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_specdec.judge.acceptance import AcceptanceLength
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.stats.proportions import Interval
+    from pytest_specdec.stats.speedup import Boots, Estimate
+
+__all__ = [
+    "SHOWN_CONFIDENCE",
+    "Change",
+    "Figure",
+    "Measured",
+    "Paces",
+    "in_one_burst",
+    "measured",
+    "paces",
+    "prompt_tokens_per_s",
+    "response_tokens_per_s",
+    "tokens_per_s",
+    "ttft_s",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One quantity in two arms, compared over requests that both answered."""
+
+    baseline: float
+    """The typical value over the baseline's boots, in the quantity's own unit."""
+    speculative: float
+    log_ratios: tuple[float, ...]
+    """Speculative over baseline, one per pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paces:
+    """What can be said about the speed of one arm beside the baseline's boots."""
+
+    response: Figure
+    """Decode tokens per second; with ``whole`` those of the whole request, time to first content included."""
+    ttft: Figure | None
+    """Seconds to the first content; None with ``whole``."""
+    prompt: Figure | None
+    """Prompt tokens per second of time to first content; None with ``whole``."""
+    requests: int
+    """Per pass, at least."""
+    whole: bool
+    """Whether whole requests are compared, in all arms alike, because some answers' decoding could not be timed."""
+    bursts: int
+    """Answers that came in one burst."""
+    answers: int
+    """All answers, over all arms."""
+
+
+def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> Paces | None:
+    """Return the figures over requests that every arm answered, pass by pass; None where no pass has one with usable timing.
+
+    One answer in one burst, in whichever arm, has whole requests compared in all of them, as ``whole`` asks for in any case.
+    """
+    answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
+    bursts = sum(map(in_one_burst, answers))
+    whole = whole or bursts > 0
+    response = _figure(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
+    if response is None:
+        return None
+    return Paces(
+        response=response,
+        ttft=None if whole else _figure(ttft_s, baselines, speculative),
+        prompt=None if whole else _figure(prompt_tokens_per_s, baselines, speculative),
+        requests=min(map(len, _shared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
+        whole=whole,
+        bursts=bursts,
+        answers=len(answers),
+    )
+
+
+def response_tokens_per_s(answer: Answer) -> float | None:
+    """Return (n - n1) / (t_done - t_first): tokens behind the first ones over the time they took (facts/speed.md section 3).
+
+    n is the server's own count, n1 what was there at t_first: one token as a rule, more where a busy machine kept the client from reading.
+    The last of them came at most one step before t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot
+    be known.
+    """
+    timing = answer.timing
+    if not answer.ok or timing is None or timing.first_s is None or timing.done_s <= timing.first_s:
+        return None
+    first = _prefilled(answer) if timing.first_tokens is None else timing.first_tokens
+    tokens = _tokens(answer) - first
+    return tokens / (timing.done_s - timing.first_s) if tokens > 0 else None
+
+
+def tokens_per_s(answer: Answer) -> float | None:
+    """Return n / (t_done - t_sent), which takes no stamp in between; None where not streamed or not answered."""
+    timing = answer.timing
+    if not answer.ok or timing is None or timing.first_s is None or timing.done_s <= timing.sent_s or not _tokens(answer):
+        return None
+    return _tokens(answer) / timing.latency_s
+
+
+def in_one_burst(answer: Answer) -> bool:
+    """Whether most tokens were there when the client read the first: how long they took nobody has seen, and t_first is late by as much."""
+    there = answer.timing.first_tokens if answer.ok and answer.timing else None
+    return there is not None and there > _prefilled(answer) and 2 * there > _tokens(answer)
+
+
+def _prefilled(answer: Answer) -> int:
+    return answer.choice.windows[0] if answer.choice.windows else 1
+
+
+def _tokens(answer: Answer) -> int:
+    return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
+
+
+def ttft_s(answer: Answer) -> float | None:
+    """Return the seconds from sending to the first content; None where not streamed or not answered."""
+    waited = answer.timing.ttft_s if answer.ok and answer.timing else None
+    return waited if waited is not None and waited > 0.0 else None
+
+
+def prompt_tokens_per_s(answer: Answer) -> float | None:
+    """Return prompt tokens over time to first content, queueing and the first token's own step included."""
+    waited = ttft_s(answer)
+    tokens = answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
+    return tokens / waited if waited is not None and tokens > 0 else None
+
+
+def _figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> Figure | None:
+    """Compare request by request, take the median over a pass's requests, and keep one value per pass.
+
+    An arm's own value is the geometric mean over passes of the pass's median, so that with one prompt the two arms' values have the very
+    ratio that the mean log-ratio gives.
+    """
+    shared = _shared(of, baselines, speculative)
+    if not shared:
+        return None
+    return Figure(
+        baseline=math.exp(_mean(median(base for base, _ in pairs) for pairs in shared.values())),
+        speculative=math.exp(_mean(median(spec for _, spec in pairs) for pairs in shared.values())),
+        log_ratios=tuple(median(spec - base for base, spec in pairs) for pairs in shared.values()),
+    )
+
+
+def _shared(
+    of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
+) -> Mapping[int, Sequence[tuple[float, float]]]:
+    """Return (log over the baseline's boots, log of the speculative arm) per pass and request that all of them have."""
+    mine = _logs(of, speculative)
+    theirs = [_logs(of, baseline) for baseline in baselines]
+    by_pass: dict[int, list[tuple[float, float]]] = {}
+    for key in mine:
+        if all(key in each for each in theirs):
+            by_pass.setdefault(key[1], []).append((_mean(each[key] for each in theirs), mine[key]))
+    return by_pass
+
+
+def _logs(of: Callable[[Answer], float | None], transcript: Transcript) -> dict[tuple[str, int], float]:
+    known = ((answer.key, of(answer)) for answer in transcript.answers)
+    return {key: math.log(value) for key, value in known if value is not None}
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)
+
+
+SHOWN_CONFIDENCE = 0.95
+"""Of the interval that is shown: its lower limit is the one that proves a gate, one-sided at 2.5 %."""
+LEAST_PASSES = 2
+
+
+class Change(StrEnum):
+    """Everything that can be said of a speedup."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NONE = "no change detected"
+    OPEN = "not decided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a run shows of a pair's speed."""
+
+    paces: Paces
+    estimate: Estimate | None
+    """None with fewer than two passes."""
+    spread: Boots
+    """How boots vary."""
+    control: float | None
+    """Natural log of the control's speed over the baseline's; None where no other boot of the baseline was timed."""
+    length: AcceptanceLength | None
+
+    @property
+    def ratio(self) -> float:
+        """Response tokens per second, speculative over baseline."""
+        return self.estimate.ratio if self.estimate else self.paces.response.speculative / self.paces.response.baseline
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval that is shown; None with fewer than two passes."""
+        return self.estimate.interval(SHOWN_CONFIDENCE) if self.estimate else None
+
+    @property
+    def shown(self) -> str:
+        """The ratio and its interval, as in ``1.82x [1.74, 1.90]``."""
+        limits = f" [{self.interval.low:.2f}, {self.interval.high:.2f}]" if self.interval else ""
+        return f"{self.ratio:.2f}x{limits}"
+
+    @property
+    def change(self) -> Change:
+        """The sentence for it."""
+        if self.interval is None:
+            return Change.OPEN
+        if 1.0 in self.interval:
+            return Change.NONE
+        return Change.FASTER if self.interval.low > 1.0 else Change.SLOWER
+
+
+def measured(captured: Captured) -> Measured | None:
+    """Return what can be said of the speed; None where no request was timed in every arm.
+
+    Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
+    files hold of earlier runs and the stated deviation; a control that is judged itself is held against the latter two.
+    """
+    control = _other_boot(captured)
+    found = paces((captured.baseline, *([captured.control] if captured.control and not captured.is_control else [])), captured.speculative)
+    if found is None:
+        return None
+    apart = None if control is None else _apart(captured.baseline, control, whole=found.whole)
+    spread = boots((*_earlier(captured), *([] if apart is None else [apart])), _stated_sd(captured))
+    return Measured(
+        paces=found,
+        estimate=_estimate(found.response, spread, baseline_boots=1 if control is None else 2),
+        spread=spread,
+        control=apart,
+        length=acceptance_length(captured.speculative),
+    )
+
+
+def _other_boot(captured: Captured) -> Transcript | None:
+    """Return the control where it is another boot than the baseline: at smoke depth one boot answers as both."""
+    control = captured.control
+    return None if control is None or captured.is_control or control.boot == captured.baseline.boot else control
+
+
+def _apart(baseline: Transcript, control: Transcript, *, whole: bool) -> float | None:
+    again = paces((baseline,), control, whole=whole)
+    return None if again is None else math.fsum(again.response.log_ratios) / len(again.response.log_ratios)
+
+
+def _earlier(captured: Captured) -> tuple[float, ...]:
+    """Return the longest list of earlier runs that a gate on the speedup knows."""
+    return max((gate.boot_log_ratios for gate in captured.gates if gate.figure == SPEEDUP), key=len, default=())
+
+
+def _stated_sd(captured: Captured) -> float:
+    return next((gate.boot_sd for gate in captured.gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)
+
+
+def _estimate(figure: Figure, spread: Boots, *, baseline_boots: int) -> Estimate | None:
+    if len(figure.log_ratios) < LEAST_PASSES:
+        return None
+    return across_boots(figure.log_ratios, spread, baseline_boots=baseline_boots)

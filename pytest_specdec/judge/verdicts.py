@@ -1,0 +1,89 @@
+"""How a judge words a verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.verdict import Outcome
+
+__all__ = ["likely", "quoted", "say"]
+
+
+def quoted(text: str, most: int = 40) -> str:
+    r"""Return ``text`` in double quotes, cut to ``most`` characters, control and unprintable characters as ``\x01``."""
+    shown = text if len(text) <= most else text[: most - 1] + "…"
+    return '"' + "".join(map(_visible, shown)) + '"'
+
+
+def _visible(character: str) -> str:
+    if character == '"':
+        return r"\""
+    return character if character.isprintable() and character != "\\" else character.encode("unicode_escape").decode()
+
+
+def say(
+    captured: Captured,
+    outcome: Outcome,
+    headline: str,
+    *,
+    short: Sequence[str] = (),
+    evidence: Sequence[str] = (),
+    rules_out: str = "",
+    settle: str = "",
+    cell: str = "",
+    names: str = "",
+    figures: Mapping[str, float] | None = None,
+) -> Verdict:
+    """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
+    verdict = Verdict(
+        outcome=outcome,
+        family=captured.family,
+        pair=captured.pair.name,
+        workload=captured.workload.name,
+        headline=headline,
+        short=tuple(short),
+        evidence=(*evidence, *_route(captured), *_concurrency(captured)),
+        rules_out=rules_out,
+        settle=settle,
+        cell=cell,
+        names=names,
+        figures=figures or {},
+    )
+    if captured.told is not None:
+        captured.told(verdict)
+    return verdict
+
+
+def likely(chance: float) -> str:
+    """Return a probability 0..1 in two digits that never round to a certainty."""
+    return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty
+
+
+def _concurrency(captured: Captured) -> tuple[str, ...]:
+    """Say which arms had fewer requests in flight than the workload says, as after a failure that only company brings about."""
+    arms = (
+        (captured.baseline, captured.speculative)
+        if captured.control is None
+        else (captured.baseline, captured.control, captured.speculative)
+    )
+    lower = {arm.arm: arm.concurrency for arm in arms if arm.concurrency is not None}
+    wanted = captured.workload.concurrency
+    return tuple(
+        f"{name} was asked {most} at a time instead of {wanted}: its server fails with more in flight" for name, most in lower.items()
+    )
+
+
+def _route(captured: Captured) -> tuple[str, ...]:
+    """Say where the scores tell less than they might."""
+    known = captured.capabilities.get(BASELINE)
+    if known is None or known.route is not ScoringRoute.CONTINUATIONS or not captured.scores:
+        return ()
+    return (f"scored by {known.route.value}: of a token outside the listed ones only an upper bound is known",)

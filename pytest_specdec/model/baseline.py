@@ -1,0 +1,84 @@
+"""A baseline: thresholds with the samples they came from, and the environment that these were measured in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ACCEPTANCE_LENGTH", "BOOT_SD", "FIGURES", "SPEEDUP", "STATED_BOOTS", "Environment", "Gate", "Variables"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The machine, the engine and the client of a capture."""
+
+    engine: str
+    engine_version: str
+    model: str
+    processor: str
+    cores: int
+    memory_gib: float
+    devices: tuple[str, ...] = ()
+    """Accelerators by name, empty without one."""
+    system: str = ""
+    python: str = ""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of what the client runs on: openai, numpy, pytest-specdec …"""
+
+    @property
+    def machine(self) -> str:
+        """Return a file-name-safe name of the machine: figures of two machines with different names are never compared."""
+        facts = json.dumps([self.processor, self.cores, round(self.memory_gib), self.devices])
+        word = (self.devices[0] if self.devices else self.processor) or "machine"
+        slug = "-".join("".join(c if c.isalnum() else " " for c in word.lower()).split())[:40]
+        return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variables:
+    """Which values a config's ``${VAR}`` had, told by digests that give none of them away."""
+
+    salt: str
+    """Hexadecimal, random for every run."""
+    digests: Mapping[str, str]
+    """By the variable's name, hexadecimal; without those that were not set."""
+
+
+SPEEDUP = "speedup"
+ACCEPTANCE_LENGTH = "acceptance_length"
+FIGURES = (SPEEDUP, ACCEPTANCE_LENGTH)
+"""Everything that can be gated."""
+BOOT_SD = 0.03
+"""Standard deviation of the log of a server's speed from boot to boot, where nobody has stated or measured it."""
+STATED_BOOTS = 4
+"""Measured pairs of boots that a stated deviation is worth: its degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One threshold on one figure of one pair."""
+
+    figure: str
+    """What is gated: ``speedup`` (response tokens per second, speculative over baseline) or ``acceptance_length``."""
+    at_least: float | None = None
+    source: str = ""
+    """Where the threshold stands: ``reference.yaml: gates.speedup`` or a baseline file."""
+    log_ratios: tuple[float, ...] = ()
+    """The measured log-ratios behind it, one per run."""
+    boot_log_ratios: tuple[float, ...] = ()
+    """The logs of control over baseline, two boots of one server, one per run: how much boots vary on this machine."""
+    boot_sd: float | None = None
+    """The standard deviation of the log speed between boots that is assumed before any is measured; None where a config states none."""
+    machine: str | None = None
+    """The machine it was measured on; None for a floor stated by hand, which holds everywhere."""
+    pair: str = ""
+    """The variant it was measured on; empty for a floor that holds for all of them."""
+    workload: str = ""
+    """The workload it was measured on; empty for a floor that holds for all of them."""
+
+    def __str__(self) -> str:
+        """Say what it asks and where it stands: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""
+        asked = "" if self.at_least is None else f" at least {self.at_least:g}"
+        return f"{self.figure.replace('_', ' ')}{asked} ({self.source or 'no source given'})"

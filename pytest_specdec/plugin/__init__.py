@@ -1,0 +1,70 @@
+"""The pytest entry point: options, hooks and fixtures, each one guard and one call.
+
+Every pytest run of its environment loads it: it imports the standard library and pytest only, the rest comes with the first test of ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.plugin import options
+from pytest_specdec.plugin.fixtures import specdec_base, specdec_captured, specdec_check, specdec_pair, specdec_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["specdec_base", "specdec_captured", "specdec_check", "specdec_pair", "specdec_spec"]
+
+MARK = (
+    'specdec(workload, family="greedy"): answers to ``workload`` are captured from every pair and judged as ``family``; see pytest_specdec.'
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    options.add(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Resolve the options; wrong ones end the session here."""
+    config.addinivalue_line("markers", MARK)
+    config.stash[options.SETTINGS] = options.resolve(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Join the controller of a session under xdist, before it starts its workers."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only sessions under xdist pay for it
+
+        xdist.register(session.config)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say under what a session that is about us judges; what it will do follows after collection."""
+    settings = config.stash[options.SETTINGS]
+    if settings.replay:
+        return f"specdec: replay of {settings.replay}"
+    if settings.taken_up:
+        return f"specdec: {'resume' if settings.resume else 'continuation'} of {settings.taken_up}"
+    return f"specdec: {settings.config or 'no config'}, {settings.depth}" if settings.asked else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spread a test over the config's variants."""
+    if "specdec_pair" in metafunc.fixturenames:
+        from pytest_specdec.plugin import collection  # noqa: PLC0415 - only tests of ours pay for it
+
+        collection.parametrise(metafunc)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
+    """Sort by pair and plan, after everyone else has selected and shuffled."""
+    collected = list(items)
+    yield
+    if any(item.get_closest_marker("specdec") or "specdec_pair" in getattr(item, "fixturenames", ()) for item in items):
+        from pytest_specdec.plugin import collection  # noqa: PLC0415 - only tests of ours pay for it
+
+        collection.plan(session, items, collected)

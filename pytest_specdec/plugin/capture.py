@@ -1,0 +1,247 @@
+"""Capture once for all processes of a session: one claims the run directory, the others follow what it writes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import traceback
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.capture import remaining, runner
+from pytest_specdec.config import variables as credentials
+from pytest_specdec.errors import RunError, SpecdecError
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory, writable
+from pytest_specdec.model.status import State, Status
+from pytest_specdec.plugin import marker, run_state, stored_run
+from pytest_specdec.plugin.progress import Ticker, ended
+from pytest_specdec.report import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from pytest_specdec.model.status import Progress
+    from pytest_specdec.plugin.run_state import Bench
+
+__all__ = ["Loop", "capture", "follow", "is_of", "register"]
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+def capture(bench: Bench, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
+    """Capture the bench's plan, unless another process of the session has; return its status, None when another did it.
+
+    What goes wrong is written into the run, where the tests find it. Only the end of the process itself gets out, an interrupt or SIGTERM
+    outside a worker, and a RunError when the run directory is another session's or cannot be written at all.
+    """
+    with _claimed(bench.root):
+        if _is_finished(bench):
+            return None
+        directory = RunDirectory(bench.root, credentials.of(bench.config.text))
+        is_begun = bench.settings.taken_up is not None or _is_begun(directory, bench.session)
+        _prepare(directory, bench, is_begun=is_begun)
+        return _recorded(bench, directory, tell, in_worker=in_worker, is_begun=is_begun)
+
+
+@contextmanager
+def _claimed(root: Path) -> Iterator[None]:
+    """Hold the directory itself: a lock on it leaves no file behind and goes with the process that dies."""
+    with writable(root):
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with writable(root):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_finished(bench: Bench) -> bool:
+    """Return whether there is nothing to do: this session has done it, or the run that it takes up is whole.
+
+    Raises RunError when the run is another session's.
+    """
+    directory = RunDirectory(bench.root)
+    is_ours = run_documents.session(directory) == bench.session
+    if bench.settings.taken_up is None and not is_ours:
+        RunDirectory.create(bench.root)
+        return False
+    try:
+        state = run_documents.read_status(directory).state
+        is_whole = bench.settings.resume is not None and state is State.COMPLETE and not remaining.has_harmed(directory, bench.plan)
+    except RunError:
+        return False
+    return state is not State.RUNNING and (is_ours or is_whole)
+
+
+def _is_begun(directory: RunDirectory, session: str) -> bool:
+    """Return whether a worker of this session died over a capture that has something to keep."""
+    try:
+        run_documents.read_status(directory)
+        run_documents.read_environment(directory)
+    except RunError:
+        return False
+    return run_documents.session(directory) == session
+
+
+def _prepare(directory: RunDirectory, bench: Bench, *, is_begun: bool) -> None:
+    """Make the run directory this session's; what an earlier one said of its end counts no more."""
+    if is_begun:
+        with suppress(RunError):
+            run_documents.write_status(directory, replace(run_documents.read_status(directory), state=State.RUNNING))
+    run_documents.write_session(directory, bench.session)
+    if not is_begun:
+        run_documents.write_variables(directory, stored_run.of(bench.config.text, os.environ))
+    run_documents.write_plan(directory, bench.plan)
+
+
+def _recorded(bench: Bench, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+    try:
+        with _sigterm_ends_cleanly():
+            capture = runner.resume if is_begun else runner.record
+            return capture(bench.config, bench.plan, directory, deadline_s=bench.settings.deadline_s, tell=tell)
+    except SpecdecError as error:
+        return _broken(bench, directory, str(error))
+    except pytest.exit.Exception as error:
+        if not in_worker:
+            raise
+        return _broken(bench, directory, str(error))
+    except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
+        return _broken(bench, directory, f"the capture itself is broken\n{traceback.format_exc()}")
+
+
+def _broken(bench: Bench, directory: RunDirectory, error: str) -> Status:
+    """Write why there is no capture, or no whole one, where the tests find it; keep it in mind where nothing can be written."""
+    status = Status(state=State.INCOMPLETE, error=error)
+    with suppress(RunError):
+        status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error)
+    try:
+        run_documents.write_status(directory, status)
+    except RunError:
+        bench.refusal = directory.secrets.mask(error)
+    return status
+
+
+@contextmanager
+def _sigterm_ends_cleanly() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that servers are stopped on the way out; signals reach the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    pytest.exit("the capture was ended by SIGTERM; what it has is kept", returncode=TERMINATED)
+
+
+def is_of(root: Path, session: str) -> bool:
+    """Return whether the run in ``root`` is captured by ``session`` and its plan is written."""
+    directory = RunDirectory(root)
+    return directory.plan.is_file() and run_documents.session(directory) == session
+
+
+def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
+    """Print the plan and then the progress of the capture in ``root`` until it or ``session`` is over."""
+    directory, ticker = RunDirectory.open(root), Ticker(config)
+    _break_line(ticker, over)
+    for line in plan.lines(run_documents.read_plan(directory), origin=run_state.shown(root, config), replayed=False):
+        ticker.say(line)
+    late = over.is_set()
+    while _status(directory, session) is None and not over.wait(every_s):
+        for step in run_documents.read_progress(directory)[-1:]:
+            ticker(step)
+    status = _status(directory, session)
+    if status is not None:
+        if not late:
+            _break_line(ticker, over)
+        ticker.say(ended(status))
+
+
+def _break_line(ticker: Ticker, over: threading.Event) -> None:
+    """Leave the line of the workers' dots, where there already is one."""
+    if over.is_set():
+        ticker.say("")
+
+
+def _status(directory: RunDirectory, session: str) -> Status | None:
+    """Return the last word of the capture, None while it runs."""
+    if not is_of(directory.root, session):
+        return None
+    try:
+        status = run_documents.read_status(directory)
+    except RunError:
+        return None
+    return None if status.state is State.RUNNING else status
+
+
+def register(config: pytest.Config, found: Bench) -> None:
+    """Register the loop, and the summary where this process shows one."""
+    config.pluginmanager.register(Loop(config, found), "specdec_loop")
+    if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
+        from pytest_specdec.plugin.reporting import Summary  # noqa: PLC0415 - a worker has no summary
+
+        config.pluginmanager.register(Summary(config, found.root, session=found.session, warnings=found.warnings), "specdec_summary")
+
+
+class Loop:
+    """Registered when tests of ours were selected."""
+
+    def __init__(self, config: pytest.Config, found: Bench) -> None:
+        self._config = config
+        self._bench = found
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Print the plan before anything boots."""
+        origin = run_state.shown(self._bench.root, self._config)
+        lines = plan.lines(self._bench.plan, origin=origin, replayed=self._bench.settings.replay is not None)
+        return [*lines, *(f"  warning: {warning}" for warning in self._bench.warnings)]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Capture before the first test, where no test's clock or timeout runs."""
+        if self._is_wanted(session):
+            self._capture()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """See that no test of ours keeps its verdict to itself."""
+        result = yield
+        if marker.is_ours(pyfuncitem):
+            from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
+
+            verdicts.check_all_told(pyfuncitem)
+        return result
+
+    def _is_wanted(self, session: pytest.Session) -> bool:
+        option = session.config.option
+        broken = session.testsfailed and not option.continue_on_collection_errors
+        return not (broken or option.collectonly or option.setupplan or self._bench.settings.replay)
+
+    def _capture(self) -> None:
+
+        ticker = Ticker(self._config)
+        try:
+            status = capture(self._bench, ticker, in_worker=hasattr(self._config, "workerinput"))
+        except RunError as error:
+            from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
+
+            self._bench.refusal = str(error)
+            if not xdist.hand_over(self._config, str(error)):
+                raise pytest.UsageError(str(error)) from None
+            return
+        if status is not None:
+            ticker.say(ended(status))

@@ -1,0 +1,212 @@
+"""What one process of a session judges with: config, plan, run directory and gates, and where the run is kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.config import lint, load, variables
+from pytest_specdec.errors import ConfigError, RunError, SpecdecError
+from pytest_specdec.files import captured, run_documents
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.workload import Depth
+from pytest_specdec.plugin import baselines
+from pytest_specdec.plugin.options import SETTINGS
+
+if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.plan import Cell, Plan
+    from pytest_specdec.model.transcript import Position
+    from pytest_specdec.model.verdict import Outcome
+    from pytest_specdec.model.workload import Family
+    from pytest_specdec.plugin.options import Settings
+
+__all__ = ["BENCH", "HANDED", "ROUND", "SESSION", "Bench", "get", "of", "root", "shown"]
+
+
+class Bench:
+    """What is known at each stage: the config from the first test of ours on, the plan after collection, the run after capture."""
+
+    def __init__(self, settings: Settings, config: Config, *, root: Path, plan: Plan | None, warnings: tuple[str, ...]) -> None:
+        self.settings = settings
+        self.config = config
+        self.root = root
+        """Where the run is, or will be."""
+        self.warnings = warnings
+        """Of the pair lint."""
+        self.session = uuid.uuid4().hex
+        """The id of the session, which all its workers share."""
+        self.refusal = ""
+        """Why this session may not or cannot capture into the run directory; then it judges nothing of it either."""
+        self.told: dict[str, str] = {}
+        """Errors told in full, with the test that told them."""
+        self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
+        """What the judges said of the control, by workload and family."""
+        self._plan = plan
+        self._gates: tuple[Gate, ...] | None = None
+        self._calibration: tuple[tuple[float, Position], ...] | None = None
+
+    @property
+    def pair_names(self) -> tuple[str, ...]:
+        """The pairs that tests are spread over: those of the stored run in a replay, else the config's."""
+        if self._plan is not None and self.settings.replay:
+            return tuple(pair.name for pair in self._plan.pairs)
+        return tuple(variant.name for variant in self.config.variants)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of this session, or of the stored run in a replay."""
+        assert self._plan is not None, "planned at the end of collection"
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @property
+    def depth(self) -> Depth:
+        """How much is asked: as the command line says, as the run that is taken up, or as the ini key says."""
+        if self.settings.taken_up and not self.settings.depth_given:
+            return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)).depth
+        return Depth(self.settings.depth)
+
+    @property
+    def directory(self) -> RunDirectory:
+        """The run directory; RunError before there is one, and where it is not this session's."""
+        if self.refusal:
+            raise RunError(self.refusal)
+        return RunDirectory.open(self.root)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The config's gates and those that the baseline file holds for the machine of this run."""
+        if self._gates is None:
+            environment = run_documents.read_environment(self.directory)
+            if self.settings.replay is None:
+                baselines.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
+            folder = _baselines(self.settings)
+            self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
+        return self._gates
+
+    @property
+    def calibration(self) -> tuple[tuple[float, Position], ...]:
+        """What the baseline's boots reported all over the run, beside the scores."""
+        if self._calibration is None:
+            self._calibration = captured.read_calibration(self.directory, self.plan)
+        return self._calibration
+
+    def pair(self, name: str) -> Pair:
+        """Return the pair called ``name``."""
+        return self.plan.pair(name)
+
+    def cell(self, pair: str, workload: str, family: Family) -> Cell | None:
+        """Return the planned judgement, None when the run holds none, as a stored one may."""
+        return next((c for c in self.plan.cells if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
+
+
+BENCH = pytest.StashKey["Bench | str"]()
+
+
+def of(config: pytest.Config) -> Bench | str:
+    """Return the session's bench, made on the first call; or the whole text of the error that stands in its way."""
+    if BENCH not in config.stash:
+        try:
+            config.stash[BENCH] = _made(config)
+        except SpecdecError as error:
+            config.stash[BENCH] = str(error)
+    return config.stash[BENCH]
+
+
+def get(config: pytest.Config) -> Bench:
+    """Return the bench of a session that has one."""
+    bench = config.stash[BENCH]
+    assert isinstance(bench, Bench), bench
+    return bench
+
+
+def _made(config: pytest.Config) -> Bench:
+    settings = config.stash[SETTINGS]
+    if settings.replay:
+        plan = run_documents.read_plan(RunDirectory.open(settings.replay))
+        baselines.check(_baselines(settings), plan.config)
+        return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
+    loaded = load.load(_found(config))
+    baselines.check(settings.baselines, loaded.name)
+    warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
+    made = Bench(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
+    made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
+    return made
+
+
+def _baselines(settings: Settings) -> Path:
+    """Return the folder of baseline files: a replay judges by the one that its run was judged by, unless the command line names another."""
+    if settings.replay is None or settings.baselines_given:
+        return settings.baselines
+    return RunDirectory(settings.replay).baselines
+
+
+def _held(settings: Settings, plan: Plan) -> tuple[str, ...]:
+    """Say so where a depth was asked for that a stored run cannot have."""
+    if not settings.depth_given or settings.depth == plan.depth:
+        return ()
+    return (f"--specdec-depth={settings.depth} changes nothing: the run was captured at {plan.depth} depth",)
+
+
+def _replayed(config: pytest.Config, plan: Plan) -> Config:
+    settings = config.stash[SETTINGS]
+    assert settings.replay is not None
+    path = _found(config) if settings.config_given else RunDirectory.open(settings.replay).config
+    return replace(load.load(path), name=plan.config)
+
+
+def _found(config: pytest.Config) -> Path:
+    named = config.stash[SETTINGS].config
+    here = config.invocation_params.dir
+    folders = tuple(dict.fromkeys(folder / "suites" / "configs" for folder in (config.rootpath, here)))
+    if named is None:
+        what, expected = "no config is named", "which engine, model and variants to judge"
+        raise ConfigError(what, expected=expected, remedy=f"--specdec-config=FILE.yaml, or a name from {folders[0]}")
+    beside = (here / f"{named}{suffix}" for suffix in ("", ".yaml", ".yml"))
+    return next((path for path in beside if path.is_file()), None) or load.find(named, folders)
+
+
+def _linted(config: Config) -> tuple[str, ...]:
+    return tuple(str(problem) for problem in lint.check(config))
+
+
+HANDED = "specdec_root"
+"""Under this key the controller hands its workers the run directory."""
+
+SESSION = "specdec_session"
+"""Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""
+
+ROUND = "specdec_round"
+"""Under this one, the round by which the session takes a run further: another worker may have written it into the plan already."""
+
+
+def root(config: pytest.Config) -> Path:
+    """Return the directory of this session's run: the stored or handed one, the one asked for, or a new name under ``.specdec``."""
+    settings = config.stash[SETTINGS]
+    handed = getattr(config, "workerinput", {}).get(HANDED)
+    chosen = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
+    return chosen or _unused(config.rootpath / ".specdec", Path(settings.config or "run").stem)
+
+
+def _unused(folder: Path, name: str) -> Path:
+    """Return a name that no session has that begins in the same second: nothing is made before the capture, so none can be reserved."""
+    return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def shown(path: Path, config: pytest.Config) -> str:
+    """Return a path as a person in the invocation directory would type it."""
+    relative = os.path.relpath(path, config.invocation_params.dir)
+    return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared

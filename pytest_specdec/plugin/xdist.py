@@ -1,0 +1,105 @@
+"""Everything about pytest-xdist: the controller hands out one run directory and shows what its workers do there."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from pytest_specdec.plugin import run_state
+from pytest_specdec.plugin.options import SETTINGS
+from pytest_specdec.plugin.reporting import Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+__all__ = ["USAGE_ERROR", "Controller", "Node", "hand_over", "register"]
+
+USAGE_ERROR = "specdec_usage_error"
+"""Under this key a worker hands its controller the text of a usage error."""
+
+LOOK_EVERY_S = 0.5
+
+
+class Node(Protocol):
+    """A worker as its controller sees it."""
+
+    workerinput: dict[str, object]
+    workeroutput: dict[str, object]
+
+
+def register(config: pytest.Config) -> None:
+    """Join the controller; whether there are tests of ours only the workers will know."""
+    root, session = run_state.root(config), uuid.uuid4().hex
+    config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
+    config.pluginmanager.register(Summary(config, root, session=session), "specdec_summary")
+
+
+def hand_over(config: pytest.Config, usage_error: str) -> bool:
+    """Hand a usage error to the controller, which alone can end the session with it; False outside of workers."""
+    output: dict[str, object] | None = getattr(config, "workeroutput", None)
+    if output is not None:
+        output[USAGE_ERROR] = usage_error
+    return output is not None
+
+
+class Controller:
+    """Registered in the process that starts the workers."""
+
+    def __init__(self, config: pytest.Config, root: Path, session: str) -> None:
+        self._config = config
+        self._root = root
+        self._usage_error = ""
+        self._session = session
+        self._round = 0
+
+    def pytest_configure_node(self, node: Node) -> None:
+        """Hand the run directory to a worker."""
+        node.workerinput[run_state.HANDED] = str(self._root)
+        node.workerinput[run_state.SESSION] = self._session
+        if self._config.stash[SETTINGS].continued:
+            from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken further pays for it
+
+            node.workerinput[run_state.ROUND] = self._round = self._round or stored_run.next_round(self._root)
+
+    def pytest_testnodedown(self, node: Node) -> None:
+        """Take what a worker could not say itself."""
+        output = getattr(node, "workeroutput", None) or {}
+        self._usage_error = self._usage_error or str(output.get(USAGE_ERROR, ""))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Show the capture while it runs in a worker; end with the usage error that the workers met."""
+        with self._shown():
+            result = yield
+        if self._usage_error:
+            raise pytest.UsageError(self._usage_error)
+        return result
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        if self._config.stash[SETTINGS].replay:
+            yield
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=self._show, args=(over,), name="specdec-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _show(self, over: threading.Event) -> None:
+        """Wait for a worker to plan, then follow it to its end."""
+        from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
+
+        while not capture.is_of(self._root, self._session):
+            if over.is_set():
+                return
+            over.wait(LOOK_EVERY_S)
+        capture.follow(self._config, self._root, over, every_s=LOOK_EVERY_S, session=self._session)

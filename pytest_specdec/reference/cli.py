@@ -1,0 +1,268 @@
+"""From a command line to a listening reference server, and to its clean end."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import json
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.errors import EngineError, SpecdecError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.engine import Engine
+
+__all__ = ["Settings", "Speculation", "main", "parse"]
+
+_METHODS: Final = ("draft_model", "ngram")
+_METRICS: Final = ("none", "summary", "detailed")
+_DRAFT_SAMPLING: Final = ("greedy", "probabilistic")
+_KEYS: Final = ("draft_sample_method", "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """The speculative setting, in vLLM's words."""
+
+    method: str
+    tokens: int
+    """``num_speculative_tokens``: k."""
+    model: str = ""
+    probabilistic: bool = False
+    n_min: int = 0
+    n_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a server is started with."""
+
+    model: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_model_name: str = ""
+    max_num_seqs: int = 32
+    max_model_len: int = 1024
+    padded_layers: int = 0
+    speculation: Speculation | None = None
+    max_logprobs: int = 20
+    """-1 is the whole vocabulary."""
+    prompt_logprobs: bool = True
+    """Whether log-probabilities of a prompt's tokens are served."""
+    token_prompts: bool = True
+    """Whether a prompt may be a list of token ids."""
+    seed: int = 0
+    spec_decode_metrics: str = "none"
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.served_model_name or self.model
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """Return the settings of a command line. Raises EngineError for a wrong value, SystemExit(2) for a wrong option."""
+    found = vars(_parser().parse_args(arguments))
+    speculation = found.pop("speculative_config")
+    settings = Settings(**found, speculation=None if speculation is None else _speculation(speculation))
+    _refuse(settings)
+    return settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_specdec.reference",
+        description="A small decoder in numpy that really speculates, served in vLLM's dialect.",
+        allow_abbrev=False,
+    )
+    option = parser.add_argument
+    option("model", help="a packaged checkpoint (target, draft) or the path of a Hugging Face folder")
+    option("--host", default="127.0.0.1")
+    option("--port", type=int, default=8000)
+    option("--served-model-name", default="", metavar="NAME", help="what clients call the model (default: MODEL)")
+    option("--max-num-seqs", type=_positive, default=32, metavar="N", help="sequences in a batch (default 32)")
+    option("--max-model-len", type=_positive, default=1024, metavar="TOKENS", help="prompt and answer together (default 1024)")
+    option("--padded-layers", type=_positive, default=0, metavar="L", help="pad the target to L layers that change nothing but the cost")
+    option("--speculative-config", metavar="JSON", help="method, model, num_speculative_tokens … as in vLLM")
+    option(
+        "--max-logprobs", type=int, default=20, metavar="N", help="most log-probabilities a request may ask for; -1 for all (default 20)"
+    )
+    option(
+        "--prompt-logprobs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="serve log-probabilities of a prompt's tokens, as some engines do not (default: yes)",
+    )
+    option(
+        "--token-prompts",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="take prompts that are lists of token ids, as some engines do not (default: yes)",
+    )
+    option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
+    option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
+    option("--fault", default="", metavar="NAME", help="be wrong on purpose")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        msg = f"{text} is not positive"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _refuse(settings: Settings) -> None:
+    if settings.speculation is None and settings.spec_decode_metrics != "none":
+        raise EngineError(
+            what="a baseline has no speculation to report on",
+            where="--per-request-spec-decode-metrics",
+            found=settings.spec_decode_metrics,
+            expected="none, or --speculative-config beside it",
+            remedy="leave the option to the speculating server",
+        )
+
+
+def _speculation(text: str) -> Speculation:
+    config = _mapping(text)
+    for key in config:
+        if key not in _KEYS:
+            raise _wrong(key, config[key], ", ".join(_KEYS), near=difflib.get_close_matches(key, _KEYS, n=1))
+    method = _one_of(config, "method", _METHODS)
+    tokens = _count(config, "num_speculative_tokens")
+    if method == "ngram":
+        n_max = _count(config, "prompt_lookup_max", default=4)
+        n_min = _count(config, "prompt_lookup_min", default=min(2, n_max))
+        if n_min > n_max:
+            raise _wrong(key="prompt_lookup_min", found=n_min, expected=f"at most prompt_lookup_max, {n_max}")
+        return Speculation(method=method, tokens=tokens, n_min=n_min, n_max=n_max)
+    model = config.get("model")
+    if not isinstance(model, str):
+        raise _wrong(key="model", found=model, expected="the draft's checkpoint: a packaged name or a path")
+    sampling = _one_of({"draft_sample_method": "greedy", **config}, "draft_sample_method", _DRAFT_SAMPLING)
+    return Speculation(method=method, tokens=tokens, model=model, probabilistic=sampling == "probabilistic")
+
+
+def _mapping(text: str) -> Mapping[str, JSON]:
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise EngineError(what="no JSON", where="--speculative-config", found=f"{text} ({error})", expected="a JSON object") from error
+    if not isinstance(config, dict):
+        raise EngineError(what="no JSON object", where="--speculative-config", found=text, expected="a JSON object")
+    return {key.replace("-", "_"): value for key, value in config.items()}
+
+
+def _one_of(config: Mapping[str, JSON], key: str, values: Sequence[str]) -> str:
+    value = config.get(key)
+    if isinstance(value, str) and value in values:
+        return value
+    raise _wrong(key, value, " or ".join(values), near=difflib.get_close_matches(str(value), values, n=1))
+
+
+def _count(config: Mapping[str, JSON], key: str, default: int | None = None) -> int:
+    value = config.get(key, default)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise _wrong(key, value, "a positive integer")
+
+
+def _wrong(key: str, found: JSON, expected: str, near: Sequence[str] = ()) -> EngineError:
+    return EngineError(
+        what="the speculative setting is wrong",
+        where=f"--speculative-config: {key}",
+        found=json.dumps(found),
+        expected=expected,
+        remedy=f"did you mean {near[0]!r}?" if near else "see --help",
+    )
+
+
+_BROKEN: Final = 1
+_WRONG_USAGE: Final = 2
+_LIBRARIES: Final = ("httptools", "jinja2", "llguidance", "safetensors", "starlette", "tokenizers", "uvicorn")
+_SWITCH_S: Final = 0.0005
+_GRACE_S: Final = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until a signal comes or the engine breaks; return the exit code."""
+    began_s = time.monotonic()
+    try:
+        settings = parse(arguments)
+        _refuse_missing()
+        from pytest_specdec.reference.engine import Engine  # noqa: PLC0415 - wrong usage is told before numpy is loaded
+
+        engine = Engine(settings)
+    except SpecdecError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
+        return _WRONG_USAGE
+    # With the default of 5 ms a chunk could wait for a whole step of the engine's thread.
+    sys.setswitchinterval(_SWITCH_S)
+    return _serve(engine, began_s)
+
+
+def _refuse_missing() -> None:
+    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EngineError(
+            what="the reference engine is not installed",
+            where=sys.executable,
+            found=f"no {', '.join(missing)}",
+            expected=", ".join(_LIBRARIES),
+            remedy='pip install "pytest-specdec[reference]"',
+        )
+
+
+def _serve(engine: Engine, began_s: float) -> int:
+    import uvicorn  # noqa: PLC0415 - wrong usage is told before a server is loaded
+
+    from pytest_specdec.reference.server import application  # noqa: PLC0415 - as above
+
+    class Server(uvicorn.Server):
+        """Says when it is ready, ends when the engine breaks, and ends what is in flight first."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if engine.failure is not None:
+                return
+            took_s = time.monotonic() - began_s
+            name, host, port = engine.settings.name, engine.settings.host, engine.settings.port
+            print(f"ready: {name} on http://{host}:{port} after {took_s:.2f} s", flush=True)  # noqa: T201 - a command talks to its user
+
+        async def on_tick(self, counter: int) -> bool:
+            return engine.failure is not None or await super().on_tick(counter)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            engine.stop()
+            await super().shutdown(sockets)
+
+    # uvicorn raises the signal again when it is done; the default would end the process by it instead of with 0.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    config = uvicorn.Config(
+        application(engine),
+        host=engine.settings.host,
+        port=engine.settings.port,
+        http="httptools",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    Server(config).run()
+    if engine.failure is None:
+        return 0
+    traceback.print_exception(engine.failure)
+    return _BROKEN

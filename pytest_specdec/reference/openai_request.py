@@ -1,0 +1,410 @@
+"""A body of OpenAI's completions or chat route, in vLLM's dialect, to a request of the engine."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.tokenizer import Tokenizer
+
+__all__ = ["Fields", "Limits", "Refusal", "Request", "parse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One validated request; every value is one the engine honours."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    """Nats taken from the logit of every token that the answer already holds."""
+    frequency_penalty: float = 0.0
+    """Nats taken from the logit of a token for each time that the answer already holds it."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, nats added to its logit), each token once."""
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """Most probable tokens reported beside each emitted one; None for no log-probabilities at all."""
+    prompt_logprobs: int | None = None
+    grammar: str | None = None
+    """A grammar for llguidance, which every emitted token keeps."""
+    stream: bool = False
+    include_usage: bool = False
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Whether reported log-probabilities name tokens ``token_id:7`` instead of by text."""
+
+    @property
+    def penalised(self) -> bool:
+        """Whether anything is added to the logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of ours
+    """A request that is answered with a 4xx."""
+
+    def __init__(self, *, message: str, param: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.status = status
+
+
+class Fields:
+    """A body whose fields are asked for by name; null stands for the default, as in OpenAI's API."""
+
+    def __init__(self, body: Mapping[str, JSON]) -> None:
+        self._body = body
+
+    def refuse_unknown(self, known: Collection[str], neutral: Mapping[str, tuple[JSON, ...]]) -> None:
+        """Refuse fields that nothing here honours; those of ``neutral`` pass with a value that changes nothing."""
+        for name, value in self._body.items():
+            if name in neutral:
+                if value is not None and not _among(value, neutral[name]):
+                    raise Refusal(message=f"{name} is not supported by the reference engine: {_shown(value)}", param=name)
+            elif name not in known:
+                near = difflib.get_close_matches(name, [*known, *neutral], n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise Refusal(message=f"unknown field {name}{hint}", param=name)
+
+    def value(self, name: str) -> JSON:
+        """Return whatever the field holds."""
+        return self._body.get(name)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a boolean."""
+        value = self._body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise _wrong(name, value, "true or false")
+        return value
+
+    def integer(self, name: str, *, low: int, high: int | None = None) -> int | None:
+        """Return an integer of a range, or None."""
+        value = self._body.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+            raise _wrong(name, value, f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}")
+        return value
+
+    def number(self, name: str, default: float, *, low: float, high: float) -> float:
+        """Return a number of a range."""
+        value = self._body.get(name)
+        return default if value is None else _number(name, value, low, high)
+
+    def numbers(self, name: str, *, low: float, high: float) -> dict[str, float]:
+        """Return an object's numbers of a range, by key; none for null."""
+        return {key: _number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
+
+    def text(self, name: str) -> str | None:
+        """Return a string, or None."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, str):
+            raise _wrong(name, value, "a string")
+        return value
+
+    def object(self, name: str) -> Mapping[str, JSON] | None:
+        """Return a JSON object, or None."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise _wrong(name, value, "an object")
+        return value
+
+    def strings(self, name: str, *, most: int) -> tuple[str, ...]:
+        """Return a string or a list of them, none of them empty."""
+        value = self._body.get(name)
+        if value is None:
+            return ()
+        several = [value] if isinstance(value, str) else value
+        if not isinstance(several, list) or len(several) > most:
+            raise _wrong(name, value, f"a string or a list of at most {most}")
+        strings = tuple(item for item in several if isinstance(item, str) and item)
+        if len(strings) != len(several):
+            raise _wrong(name, value, "strings that are not empty")
+        return strings
+
+
+def _number(name: str, value: JSON, low: float, high: float, param: str | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _wrong(name, value, f"a number from {low:g} to {high:g}", param)
+    return float(value)
+
+
+def _among(value: JSON, allowed: tuple[JSON, ...]) -> bool:
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in allowed)
+
+
+def _wrong(name: str, value: JSON, expected: str, param: str | None = None) -> Refusal:
+    return Refusal(message=f"{name} must be {expected}, not {_shown(value)}", param=param or name)
+
+
+def _shown(value: JSON) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - a message, not a dump
+
+
+_BOTH: Final = frozenset({
+    "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "max_tokens", "model", "n", "presence_penalty", "prompt_logprobs",
+    "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed", "stop", "stream", "stream_options", "temperature", "top_k",
+    "top_p", "user",
+})  # fmt: skip
+_KNOWN: Final = {
+    Route.COMPLETIONS: _BOTH | {"prompt"},
+    Route.CHAT: _BOTH | {"messages", "max_completion_tokens", "top_logprobs"},
+}
+_NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True, False),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "echo": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "parallel_tool_calls": (True, False),
+    "repetition_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+_MOST_CHOICES: Final = 256
+_MOST_STOPS: Final = 16
+_MOST_PENALTY: Final = 2.0
+_MOST_BIAS: Final = 100.0
+_GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
+_DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a server allows."""
+
+    model: str
+    max_model_len: int
+    max_logprobs: int
+    prompt_logprobs: bool
+    token_prompts: bool
+    """Whether a prompt may be a list of token ids."""
+    grammar: Callable[[Mapping[str, JSON] | None], str]
+    """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
+
+
+def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Request:
+    """Return the request that a body asks for. Raises Refusal."""
+    if not isinstance(body, dict):
+        raise Refusal(message="the body must be a JSON object")
+    fields = Fields(body)
+    model = fields.text("model")
+    if model is not None and model != limits.model:
+        raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
+    fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
+    prompt = _prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
+    temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
+    top_k = fields.integer("top_k", low=-1) or 0
+    request = Request(
+        prompt=prompt,
+        max_tokens=_max_tokens(route, fields, len(prompt), limits),
+        temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+        top_k=max(top_k, 0),
+        top_p=_top_p(fields),
+        presence_penalty=fields.number("presence_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        frequency_penalty=fields.number("frequency_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        logit_bias=_logit_bias(fields, tokenizer.vocabulary),
+        seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
+        n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
+        stop=fields.strings("stop", most=_MOST_STOPS),
+        ignore_eos=fields.flag("ignore_eos"),
+        logprobs=_logprobs(route, fields, limits),
+        prompt_logprobs=_prompt_logprobs(fields, limits),
+        grammar=_grammar(fields, limits),
+        stream=fields.flag("stream"),
+        include_usage=_include_usage(fields),
+        return_token_ids=fields.flag("return_token_ids"),
+        tokens_as_ids=fields.flag("return_tokens_as_token_ids"),
+    )
+    _refuse_together(request)
+    return request
+
+
+def _refuse_together(request: Request) -> None:
+    if request.n > 1 and request.temperature == 0:
+        raise Refusal(message="n must be 1 when using greedy sampling", param="n")
+    if request.stream and request.prompt_logprobs is not None:
+        raise Refusal(message="prompt_logprobs are not available when stream is true", param="prompt_logprobs")
+    if request.include_usage and not request.stream:
+        raise Refusal(message="stream_options are for stream: true", param="stream_options")
+
+
+def _prompt(fields: Fields, tokenizer: Tokenizer, limits: Limits) -> tuple[int, ...]:
+    prompt = fields.value("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return _some(tokenizer.encode(prompt), "prompt")
+    if not isinstance(prompt, list):
+        raise Refusal(message="prompt must be a string or a list of token ids", param="prompt")
+    if not limits.token_prompts:
+        raise Refusal(message="prompts are text here: the server was started with --no-token-prompts", param="prompt")
+    ids = tuple(i for i in prompt if isinstance(i, int) and not isinstance(i, bool))
+    if len(ids) != len(prompt):
+        raise Refusal(
+            message="prompt must be one string or one list of token ids; several prompts in one request are not supported", param="prompt"
+        )
+    strange = [i for i in ids if not 0 <= i < tokenizer.vocabulary]
+    if strange:
+        raise Refusal(message=f"Token id {strange[0]} is out of vocabulary (0 to {tokenizer.vocabulary - 1})", param="prompt")
+    return _some(ids, "prompt")
+
+
+def _conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+    messages = fields.value("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refusal(message="messages must be a list that is not empty", param="messages")
+    try:
+        text = tokenizer.converse([_message(message) for message in messages])
+    except ValueError as error:
+        raise Refusal(message=str(error), param="messages") from error
+    return _some(tokenizer.encode(text), "messages")
+
+
+def _message(message: JSON) -> dict[str, str]:
+    if not isinstance(message, dict) or not set(message) <= {"role", "content", "name"}:
+        raise Refusal(message="a message must be an object with role and content only", param="messages")
+    role, content = message.get("role"), message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(part) for part in content)
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise Refusal(message="a message must have a role and a text", param="messages")
+    return {"role": role, "content": content}
+
+
+def _part(part: JSON) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
+        return text
+    raise Refusal(message="only text parts are supported in a message", param="messages")
+
+
+def _some(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
+    if not ids:
+        raise Refusal(message="the prompt has no tokens", param=param)
+    return ids
+
+
+def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: Limits) -> int:
+    room = limits.max_model_len - prompt_tokens
+    asked = fields.integer("max_tokens", low=1)
+    if route is Route.CHAT:
+        asked = fields.integer("max_completion_tokens", low=1) or asked or room
+    asked = _DEFAULT_MAX_TOKENS if asked is None else asked
+    if asked > room or room < 1:
+        raise Refusal(
+            message=f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
+            f"{max(asked, 1)} output tokens "
+            f"and your prompt contains {prompt_tokens} input tokens. Please reduce the length of the input prompt or the number of "
+            "requested output tokens.",
+            param="max_tokens",
+        )
+    return asked
+
+
+def _top_p(fields: Fields) -> float:
+    top_p = fields.number("top_p", 1.0, low=0.0, high=1.0)
+    if top_p == 0:
+        raise Refusal(message="top_p must be above 0", param="top_p")
+    return top_p
+
+
+def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
+    asked = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
+    try:
+        biases = {int(name): bias for name, bias in asked.items()}
+    except ValueError as error:
+        raise Refusal(message=f"logit_bias has a key that is no token id: {error}", param="logit_bias") from error
+    strange = [token for token in biases if not 0 <= token < vocabulary]
+    if strange:
+        raise Refusal(
+            message=f"logit_bias has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})", param="logit_bias"
+        )
+    return tuple(biases.items())
+
+
+def _logprobs(route: Route, fields: Fields, limits: Limits) -> int | None:
+    if route is Route.COMPLETIONS:
+        return _reported(fields, "logprobs", limits)
+    top = _reported(fields, "top_logprobs", limits)
+    if not fields.flag("logprobs"):
+        if top:
+            raise Refusal(message="top_logprobs needs logprobs: true", param="top_logprobs")
+        return None
+    return top or 0
+
+
+def _reported(fields: Fields, name: str, limits: Limits) -> int | None:
+    return fields.integer(name, low=0, high=limits.max_logprobs)
+
+
+def _prompt_logprobs(fields: Fields, limits: Limits) -> int | None:
+    asked = _reported(fields, "prompt_logprobs", limits)
+    if asked is not None and not limits.prompt_logprobs:
+        raise Refusal(
+            message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"
+        )
+    return asked
+
+
+def _include_usage(fields: Fields) -> bool:
+    options = fields.object("stream_options")
+    if options is None:
+        return False
+    inner = Fields(options)
+    try:
+        inner.refuse_unknown({"include_usage"}, {"continuous_usage_stats": (False,)})
+        return inner.flag("include_usage")
+    except Refusal as refusal:
+        raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
+
+
+def _grammar(fields: Fields, limits: Limits) -> str | None:
+    wanted = fields.object("response_format")
+    kind = None if wanted is None else wanted.get("type")
+    if wanted is None or kind == "text":
+        return None
+    schema = None
+    if kind == "json_schema":
+        described = wanted.get("json_schema")
+        schema = described.get("schema") if isinstance(described, dict) else None
+        if not isinstance(schema, dict):
+            raise Refusal(message="response_format.json_schema.schema must be an object", param="response_format")
+    elif kind != "json_object":
+        raise Refusal(message="response_format.type must be text, json_object or json_schema", param="response_format")
+    try:
+        return limits.grammar(schema)
+    except ValueError as error:
+        raise Refusal(message=f"the schema cannot be compiled: {error}", param="response_format") from error

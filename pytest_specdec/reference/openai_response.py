@@ -1,0 +1,286 @@
+"""From the engine's deltas to an HTTP answer in the shapes of OpenAI's API, whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from starlette.responses import JSONResponse, Response
+
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Sequence as Several
+
+    from numpy.typing import NDArray
+    from starlette.types import Receive, Scope, Send
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.engine import Engine
+    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.sequence import Delta, RunningSequence
+    from pytest_specdec.reference.tokenizer import Tokenizer
+
+__all__ = ["Entry", "Reply", "Stream", "entries", "error", "whole"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One position: the token that is there and the most probable ones."""
+
+    token: int
+    logprob: float
+    rank: int
+    """From 1: how many tokens are at least as probable, itself included."""
+    top: tuple[tuple[int, float], ...]
+    """(token, logprob) of the most probable tokens, best first."""
+
+
+def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
+    """Return an entry for each row of raw ``logits`` (rows, vocabulary) and its token."""
+    rows = np.arange(len(logits))
+    best = logits.max(axis=1, keepdims=True)
+    norm = best[:, 0] + np.log(np.exp(logits - best).sum(axis=1, dtype=np.float64))
+    chosen = logits[rows, list(tokens)]
+    ranks = 1 + (logits > chosen[:, None]).sum(axis=1)
+    ids = _top(logits, top)
+    values = np.take_along_axis(logits, ids, axis=1) - norm[:, None]
+    return [
+        Entry(token=token, logprob=logprob, rank=rank, top=tuple(zip(best_ids, best_values, strict=True)))
+        for token, logprob, rank, best_ids, best_values in zip(
+            tokens, (chosen - norm).tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True
+        )
+    ]
+
+
+def _top(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
+    width = logits.shape[1]
+    ids = (
+        np.argpartition(logits, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(logits, axis=1)[:, width - top :]
+    )
+    order = np.argsort(-np.take_along_axis(logits, ids, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1)
+
+
+def error(status: int, message: str, param: str | None = None) -> dict[str, JSON]:
+    """Return the body of a failed request."""
+    kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, "InternalServerError")
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """How one request is answered."""
+
+    route: Route
+    model: str
+    request: Request
+    tokenizer: Tokenizer
+    metrics: str
+    """``none``, ``summary`` or ``detailed``: what is said of speculation."""
+    draft_tokens: int
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        """Return the body for finished sequences."""
+        chat = self.route is Route.CHAT
+        body = self._head("chat.completion" if chat else "text_completion")
+        body["choices"] = [self._choice(sequence) for sequence in sequences]
+        body |= self._tail(sequences)
+        if chat and self.request.return_token_ids:
+            body["prompt_token_ids"] = self.request.prompt
+        if chat and self.request.prompt_logprobs is not None:
+            body["prompt_logprobs"] = self._prompt_logprobs(sequences[0])
+        return body
+
+    def opening(self, sequence: RunningSequence) -> dict[str, JSON] | None:
+        """Return the chunk before any token: chat says who speaks."""
+        if self.route is Route.COMPLETIONS:
+            return None
+        chunk = self._head("chat.completion.chunk")
+        delta = {"role": "assistant", "content": ""}
+        chunk["choices"] = [{"index": sequence.index, "delta": delta, "logprobs": None, "finish_reason": None}]
+        if self.request.return_token_ids:
+            chunk["prompt_token_ids"] = self.request.prompt
+        return chunk
+
+    def chunk(self, delta: Delta) -> dict[str, JSON]:
+        """Return the chunk of one step."""
+        chat = self.route is Route.CHAT
+        choice: dict[str, JSON] = {"index": delta.sequence.index}
+        choice |= {"delta": {"content": delta.text}} if chat else {"text": delta.text}
+        choice["logprobs"] = self._logprobs(delta.entries)
+        choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        if self.request.return_token_ids:
+            choice["token_ids"] = delta.tokens
+            if not chat and delta.first:
+                choice["prompt_token_ids"] = self.request.prompt
+        return self._head("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
+
+    def closing(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        """Return the chunk behind the last token, with the usage."""
+        return (
+            self._head("chat.completion.chunk" if self.route is Route.CHAT else "text_completion") | {"choices": []} | self._tail(sequences)
+        )
+
+    def _head(self, kind: str) -> dict[str, JSON]:
+        prefix = "chatcmpl" if self.route is Route.CHAT else "cmpl"
+        return {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
+
+    def _tail(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        emitted = sum(len(sequence.emitted) for sequence in sequences)
+        prompt = len(self.request.prompt)
+        usage = {"prompt_tokens": prompt, "completion_tokens": emitted, "total_tokens": prompt + emitted}
+        return {"usage": usage} | self._metrics(sequences)
+
+    def _metrics(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        if self.metrics == "none" or len(sequences) != 1:
+            return {}
+        drafted, accepted = sequences[0].drafted, sequences[0].accepted
+        steps = sum(1 for count in drafted if count)
+        lengths = [kept for kept, count in zip(accepted, drafted, strict=True) if count]
+        said: dict[str, JSON] = {
+            "mean_acceptance_length": 1.0 + sum(accepted) / steps if steps else None,
+            "draft_acceptance_rate": sum(accepted) / sum(drafted) if steps else None,
+            "acceptance_histogram": [lengths.count(length) for length in range(self.draft_tokens + 1)],
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": sum(accepted),
+            "num_draft_tokens": sum(drafted),
+            "num_spec_tokens": self.draft_tokens,
+        }
+        if self.metrics == "detailed":
+            said |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
+        return {"metrics": {"speculative_decoding": said}}
+
+    def _choice(self, sequence: RunningSequence) -> dict[str, JSON]:
+        text = sequence.text.whole
+        choice: dict[str, JSON] = {"index": sequence.index}
+        choice |= {"message": {"role": "assistant", "content": text}} if self.route is Route.CHAT else {"text": text}
+        choice["logprobs"] = self._logprobs(sequence.entries)
+        choice |= {"finish_reason": sequence.finish_reason, "stop_reason": sequence.stop_reason}
+        if self.request.return_token_ids:
+            choice["token_ids"] = sequence.emitted
+        if self.route is Route.COMPLETIONS:
+            choice["prompt_token_ids"] = self.request.prompt if self.request.return_token_ids else None
+            choice["prompt_logprobs"] = self._prompt_logprobs(sequence)
+        return choice
+
+    def _prompt_logprobs(self, sequence: RunningSequence) -> JSON:
+        if self.request.prompt_logprobs is None or sequence.index != 0:
+            return None
+        return [None, *(self._position(entry) for entry in sequence.prompt_entries)]
+
+    def _position(self, entry: Entry) -> dict[str, JSON]:
+        words, own = self.tokenizer.words, entry.token
+        said: dict[str, JSON] = {str(own): {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": words[own]}}
+        for rank, (token, logprob) in enumerate(entry.top, 1):
+            if token != own:
+                said[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": words[token]}
+        return said
+
+    def _logprobs(self, entries: Several[Entry]) -> JSON:
+        if self.request.logprobs is None:
+            return None
+        if self.route is Route.CHAT:
+            return {"content": [self._spoken(entry) for entry in entries]}
+        words = [self._word(entry.token) for entry in entries]
+        offsets = [sum(map(len, words[:i])) for i in range(len(words))]
+        return {
+            "text_offset": offsets,
+            "token_logprobs": [entry.logprob for entry in entries],
+            "tokens": words,
+            "top_logprobs": [
+                {self._word(token): logprob for token, logprob in [(entry.token, entry.logprob), *entry.top]} for entry in entries
+            ],
+        }
+
+    def _spoken(self, entry: Entry) -> dict[str, JSON]:
+        return self._one(entry.token, entry.logprob) | {"top_logprobs": [self._one(token, logprob) for token, logprob in entry.top]}
+
+    def _one(self, token: int, logprob: float) -> dict[str, JSON]:
+        return {"token": self._word(token), "logprob": logprob, "bytes": list(self.tokenizer.pieces[token])}
+
+    def _word(self, token: int) -> str:
+        return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]
+
+
+_GIVEN_UP: Final = "the engine gave this request up"
+_HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+async def whole(reply: Reply, engine: Engine, receive: Receive) -> Response:
+    """Return the answer once every sequence has ended; a client that hangs up ends them."""
+    ended: asyncio.Queue[Delta] = asyncio.Queue()
+
+    def tell(delta: Delta) -> None:
+        if delta.finish_reason is not None:
+            ended.put_nowait(delta)
+
+    sequences = engine.sequences(reply.request, tell)
+    watch = asyncio.create_task(_watch(receive, ended, sequences[0].give_up()))
+    engine.submit(sequences)
+    try:
+        last = [await ended.get() for _ in sequences]
+        if any(delta.finish_reason == "abort" for delta in last):
+            engine.drop(sequences)
+            return JSONResponse(error(500, _GIVEN_UP), status_code=500)
+        return JSONResponse(reply.whole(sequences))
+    finally:
+        watch.cancel()
+
+
+class Stream(Response):
+    """Server-sent events: one chunk a step and sequence, sent as the step ends."""
+
+    def __init__(self, reply: Reply, engine: Engine) -> None:
+        super().__init__()
+        self._reply = reply
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        """Send the whole stream."""
+        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        sequences = self._engine.sequences(self._reply.request, deltas.put_nowait)
+        watch = asyncio.create_task(_watch(receive, deltas, sequences[0].give_up()))
+        self._engine.submit(sequences)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            for sequence in sequences:
+                await _event(send, self._reply.opening(sequence))
+            if not await self._chunks(send, deltas, len(sequences)):
+                self._engine.drop(sequences)
+                await _event(send, error(500, _GIVEN_UP))
+            elif self._reply.request.include_usage:
+                await _event(send, self._reply.closing(sequences))
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+        finally:
+            watch.cancel()
+
+    async def _chunks(self, send: Send, deltas: asyncio.Queue[Delta], running: int) -> bool:
+        """Send chunks until every sequence has ended; return whether none was given up."""
+        while running:
+            delta = await deltas.get()
+            if delta.finish_reason == "abort":
+                return False
+            await _event(send, self._reply.chunk(delta))
+            running -= delta.finish_reason is not None
+        return True
+
+
+async def _event(send: Send, body: dict[str, JSON] | None) -> None:
+    if body is not None:
+        data = b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _watch(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    deltas.put_nowait(give_up)

@@ -1,0 +1,183 @@
+"""Verification: exact rejection sampling of a batch of drafts, as pure functions.
+
+Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023).
+A draft token x ~ q is kept with probability min(1, p(x)/q(x)); after the first one refused, one token is drawn from max(p - q, 0)
+normalised, after none, one from p at the next position. Every emitted token then follows p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.reference.sampler import pick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.sequence import RunningSequence
+
+__all__ = [
+    "Draft",
+    "Rules",
+    "Windows",
+    "accept",
+    "admit",
+    "bonus",
+    "deal",
+    "end",
+    "keep",
+    "penalise",
+    "report",
+    "residual",
+    "target",
+    "verify",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a drafter proposes for n rows, at most k tokens each."""
+
+    tokens: NDArray[np.intp]
+    """(n, k); entries behind a row's count are there for the shape only."""
+    counts: NDArray[np.intp]
+    """(n,): how many of them the row proposes."""
+    q: NDArray[np.float32] | None = None
+    """(n, k, vocabulary): the law each was drawn from; None where they are certain, a one-hot law."""
+
+    @property
+    def width(self) -> int:
+        """Return k."""
+        return int(self.tokens.shape[1])
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Return each row's first line where every row has ``counts`` + 1 lines packed one after the other, (n,)."""
+        lines = self.counts + 1
+        return np.cumsum(lines) - lines
+
+    def mass(self) -> NDArray[np.float64]:
+        """Return q of each proposed token, (n, k)."""
+        if self.q is None:
+            return np.ones(self.tokens.shape)
+        return np.take_along_axis(self.q, self.tokens[..., None], axis=2)[..., 0].astype(np.float64)
+
+    def law(self, rows: NDArray[np.intp], at: NDArray[np.intp], vocabulary: int) -> NDArray[np.float64]:
+        """Return q, (len(rows), vocabulary), of those rows at those positions."""
+        if self.q is not None:
+            return self.q[rows, at].astype(np.float64)
+        certain = np.zeros((len(rows), vocabulary))
+        certain[np.arange(len(rows)), self.tokens[rows, at]] = 1.0
+        return certain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """What n rows emit in one step: the accepted part of the draft, then one token."""
+
+    accepted: NDArray[np.intp]
+    """(n,): draft tokens kept."""
+    last: NDArray[np.intp]
+    """(n,): the recovered token after a refusal, the bonus token after none."""
+
+
+def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Return the numbers that the drafts of ``rows`` are verified by, (n, k + 1), given those that each row's own generator drew."""
+    return uniforms
+
+
+def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say which draft tokens are kept, each with probability min(1, p/q)."""
+    kept: NDArray[np.bool_] = uniforms * q < p
+    return kept
+
+
+def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the unnormalised law of a recovered token, max(p - q, 0), rows by vocabulary."""
+    rest = np.maximum(p - q, 0.0)
+    # p = q up to float32 rounding leaves nothing; then p is the law in the limit.
+    nothing = ~rest.any(axis=1)
+    rest[nothing] = p[nothing]
+    return rest
+
+
+def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the lines of the target's law that bonus tokens are drawn from, given those behind each row's last draft token."""
+    return lines
+
+
+def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
+    """Return the cache lengths after a step: the token fed plus the accepted drafts are kept, refused ones are cut off."""
+    return lengths + 1 + accepted
+
+
+def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the logits of one row's window, (drafted + 1, vocabulary), with what its request adds to them: the bonus position is last."""
+    return logits + added
+
+
+def report(logits: NDArray[np.float32], draft: Draft, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the raw logits (window, vocabulary) that a row's reported log-probabilities are of: the target's own."""
+    return logits
+
+
+def admit(request: Request) -> None:
+    """Look at a request before it is queued."""
+
+
+def target(law: NDArray[np.float32], logits: NDArray[np.float32], draft: Draft) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the target's law (lines, vocabulary) that drafts are held against: the one that the requests ask for."""
+    return law
+
+
+def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+    """Return why an answer ends behind ``emitted`` tokens, the last an end of sequence where ``eos`` says so; None if it goes on."""
+    if eos and not request.ignore_eos:
+        return "stop"
+    return "length" if emitted >= request.max_tokens else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The decisions of a speculating engine."""
+
+    deal: Callable[[Rows[RunningSequence], NDArray[np.float64]], NDArray[np.float64]] = deal
+    accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
+    residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
+    bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
+    keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
+    penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
+    report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
+    admit: Callable[[Request], None] = admit
+    target: Callable[[NDArray[np.float32], NDArray[np.float32], Draft], NDArray[np.float32]] = target
+    end: Callable[[Request, int, bool], str | None] = end
+
+
+def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], rules: Rules) -> Windows:
+    """Return the windows of n rows.
+
+    ``p`` is (lines, vocabulary), the target's law at each proposed token and behind the last, row after row; ``uniforms`` is (n, k + 1):
+    k to accept by, one to draw by.
+    """
+    n, k = draft.tokens.shape
+    starts, accepted = draft.starts, np.zeros(n, np.intp)
+    if k:
+        proposed = np.arange(k) < draft.counts[:, None]
+        lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
+        wanted = p[lines, draft.tokens].astype(np.float64)
+        kept = rules.accept(wanted, draft.mass(), uniforms[:, :k]) & proposed
+        accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
+    behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
+    behind[full] = rules.bonus(behind[full])
+    law = p[behind].astype(np.float64)
+    refused = np.flatnonzero(accepted < draft.counts)
+    if len(refused):
+        law[refused] = rules.residual(law[refused], draft.law(refused, accepted[refused], p.shape[1]))
+    return Windows(accepted=accepted, last=pick(law, uniforms[:, k]))

@@ -1,0 +1,223 @@
+"""The table of a run: a row per promise, a column per variant, a status and a few words in each cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.run import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pytest_specdec.report.run import Judgement, Run
+
+__all__ = ["Shown", "Tone", "capability_rows", "cell", "reasons", "table", "words"]
+
+
+class Tone(StrEnum):
+    """How a cell is to be taken."""
+
+    GOOD = "good"
+    UNSURE = "unsure"
+    BAD = "bad"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """Text and how it is to be taken."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+PROMISES: Mapping[Family, str] = {
+    Family.GREEDY: "T=0: the baseline's tokens",
+    Family.SAMPLING: "T>0: the baseline's distribution",
+    Family.PARAMETERS: "sampling parameters honoured",
+    Family.LOGPROBS: "reported log-probabilities",
+    Family.STRUCTURED: "structured answers valid",
+    Family.LIVENESS: "survives unusual requests",
+    Family.SPEED: "speed",
+}
+"""What each family holds a variant to, in the order in which it is read; other families come before speed, by their own names."""
+EVIDENCE, DRAFTING = "   evidence against it", "drafting"
+
+_BADNESS = (Result.PASSED, Result.SKIPPED, Result.FAILED, Result.ERROR)
+"""A finding about the engine outweighs all of them, and suspicion what else came to the same."""
+_TONES = {Result.PASSED: Tone.GOOD, Result.SKIPPED: Tone.UNSURE, Result.FAILED: Tone.BAD, Result.ERROR: Tone.BAD}
+
+
+def table(run: Run) -> tuple[tuple[Shown, ...], ...]:
+    """Return the header row and a row per promise, each with a cell per variant."""
+    header = tuple(Shown(text=printable(name)) for name in ("", *run.pairs))
+    return (header, *(row for family in _in_order(run.families) for row in _rows(run, family)))
+
+
+def _in_order(families: tuple[Family, ...]) -> tuple[Family, ...]:
+    known = [family for family in PROMISES if family is not Family.SPEED]
+    order = [*known, *(family for family in Family if family not in PROMISES), Family.SPEED]
+    return tuple(sorted(families, key=order.index))
+
+
+def _rows(run: Run, family: Family) -> Iterator[tuple[Shown, ...]]:
+    """Yield the family's row, and that of the figure which goes with it."""
+    if family is Family.SPEED:
+        yield from _filled(PROMISES[family], run, lambda mine: cell(tuple(j for j in mine if not _is_acceptance(j))))
+        yield from _filled(DRAFTING, run, lambda mine: cell(tuple(j for j in mine if _is_acceptance(j))))
+        return
+    yield from _filled(PROMISES.get(family, family.value), run, cell, family)
+    if family is Family.SAMPLING:
+        yield from _filled(EVIDENCE, run, lambda mine: _evidence(run, mine), family)
+
+
+def _filled(
+    title: str, run: Run, made: Callable[[tuple[Judgement, ...]], Shown], family: Family = Family.SPEED
+) -> Iterator[tuple[Shown, ...]]:
+    cells = tuple(made(run.of(pair, family)) for pair in run.pairs)
+    if any(shown.text != "-" for shown in cells):
+        yield (Shown(text=title), *cells)
+
+
+def _is_acceptance(judgement: Judgement) -> bool:
+    """Whether it is about the tokens of a step alone, beside the judgement of the speedup."""
+    return judgement.verdict is not None and "acceptance_length" in judgement.verdict.figures and "speedup" not in judgement.verdict.figures
+
+
+def _evidence(run: Run, judgements: tuple[Judgement, ...]) -> Shown:
+    """Return the highest evidence among a variant's judgements beside the alarm of its own."""
+    alarms = {(one.pair, one.workload): 1.0 / one.alpha for one in run.plan.cells if one.family is Family.SAMPLING and one.alpha}
+    known = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
+    if not known:
+        return Shown(text="-")
+    highest, judgement = max(known, key=lambda one: one[0])
+    shown = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
+    alarm = alarms.get((judgement.pair, judgement.workload))
+    return Shown(text=f"     {shown}" + (f"  (alarm at {alarm:,.0f})" if alarm else ""))
+
+
+_LONG = 6.0
+"""Decimal digits from which on a power says more."""
+
+
+def cell(judgements: tuple[Judgement, ...]) -> Shown:
+    """Return the worst of a family's judgements: its status and a few words, and how many of them passed where not all did."""
+    if not judgements:
+        return Shown(text="-")
+    worst = max(judgements, key=_badness)
+    passed = sum(j.result is Result.PASSED for j in judgements)
+    if passed == len(judgements) and not _is_open(worst):
+        return Shown(text=printable(_in_all(judgements)), tone=Tone.GOOD)
+    of = f" ({passed} of {len(judgements)} passed)" if len(judgements) > 1 else ""
+    return Shown(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
+
+
+def _in_all(judgements: tuple[Judgement, ...]) -> str:
+    """Return the words of judgements that all passed, as of one over all that they counted."""
+    first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
+    total = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
+    if len(judgements) > 1 and first.family is Family.SAMPLING and total["tokens"]:
+        return f"ok   {total['tokens']:,.0f} tokens of {len(judgements)} workloads"
+    if len(judgements) > 1 and first.family is Family.STRUCTURED and total["documents"]:
+        return f"ok   {total['documents'] - total['invalid_documents']:,.0f} of {total['documents']:,.0f}"
+    return words(first) + (f" ({len(judgements)} of {len(judgements)})" if len(judgements) > 1 else "")
+
+
+def _is_open(judgement: Judgement) -> bool:
+    """Whether it passed because nothing could be decided."""
+    return judgement.result is Result.PASSED and judgement.verdict is not None and judgement.verdict.outcome is Outcome.NOT_DECIDED
+
+
+_STATUS = {
+    Outcome.PASS: "ok",
+    Outcome.FAIL: "FAIL",
+    Outcome.NOT_SPECULATING: "NOT SPECULATING",
+    Outcome.INVALID: "INVALID",
+    Outcome.SUSPICIOUS: "SUSPICIOUS",
+    Outcome.INCONCLUSIVE: "inconclusive",
+    Outcome.REFUSED: "refused",
+    Outcome.NOT_DECIDED: "not decided",
+}
+
+
+def _badness(judgement: Judgement) -> float:
+    verdict, result = judgement.verdict, judgement.result
+    if result is Result.FAILED and verdict is not None and verdict.red:
+        return float(len(_BADNESS))
+    return _BADNESS.index(result) + (0.5 if verdict is not None and verdict.outcome in {Outcome.SUSPICIOUS, Outcome.NOT_DECIDED} else 0.0)
+
+
+def words(judgement: Judgement) -> str:
+    """Return what stands for a judgement in its cell: a status, then the verdict's own few words."""
+    verdict = judgement.verdict
+    if verdict is None:
+        return _bare(judgement)
+    status = _STATUS[verdict.outcome]
+    if judgement.result is Result.FAILED:
+        status = "FAILED" if verdict.outcome is Outcome.PASS else status.upper()
+    return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()
+
+
+def _bare(judgement: Judgement) -> str:
+    if judgement.result is Result.ERROR:
+        return "INVALID" if judgement.error.startswith("invalid") else "NOT CAPTURED"
+    return "FAILED" if judgement.result is Result.FAILED else judgement.result.value
+
+
+def capability_rows(run: Run) -> tuple[tuple[Shown, ...], ...]:
+    """Return the capability matrix, a row per feature and a column per arm; empty when no capability probe ran."""
+    arms = sorted(run.capabilities)
+    features = sorted({feature for arm in arms for feature in run.capabilities[arm].support})
+    if not features:
+        return ()
+    header = tuple(Shown(text=printable(name)) for name in ("feature", *arms))
+    return (header, *(_capability_row(run, feature, arms) for feature in features))
+
+
+def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[Shown, ...]:
+    found = [run.capabilities[arm].support.get(feature) for arm in arms]
+    words = [str(support.value) if support else "-" for support in found]
+    return tuple(Shown(text=printable(word)) for word in (feature, *words))
+
+
+WIDEST = 300
+
+
+def reasons(run: Run) -> tuple[str, ...]:
+    """Return a line for each reason that something was skipped or not captured for, with the pairs and families that it holds for."""
+    families: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for one in run.judgements:
+        if one.result in {Result.SKIPPED, Result.ERROR}:
+            families.setdefault((words(one), _why(one)), {}).setdefault(one.pair, []).append(one.family.value)
+    return tuple(
+        printable(f"{pairs} {named} {word}: {why}") for (word, why), by_pair in families.items() for pairs, named in _together(by_pair)
+    )
+
+
+def _together(families: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that have the same families, and these."""
+    pairs: dict[str, list[str]] = {}
+    for pair, names in families.items():
+        pairs.setdefault(", ".join(dict.fromkeys(names)), []).append(pair)
+    yield from ((", ".join(names), joined) for joined, names in pairs.items())
+
+
+def _why(judgement: Judgement) -> str:
+    verdict = judgement.verdict
+    if verdict is None:
+        text = _cause(judgement.error) or "the test skipped itself"
+    else:
+        text = verdict.headline + (f"; to settle it: {verdict.settle}" if verdict.settle else "")
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def _cause(error: str) -> str:
+    """Return what was found at the root of an error, or its first line: the rest of it stands where it was raised."""
+    first, *rest = error.split("\n")
+    found = [text.strip() for line in rest if (text := line.strip().removeprefix("found:")) != line.strip()]
+    return "; ".join(found) or first

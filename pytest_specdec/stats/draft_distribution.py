@@ -1,0 +1,151 @@
+"""Draft distributions q on the baseline's top-K tokens, and the draft of prompt lookup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.stats.fault_models import Alternative
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
+
+__all__ = ["Lookup", "Split", "at_drafts", "favourite", "hidden_bonus", "index_of", "listed", "mapped", "merged", "one_hot", "overlap"]
+
+
+def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
+    """Return the draft's law on the baseline's outcomes, [N, K+1].
+
+    ``draft`` [N, J+1] is over its own atoms ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. An atom that the
+    draft lists has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft lists
+    and the baseline does not belongs to the tail atom.
+    """
+    same = _same(ids, draft_ids)
+    listed = same.any(axis=2)
+    known = np.where(listed, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
+    unlisted = np.concatenate([np.where(listed, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
+    weight = unlisted.sum(axis=1, keepdims=True)
+    share = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft[:, -1:]
+    q = share + np.concatenate([known, np.zeros((len(p), 1))], axis=1)
+    q[:, -1] += np.maximum(1.0 - q.sum(axis=1), 0.0)
+    return np.asarray(q / q.sum(axis=1, keepdims=True))
+
+
+def listed(draft_ids: Ints, ids: Ints) -> Bools:
+    """Return which of the baseline's outcomes the draft lists too, [N, K+1]; never the tail."""
+    return np.concatenate([_same(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
+
+
+def _same(ids: Ints, draft_ids: Ints) -> Bools:
+    return np.asarray((ids[:, :, None] == draft_ids[:, None, :]) & (ids >= 0)[:, :, None])
+
+
+def index_of(token_ids: Ints, ids: Ints) -> Ints:
+    """Return the outcome indices [N] of ``token_ids`` [N] among the atoms ``ids`` [N, K]; K, the tail, for all others."""
+    hits = (ids == token_ids[:, None]) & (ids >= 0)
+    return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), ids.shape[1]), dtype=np.int64)
+
+
+def one_hot(index: Ints, outcomes: int) -> Floats:
+    """Return laws [N, outcomes] that are certain of ``index`` [N]."""
+    return np.asarray(np.arange(outcomes)[None, :] == index[:, None], dtype=np.float64)
+
+
+def favourite(p: Floats) -> Floats:
+    """Return the surrogate law [N, K+1]: one-hot at the most probable atom, never at the tail."""
+    return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Split:
+    """p and q on outcomes [N, K+2], the tail in two: the token that a draft is certain of, where that lies in the tail, and the rest."""
+
+    p: Floats
+    q: Floats
+
+    @classmethod
+    def of(cls, p: Floats, q: Floats) -> Split:
+        """Split the tail where ``q`` is certain of it: one of its tokens is meant, and none of them is as probable as the last atom.
+
+        Its probability is not known; half the last atom's is taken. Elsewhere the first part is empty.
+        """
+        certain = q[:, -1] == 1.0
+        last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
+        drafted = np.where(certain, np.minimum(last, p[:, -1]) / 2.0, 0.0)
+        return cls(
+            p=np.column_stack([p[:, :-1], drafted, p[:, -1] - drafted]),
+            q=np.column_stack([q[:, :-1], certain, np.where(certain, 0.0, q[:, -1])]),
+        )
+
+    def spread(self) -> Split:
+        """Return the same on [N, K+4]: the rest of the tail as tokens that the draft prefers, likes less than the target, and hardly knows.
+
+        About as a draft whose log-probabilities are off by one nat would have them.
+        """
+        p, q = (law[:, -1:] * np.array([weights]) for law, weights in zip((self.p, self.q), SPREAD, strict=True))
+        return Split(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
+
+
+SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
+"""Shares of p and of q in the parts that a tail is spread over."""
+
+
+def merged(law: Floats, parts: int = 2) -> Floats:
+    """Return a law on split outcomes, [N, K+2] or as many ``parts`` of the tail, with one tail again, [N, K+1]."""
+    return np.column_stack([law[:, :-parts], law[:, -parts:].sum(axis=1)])
+
+
+def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
+    """Return the law [N, K+1] of a server at fault at draft slots, drafts drawn from ``q`` [N, K+1]."""
+    split = Split.of(p, q)
+    return merged(one.law(split.p, split.q))
+
+
+def overlap(p: Floats, q: Floats) -> Floats:
+    """Return beta = sum min(p, q), [N]: the chance that a correct server accepts the draft token."""
+    split = Split.of(p, q)
+    return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
+
+
+def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:
+    """Return the chance [N] that a token of an unseen window is no draft slot: ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft.
+
+    From the overlap at the token itself, not from a mean over the run, which would look ahead.
+    """
+    powers = beta[:, None] ** np.arange(k + 1)[None, :]
+    return np.where(drafts, powers[:, -1] / powers.sum(axis=1), 1.0)
+
+
+class Lookup:
+    """A growing context and the draft that prompt lookup proposes for it.
+
+    The longest suffix of ``shortest`` to ``longest`` tokens that occurred before decides; of its occurrences the earliest; what followed
+    there is the draft, shorter than asked where the context ends first. As vLLM does (``v1/spec_decode/ngram_proposer.py``).
+    """
+
+    def __init__(self, tokens: Iterable[int], *, shortest: int, longest: int) -> None:
+        self._tokens: list[int] = []
+        self._sizes = range(longest, shortest - 1, -1)
+        self._first: dict[tuple[int, ...], int] = {}
+        for token in tokens:
+            self.append(token)
+
+    def append(self, token: int) -> None:
+        """Let the context grow by one emitted token."""
+        self._tokens.append(token)
+        end = len(self._tokens)
+        for size in self._sizes:
+            if size <= end:
+                self._first.setdefault(tuple(self._tokens[end - size :]), end)
+
+    def propose(self, k: int) -> tuple[int, ...]:
+        """Return at most ``k`` draft tokens, none without a match."""
+        end = len(self._tokens)
+        for size in self._sizes:
+            followed = self._first.get(tuple(self._tokens[end - size :]), end) if size <= end else end
+            if followed < end:
+                return tuple(self._tokens[followed : followed + k])
+        return ()

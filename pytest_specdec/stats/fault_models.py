@@ -1,0 +1,373 @@
+"""Fault models: the distribution of an emitted token under each named fault, given the target's p and the draft's q."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from pytest_specdec.stats.draft_distribution import favourite, one_hot
+from pytest_specdec.stats.token_distribution import SLACK, Floats, Ints
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.draft_distribution import Split
+    from pytest_specdec.stats.token_distribution import Bools, Ints
+    from pytest_specdec.stats.verify_slots import Observed
+
+__all__ = [
+    "BONUS",
+    "CATALOGUE",
+    "GENERIC",
+    "Alternative",
+    "Fault",
+    "Reuse",
+    "Shape",
+    "accepts_once",
+    "decided_by_the_draft",
+    "id_order",
+    "leak",
+    "lenient",
+    "recovered_by_the_rejection",
+    "tilt_name",
+    "tilted",
+]
+
+Shape: TypeAlias = Callable[[Floats, Floats], Floats]
+"""(p, q) to m, all [N, K+1]."""
+
+
+class Fault(StrEnum):
+    """The family of faults that an alternative stands for, in words."""
+
+    LENIENT = "acceptance too lenient"
+    RULE = "acceptance rule"
+    RESIDUAL = "recovered token"
+    BONUS = "bonus token"
+    STEP = "verification of draft tokens"
+    TEMPERATURE = "temperature or truncation"
+    TAIL = "improbable tokens"
+    ORDER = "order of token ids (inverse CDF, reused random numbers)"
+    PENALTIES = "penalties or biases"
+    ENDING = "end of sequence"
+    DEPENDENCE = "dependence between requests (an answer given again)"
+    STATE = "state after a rejected draft (KV cache not rolled back)"
+
+
+def ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Return ``min(1, numerator / denominator)``, of p and q the correct acceptance probability; 1 where the denominator is 0."""
+    return np.where(denominator > numerator, numerator / np.where(denominator > 0, denominator, 1.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One fault: its name in words, its family, and the law that it makes of p and q."""
+
+    name: str
+    fault: Fault
+    law: Shape
+    accept: Shape = ratio
+    """Probability with which it accepts each draft token."""
+    draft: bool = True
+    """Whether its law hangs on q."""
+    leak: float | None = None
+    """Share of rejected draft tokens that is emitted all the same, where that is all there is to it."""
+    repeats: bool = False
+    """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
+
+
+def verified(q: Floats, accept: Floats, replacement: Floats) -> Floats:
+    """Return m for acceptance probabilities ``accept`` and the law ``replacement``, all [N, K+1]."""
+    accepted = q * accept
+    return np.asarray(accepted + (1.0 - accepted.sum(axis=1, keepdims=True)) * replacement)
+
+
+def residual(p: Floats, q: Floats) -> Floats:
+    """Return ``max(p - q, 0)`` normalised; p where p equals q."""
+    excess = np.maximum(p - q, 0.0)
+    total = excess.sum(axis=1, keepdims=True)
+    return np.where(total > 0, excess / np.where(total > 0, total, 1.0), p)
+
+
+def accept_all(_: Floats, q: Floats) -> Floats:
+    """Emit every draft token: ``a = 1``."""
+    return q
+
+
+def leak(share: float) -> Shape:
+    """Emit a rejected draft token with probability ``share``: exactly ``(1 - share) p + share q``."""
+
+    def law(p: Floats, q: Floats) -> Floats:
+        return (1.0 - share) * p + share * q
+
+    return law
+
+
+def leaky(share: float) -> Shape:
+    """Accept a rejected draft token with probability ``share`` all the same."""
+
+    def accept(p: Floats, q: Floats) -> Floats:
+        return (1.0 - share) * ratio(p, q) + share
+
+    return accept
+
+
+def lenient(factor: float) -> Shape:
+    """Accept with probability ``min(1, p / (factor q))`` (facts/betting-on-vllm.md: 1.5 p/q is factor .67)."""
+
+    def accept(p: Floats, q: Floats) -> Floats:
+        return ratio(p, factor * q)
+
+    return accept
+
+
+def inverted(p: Floats, q: Floats) -> Floats:
+    """Turn the ratio upside down: ``a = min(1, q/p)``."""
+    return ratio(q, p)
+
+
+def typical(p: Floats, _: Floats) -> Floats:
+    """Accept where ``p(x) > min(.09, .3 exp(-H(p)))`` (Medusa, arXiv 2401.10774; the defaults are vLLM's).
+
+    The tail counts as many tokens, each half as probable as the last atom: no best token is less probable than ``exp(-H)``.
+    """
+    each = np.concatenate([p[:, :-1], np.minimum(_last(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
+    entropy = -(p * np.log(np.where(each > 0, each, 1.0))).sum(axis=1, keepdims=True)
+    return np.asarray(p > np.minimum(0.09, 0.3 * np.exp(-entropy)), dtype=np.float64)
+
+
+def best_only(p: Floats, _: Floats) -> Floats:
+    """Accept the target's best token only: the greedy rule under temperature."""
+    return favourite(p)
+
+
+def ruled(accept: Shape, replacement: Shape) -> Shape:
+    """Return the law of a rule: accept, else replace."""
+
+    def law(p: Floats, q: Floats) -> Floats:
+        return verified(q, accept(p, q), replacement(p, q))
+
+    return law
+
+
+def the_target(p: Floats, _: Floats) -> Floats:
+    """Return p."""
+    return p
+
+
+def residual_best(p: Floats, q: Floats) -> Floats:
+    """Return the law that is certain of ``argmax(p - q)``."""
+    return one_hot((p - q).argmax(axis=1).astype(np.int64), p.shape[1])
+
+
+def unnormalised(p: Floats, q: Floats) -> Floats:
+    """Let the residual's missing mass fall off an inverse CDF, into the tail: ``min + (1-beta) (max(p-q, 0) + beta 1[tail])``."""
+    kept = np.minimum(p, q)
+    beta = kept.sum(axis=1, keepdims=True)
+    law: Floats = kept + (1.0 - beta) * np.maximum(p - q, 0.0)
+    law[:, -1] += (1.0 - law.sum(axis=1)).clip(0.0)
+    return law
+
+
+def greedy(share: float) -> Shape:
+    """Take the most probable token instead of a draw, with probability ``share``."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        return (1.0 - share) * p + share * favourite(p)
+
+    return law
+
+
+def without_best(share: float) -> Shape:
+    """Take anything but the most probable token, with probability ``share``."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        others = np.where(favourite(p) > 0, 0.0, p)
+        total = others.sum(axis=1, keepdims=True)
+        others = np.where(total > 0, others / np.where(total > 0, total, 1.0), p)
+        return (1.0 - share) * p + share * others
+
+    return law
+
+
+def tilted(power: float) -> Shape:
+    """Draw at a wrong temperature: ``p^power`` normalised; the tail as many tokens, each half as probable as the last atom."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        atoms = p[:, :-1]
+        last = _last(atoms) / 2.0
+        # A tail that is nothing but slack has no tokens that a temperature could raise.
+        rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
+        weight = np.concatenate([atoms**power, rest[:, None]], axis=1)
+        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+    return law
+
+
+def _last(atoms: Floats) -> Floats:
+    """Return the least probable of ``atoms`` [N, K] that has any probability, [N]."""
+    return np.asarray(np.where(atoms > 0, atoms, 1.0).min(axis=1))
+
+
+def tilt_name(power: float) -> str:
+    """Return what the bettor on ``tilted(power)`` is called."""
+    return f"temperature {1 / power:.3g} times the asked"
+
+
+def beyond_nucleus(factor: float) -> Shape:
+    """Multiply the mass outside the 0.9 nucleus by ``factor``: truncated, or not truncated where it should be."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus of statistics.md section 2
+        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+    return law
+
+
+def tail(share: float) -> Shape:
+    """Take a token of rank K or beyond, with probability ``share``."""
+
+    def law(p: Floats, _q: Floats) -> Floats:
+        law = (1.0 - share) * p
+        law[:, -1] += share
+        return law
+
+    return law
+
+
+def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
+    """Return ``p (1 + theta (2 U - 1))`` with U the middle of the outcome's interval of the CDF in token-id order, given an atom.
+
+    The randomised probability integral transform averaged over its uniform, so nothing is drawn; the tail has no place in the order and is
+    left as it is.
+    """
+    atoms = p[:, :-1]
+    order = np.argsort(ids, axis=1, kind="stable")
+    ordered = np.take_along_axis(atoms, order, axis=1)
+    total = np.where(atoms.sum(axis=1, keepdims=True) > 0, atoms.sum(axis=1, keepdims=True), 1.0)
+    middle = np.empty_like(atoms)
+    np.put_along_axis(middle, order, (ordered.cumsum(axis=1) - ordered / 2.0) / total, axis=1)
+    return np.concatenate([atoms * (1.0 + theta * (2.0 * middle - 1.0)), p[:, -1:]], axis=1)
+
+
+def _lenient(name: str, accept: Shape, leak: float | None = None) -> Alternative:
+    return Alternative(name=name, fault=Fault.LENIENT, law=ruled(accept, residual), accept=accept, leak=leak)
+
+
+def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False) -> Alternative:
+    return Alternative(name=name, fault=Fault.RULE, law=ruled(accept, replacement), accept=accept, repeats=repeats)
+
+
+CATALOGUE = (
+    _lenient("accept-all", leaky(1.0), 0.95),
+    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share), share) for share in (0.01, 0.05, 0.2, 0.5)),
+    *(_lenient(f"lenient acceptance {1 / factor:.3g} p/q", lenient(factor)) for factor in (0.5, 0.67, 0.8, 0.95)),
+    _rule("inverted ratio", inverted, residual),
+    _rule("typical acceptance", typical, lambda p, _: favourite(p)),
+    _rule("greedy acceptance", best_only, the_target, repeats=True),
+    Alternative(name="resample from p", fault=Fault.RESIDUAL, law=ruled(ratio, the_target), repeats=True),
+    Alternative(name="recover by argmax", fault=Fault.RESIDUAL, law=ruled(ratio, lambda p, _: favourite(p)), repeats=True),
+    Alternative(name="residual argmax", fault=Fault.RESIDUAL, law=ruled(ratio, residual_best)),
+    Alternative(name="residual not normalised", fault=Fault.RESIDUAL, law=unnormalised),
+)
+"""What goes wrong at a draft slot, given the draft's law (facts/statistics.md section 2)."""
+
+BONUS = (
+    Alternative(name="bonus from q", fault=Fault.BONUS, law=accept_all),
+    Alternative(name="greedy bonus", fault=Fault.BONUS, law=greedy(1.0), draft=False),
+    Alternative(name="bonus out of place", fault=Fault.BONUS, law=tail(0.8), draft=False),
+)
+"""What goes wrong at a bonus slot; a stale or shifted token is an improbable one there."""
+
+GENERIC = (
+    *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, law=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
+    *(Alternative(name=f"mass beyond the 0.9 nucleus times {c:g}", fault=Fault.TEMPERATURE, law=beyond_nucleus(c)) for c in (0.5, 1.5)),
+    *(Alternative(name=f"{share:.0%} greedy", fault=Fault.TEMPERATURE, law=greedy(share)) for share in (0.02, 0.2, 1.0)),
+    *(Alternative(name=f"{share:.0%} anything but the best", fault=Fault.TAIL, law=without_best(share)) for share in (0.02, 0.15)),
+    Alternative(name="2% beyond the atoms", fault=Fault.TAIL, law=tail(0.02)),
+)
+"""What needs no draft law: wrong temperature, greedy leaks, improbable tokens."""
+
+
+TINY = 1e-9
+
+
+class Reuse(StrEnum):
+    """Which random number serves twice, in words."""
+
+    NONE = ""
+    RECOVERY = "the number that rejected the draft draws the recovered token"
+    DRAFT = "the number that drew the draft decides on its acceptance"
+    WINDOW = "one number decides on the acceptance of all drafts of a window"
+    GUMBEL = "the Gumbel noise that drew the draft draws the recovered token"
+
+
+def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
+    """Return m [N, K+1] where the number that drew the draft token decides on its acceptance too.
+
+    Given the draft token x it is uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids are accepted too often, high ones too seldom.
+    ``ids`` [N, K] are the atoms'.
+    """
+    below = _below(q, ids, vocabulary)
+    width = np.where(q[:, :-1] > 0, q[:, :-1], 1.0)
+    accept = ratio(p, q)
+    accept[:, :-1] = np.clip((accept[:, :-1] - below) / width, 0.0, 1.0)
+    return verified(q, accept, residual(p, q))
+
+
+def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
+    """Return m [N, K+1] where the number that rejected the draft token x draws the recovered one: it is uniform on ``[a(x), 1]``.
+
+    A recovered token y has ``sum_x q(x) |[R(y-), R(y)] and [a(x), 1]|``, R the CDF of the residual.
+    """
+    accept, instead = ratio(p, q), residual(p, q)
+    low = _below(instead, ids, vocabulary)
+    high = low + instead[:, :-1]
+    recovered = np.zeros_like(low)
+    for x in range(q.shape[1]):
+        least = accept[:, x, None]
+        recovered += q[:, x, None] * (np.maximum(high, least) - np.maximum(low, least))
+    kept = np.minimum(p, q)
+    atoms = kept[:, :-1] + recovered
+    return np.concatenate([atoms, np.maximum(0.0, 1.0 - atoms.sum(axis=1, keepdims=True))], axis=1)
+
+
+def accepts_once(split: Split, observed: Observed) -> Floats:
+    """Return the chances of acceptance [N, K+2] on ``split`` outcomes where one number decides on all drafts of a window.
+
+    Behind accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is uniform below the least of them and of 1, so that the next is accepted
+    with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens that were emitted
+    before; where windows are not certain, nothing is taken to be known of them.
+    """
+    return np.minimum(1.0, ratio(split.p, split.q) / _least(observed)[:, None])
+
+
+def _least(observed: Observed) -> Floats:
+    """Return the least ratio of the drafts accepted before in the same window, [N]; 1 at its first token."""
+    if observed.accept is None or observed.kept is None:
+        return np.ones(observed.tokens)
+    ratios, going_on = np.maximum(observed.accept, TINY), _going_on(observed, observed.kept)
+    least = np.ones(observed.tokens)
+    while True:
+        further = np.where(going_on[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
+        if (further == least[1:]).all():
+            return least
+        least[1:] = further
+
+
+def _going_on(observed: Observed, kept: Floats) -> Bools:
+    """Return which tokens stand, for certain, behind an accepted draft of their own window, [N]."""
+    places, before = observed.places, np.concatenate([[False], ~observed.places.last[:-1]])
+    accepted = np.concatenate([[False], ((observed.stands.draft == 1.0) & (kept == 1.0))[:-1]])
+    return np.asarray(before & np.where(places.known, places.slot > 0, accepted))
+
+
+def _below(law: Floats, ids: Ints, vocabulary: int) -> Floats:
+    """Return ``F(x-)`` of every atom, [N, K]."""
+    order = np.argsort(ids, axis=1, kind="stable")
+    ordered = np.take_along_axis(law[:, :-1], order, axis=1)
+    below = np.empty_like(ordered)
+    np.put_along_axis(below, order, ordered.cumsum(axis=1) - ordered, axis=1)
+    return np.asarray(below + law[:, -1:] * np.clip(ids / vocabulary, 0.0, 1.0))

@@ -1,0 +1,212 @@
+"""Logprob noise: how far two computations of one distribution by the same engine lie apart, and whether reported ones lie farther."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtri
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_specdec.model.transcript import Position
+
+__all__ = ["FLOOR", "INVALID_ABOVE", "NORMAL_UP_TO", "TOLERATED", "Calibration", "Comparison", "calibrate", "compare", "squares"]
+
+NORMAL_UP_TO = 0.1
+"""Logit noise, nats, up to which a scorer is as it should be (bf16 across engines reads about 0.03)."""
+
+INVALID_ABOVE = 0.2
+"""Logit noise, nats, above which a token-level gate says nothing."""
+
+_LEAST_WEIGHT = 0.05
+"""Tokens that are all but certain show no noise: those are left out."""
+_LEAST_TOKENS = 200
+"""Fewer say nothing of a lean: its error would be guessed from too little."""
+_LEAST_LEAN = 0.002
+"""A lean that no bettor lives on: in 32,768 tokens with two nats squared of choice each it earns 0.13 nats at best."""
+_MOST_TAIL = 0.25
+"""Mass outside the atoms; what is left of it flattens the slope of a small model's wide laws by a tenth or so."""
+_LEAN_OF_NOISE = 1.0 / 3.0
+"""Times the square of the noise: tokens are drawn from the noisy law, so that improbable ones are reported a little high."""
+_SURE = 3.0
+"""Standard errors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How log-probabilities that were reported in decoding lie about the teacher-forced ones."""
+
+    noise: float | None
+    """Estimated standard deviation of one logit's independent noise, nats, what a lean explains left out; None without a usable token."""
+    tokens: int
+    """How many tokens it comes from."""
+    largest: float
+    """The largest |reported - teacher-forced| of any token, nats; 0 without a token."""
+    noise_error: float = 0.0
+    """Standard error of ``noise``; 0 where it is not known."""
+    lean: float = 0.0
+    """By how much the power differs from one to which the scores have to be taken to become the reported law; 0 where that is not known."""
+    lean_error: float = math.inf
+    """Standard error of ``lean``, for tokens drawn on their own from the law as it is."""
+
+    @property
+    def leans(self) -> bool:
+        """Whether the scores are of another law than the tokens were drawn from, beyond what noise makes of it."""
+        return abs(self.lean) > (self.noise or 0.0) ** 2 * _LEAN_OF_NOISE + max(_LEAST_LEAN, _SURE * self.lean_error)
+
+    @property
+    def valid(self) -> bool:
+        """Whether a token-level gate may rest on it: the noise is not above the limit for sure, however the estimate fell."""
+        return self.noise is None or self.noise - _SURE * self.noise_error <= INVALID_ABOVE
+
+
+def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) -> Calibration:
+    """Return the noise behind pairs of (log-probability as reported when the token was emitted, its teacher-forced position).
+
+    With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so
+    s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05 (facts/statistics.md section 4). Of sum p^2
+    only the atoms are known: s_hat errs to the large side. Both log-probabilities must be raw.
+
+    A scorer that takes the law to the wrong power (a cache of another precision, a template, a temperature twice) makes delta proportional
+    to ``log p(x) - E_p log p``: the lean is that slope. It is measured of ``plain`` draws, from the law as it is: a token drawn cold is
+    chosen for what noise adds to it, which makes a slope too.
+    """
+    known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
+    found, line = squares(known), _line([(delta, position) for delta, position in known if plain and math.isfinite(delta)])
+    measured = Calibration(
+        noise=math.sqrt(math.fsum(found) / len(found)) if found else None,
+        tokens=len(found),
+        noise_error=_root_error(found),
+        largest=max((abs(delta) for delta, _ in known), default=0.0),
+        lean=line.slope,
+        lean_error=line.error,
+    )
+    upright = replace(measured, noise=line.noise)
+    return upright if upright.leans else measured
+
+
+def _root_error(squared: Sequence[float]) -> float:
+    """Return the standard error of the root of the mean of ``squared``: half the mean's own error over the root."""
+    if len(squared) < 2:  # noqa: PLR2004 - a spread needs two
+        return math.inf if squared else 0.0
+    root = math.sqrt(math.fsum(squared) / len(squared))
+    if not math.isfinite(root):
+        return 0.0
+    return float(np.std(squared, ddof=1)) / math.sqrt(len(squared)) / (2.0 * root) if root > 0.0 else 0.0
+
+
+def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
+    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of the tokens whose weight exceeds 0.05, each an estimate of the noise's square."""
+    weighted = ((delta, _weight(position)) for delta, position in deltas)
+    return [delta * delta / weight for delta, weight in weighted if weight > _LEAST_WEIGHT]
+
+
+def _weight(position: Position) -> float:
+    squares = math.fsum(math.exp(2.0 * logprob) for logprob in position.atom_logprobs)
+    return 1.0 - 2.0 * math.exp(position.logprob) + squares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """Delta as a linear function of surprise."""
+
+    slope: float = 0.0
+    error: float = math.inf
+    noise: float = 0.0
+    """Logit noise left about the line, nats."""
+
+
+def _line(known: Sequence[tuple[float, Position]]) -> _Line:
+    """Fit delta to surprise: weighted least squares with an intercept, the slope's error by White's (1980) estimator.
+
+    Tokens are taken whose law is listed but for a quarter: of the mean of log p only the atoms are known, and a long tail flattens the
+    slope. Noise of sd s alone makes a slope of some -s^2/4.
+    """
+    usable = [(delta, position) for delta, position in known if _weight(position) > _LEAST_WEIGHT and _tail(position) < _MOST_TAIL]
+    if len(usable) < _LEAST_TOKENS:
+        return _Line()
+    deltas = np.array([delta for delta, _ in usable])
+    surprise = np.array([_surprise(position) for _, position in usable])
+    inverse = 1.0 / np.array([_weight(position) for _, position in usable])
+    apart = surprise - np.average(surprise, weights=inverse)
+    spread = float((inverse * apart**2).sum())
+    if spread == 0.0:
+        return _Line()
+    slope = float((inverse * apart * deltas).sum()) / spread
+    left = deltas - np.average(deltas, weights=inverse) - slope * apart
+    error = math.sqrt(float(((inverse * apart * left) ** 2).sum())) / spread
+    return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * left**2).mean())))
+
+
+def _tail(position: Position) -> float:
+    return max(0.0, 1.0 - math.fsum(map(math.exp, position.atom_logprobs)))
+
+
+def _surprise(position: Position) -> float:
+    """Return ``log p(x) - E_p log p``, the tail taken to be as improbable a token as the last atom."""
+    listed = [logprob for logprob in position.atom_logprobs if math.isfinite(logprob)]
+    mean = math.fsum(math.exp(logprob) * logprob for logprob in listed)
+    return position.logprob - mean - _tail(position) * min(listed, default=0.0)
+
+
+TOLERATED = 1.3
+"""Times the baseline's own noise that is no fault: batches and shapes differ under speculation."""
+FLOOR = 0.01
+"""Logit noise, nats, that is granted where the baseline shows less: log-probabilities are reported with four digits by some."""
+NORMAL = 2.0
+"""Variance of a squared standard normal variable: the least spread of z about its mean that is believed."""
+DETECTED = 2.326
+"""Standard normal quantile of 0.99."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two samples of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, each with the square of the logit noise as its mean."""
+
+    noise: float
+    """Of the arm, nats."""
+    granted: float
+    """The baseline's own, at least FLOOR."""
+    excess: float
+    """``log(mean z / granted^2) - 2 log 1.3``: above 0 the arm is noisier than tolerated."""
+    error: float
+    """Standard error of the excess."""
+    alpha: float
+
+    @property
+    def quantile(self) -> float:
+        """Standard errors that an excess of chance stays below with probability 1 - alpha."""
+        return -float(ndtri(self.alpha))
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the arm is noisier than chance and tolerance allow."""
+        return self.excess > self.quantile * self.error
+
+    @property
+    def shown(self) -> float:
+        """Logit noise, nats, that would have shown with probability 0.99."""
+        return TOLERATED * self.granted * exp((self.quantile + DETECTED) * self.error / 2.0)
+
+
+def compare(mine: Sequence[float], theirs: Sequence[float], alpha: float) -> Comparison:
+    """Compare ``mine`` with ``theirs``, both not empty: ``log ratio - 2 log 1.3 > q sqrt(kappa/n + kappa/n0)``.
+
+    For Gaussian noise kappa is 2; where the baseline's own z have heavier tails, their squared coefficient of variation.
+    """
+    z, own = np.asarray(mine, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
+    granted = max(sqrt(float(own.mean())), FLOOR)
+    kappa = max(NORMAL, float(own.var()) / granted**4)
+    noise = sqrt(float(z.mean()))
+    return Comparison(
+        noise=noise,
+        granted=granted,
+        excess=2.0 * (log(noise / granted) - log(TOLERATED)) if noise > 0.0 else -np.inf,
+        error=sqrt(kappa / len(z) + kappa / len(own)),
+        alpha=alpha,
+    )

@@ -1,0 +1,118 @@
+"""Adjustments: what logit biases and penalties add to the logits at every token, given what was said before it.
+
+Biases, presence and frequency penalties add known amounts, so that log-probabilities tell the adjusted law exactly up to one factor. A
+repetition penalty scales the logit itself, which log-probabilities do not tell: the tokens that it touches are marked unsure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
+
+__all__ = ["Adjustment", "Penalties", "adjustment", "joined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Penalties:
+    """What one request asks to be done to the logits, before temperature."""
+
+    presence: float = 0.0
+    """Taken off every token that was emitted before, nats."""
+    frequency: float = 0.0
+    """Taken off as often as it was emitted."""
+    repetition: float = 1.0
+    """Divides positive and multiplies negative logits of every token of prompt and answer."""
+    bias: Mapping[int, float] = field(default_factory=dict)
+    """Added by token id, nats."""
+
+    @property
+    def adds(self) -> bool:
+        """Whether they add anything to a logit, whatever it is."""
+        return bool(self.presence or self.frequency or any(self.bias.values()))
+
+    @property
+    def neutral(self) -> bool:
+        """Whether they change nothing."""
+        return not self.adds and self.repetition == 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Adjustment:
+    """What is added to the raw log-probabilities at N tokens over K atoms."""
+
+    atoms: Floats
+    """[N, K], nats."""
+    unsure: Bools
+    """[N, K], atoms moved by an amount that is not known."""
+    chosen: Floats
+    """[N], nats, of the emitted token."""
+    chosen_unsure: Bools
+    """[N]."""
+    elsewhere: Bools
+    """[N], whether a token outside the atoms is moved."""
+    upwards: Bools
+    """[N], whether a token outside the atoms may have become more probable than the law says."""
+
+    @property
+    def moves(self) -> Bools:
+        """[N], whether anything is moved at all."""
+        return np.asarray((self.atoms != 0.0).any(axis=1) | self.unsure.any(axis=1) | self.elsewhere)
+
+    def at(self, tokens: Bools) -> Adjustment:
+        """Return what is added at the marked ``tokens`` [N] only."""
+        return Adjustment(**{name: getattr(self, name)[tokens] for name in Adjustment.__slots__})
+
+    def times(self, factor: float) -> Adjustment:
+        """Return the same with every known amount so many times."""
+        return replace(self, atoms=factor * self.atoms, chosen=factor * self.chosen)
+
+
+def adjustment(asked: Penalties, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
+    """Return what ``asked`` adds at every token of one answer, ``ids`` [T, K] being the atoms there, -1 for none.
+
+    As vLLM does it: presence and frequency count the answer alone, repetition the prompt as well.
+    """
+    touched = sorted({*prompt, *emitted, *asked.bias})
+    column = {token: index for index, token in enumerate(touched)}
+    added = np.zeros((len(emitted), len(touched)))
+    scaled = np.zeros((len(emitted), len(touched)), dtype=np.bool_)
+    counts, said = np.zeros(len(touched)), np.zeros(len(touched), dtype=np.bool_)
+    said[[column[token] for token in prompt]] = True
+    bias = np.array([asked.bias.get(token, 0.0) for token in touched])
+    for step, token in enumerate(emitted):
+        added[step] = bias - asked.presence * (counts > 0) - asked.frequency * counts
+        scaled[step] = said & (asked.repetition != 1.0)
+        counts[column[token]] += 1
+        said[column[token]] = True
+    return _over(ids, np.array(emitted), np.array(touched), added, scaled)
+
+
+def _over(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
+    """Spread what is added to the ``touched`` tokens, ``added`` and ``scaled`` [T, M], over the atoms."""
+    place = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
+    known = touched[place] == ids
+    rows = np.arange(len(ids))[:, None]
+    own = np.searchsorted(touched, emitted)
+    listed = np.zeros(added.shape, dtype=np.bool_)
+    listed[np.broadcast_to(rows, ids.shape)[known], place[known]] = True
+    outside = ~listed & ((added != 0.0) | scaled)
+    return Adjustment(
+        atoms=np.where(known, added[rows, place], 0.0),
+        unsure=known & scaled[rows, place],
+        chosen=added[rows[:, 0], own],
+        chosen_unsure=scaled[rows[:, 0], own],
+        elsewhere=outside.any(axis=1),
+        upwards=(outside & ((added > 0.0) | scaled)).any(axis=1),
+    )
+
+
+def joined(parts: Sequence[Adjustment]) -> Adjustment:
+    """Return the adjustments of all answers, one behind the other."""
+    return Adjustment(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Adjustment.__slots__})

@@ -1,0 +1,147 @@
+"""Sensitivity: with what probability a fault would have shown, from the very laws and token counts of a run.
+
+Under an alternative the log payoffs of a bettor are independent given the prefixes, with known mean and variance at every token. Their
+sum is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the
+first-passage formula (Siegmund 1985, *Sequential Analysis*, chapter III), the level raised by how far a walk in such steps overshoots it
+in the mean (same, chapter X): much, where a few tokens pay nearly everything. A fault that pays seldom and then much has a skewed sum:
+the Brownian motion is the one whose time of passage, begun earlier or later, has the same three moments. The bettor must earn the alarm
+alone, its share of the starting wealth charged; payoffs are capped at the level. What the other bettors add is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp, inf, isfinite, log, pi, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.token_distribution import Floats
+
+__all__ = ["Growth", "first_passage", "growth", "overshoot"]
+
+BINS = 2048
+"""Of payoffs, for the law of a step."""
+FREQUENCIES = np.geomspace(1e-3, 100.0, 64)
+"""Of that law's characteristic function, in units of one over its standard deviation."""
+TINY = 1e-24
+"""Spread of payoffs below which a bettor does not move."""
+STEADIEST = 0.9
+"""Of 1, at which the time of passage would be no longer skewed; a motion that is steadier still counts as this one."""
+MOST = 1e7
+"""Times a run may have to be longer to settle it; beyond, it never will."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How a bettor's log wealth moves under an alternative, over a whole run."""
+
+    drift: float
+    """Expected log wealth at the end, nats."""
+    variance: float
+    """Of the log wealth at the end."""
+    steps: int
+    """Tokens at which it can move."""
+    third: float = 0.0
+    """Third central moment of the log wealth at the end."""
+    overshoot: float = 0.0
+    """How far it lies above a level in the mean when it first reaches it, nats."""
+
+    def shown(self, log_barrier: float, *, length: float = 1.0) -> float:
+        """Return the chance that it reaches ``log_barrier`` within ``length`` runs like this one."""
+        if self.steps == 0:
+            return 0.0
+        return first_passage(length * self.drift, length * self.variance, log_barrier + self.overshoot, length * self.third)
+
+    def times(self, factor: float) -> Growth:
+        """Return the growth over ``factor`` times as many tokens of the same kind."""
+        return replace(
+            self,
+            drift=factor * self.drift,
+            variance=factor * self.variance,
+            steps=round(factor * self.steps),
+            third=factor * self.third,
+        )
+
+    def length_for(self, log_barrier: float, probability: float) -> float:
+        """Return how many runs like this one reach ``log_barrier`` with ``probability``; inf if no number does."""
+        low, high = 0.0, 1.0
+        while self.shown(log_barrier, length=high) < probability:
+            low, high = high, 2.0 * high
+            if high > MOST:
+                return inf
+        for _ in range(50):
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if self.shown(log_barrier, length=middle) >= probability else (middle, high)
+        return high
+
+
+def growth(log_payoffs: Floats, truth: Floats, cap: float) -> Growth:
+    """Return the growth of a bettor with ``log_payoffs`` [N, K+1] when tokens follow ``truth`` [N, K+1]."""
+    paid = np.minimum(log_payoffs, cap)
+    mean = (truth * paid).sum(axis=1)
+    variance = np.maximum((truth * paid**2).sum(axis=1) - mean**2, 0.0)
+    away = paid - mean[:, None]
+    third = (truth * (away * away * away)).sum()  # numpy's third power takes a hundred times as long
+    moves = variance > 0
+    return Growth(
+        drift=float(mean.sum()),
+        variance=float(variance.sum()),
+        steps=int(moves.sum()),
+        third=float(third),
+        overshoot=overshoot(paid[moves], truth[moves]),
+    )
+
+
+def overshoot(paid: Floats, truth: Floats) -> float:
+    """Return the mean overshoot of a walk without drift whose steps are ``paid`` [N, K+1] with chances ``truth``, every row as likely.
+
+    ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund
+    1985, chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.
+    """
+    steps, chance = _pooled(paid, truth)
+    variance = float(chance @ steps**2)
+    if variance <= TINY:
+        return 0.0
+    at = FREQUENCIES / sqrt(variance)
+    phase = at[:, None] * steps[None, :]
+    away = np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance)
+    each = np.log(2.0 * away / (at**2 * variance)) / at**2
+    integral = each[0] * at[0] + np.trapezoid(each * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
+    return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
+
+
+def _pooled(paid: Floats, truth: Floats) -> tuple[Floats, Floats]:
+    """Return the steps less their mean, payoffs that hardly differ taken together, and their chances."""
+    low, high = paid.min(initial=0.0), paid.max(initial=0.0)
+    bins = ((paid.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
+    mass = np.bincount(bins, truth.ravel())
+    filled = mass > 0.0
+    chance = mass[filled] / mass.sum()
+    steps = np.bincount(bins, (truth * paid).ravel())[filled] / mass[filled]
+    return steps - chance @ steps, chance
+
+
+def first_passage(drift: float, variance: float, barrier: float, third: float = 0.0) -> float:
+    """Return the chance that a motion with total ``drift``, ``variance`` and ``third`` central moment reaches ``barrier`` > 0 by its end.
+
+    Its time of passage has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) that
+    of a Brownian motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has them too, begun ``b k / (3 s^4 (1 - e))`` earlier.
+    """
+    if not isfinite(barrier) or variance <= 0.0:
+        return float(drift >= barrier)
+    lead = third / (3.0 * variance**2)
+    if lead * drift > STEADIEST:
+        lead = STEADIEST / drift
+    left = 1.0 - lead * drift
+    time = 1.0 + barrier * lead / left
+    return _reached(time * left * drift, time * left**3 * variance, barrier) if time > 0.0 else 0.0
+
+
+def _reached(drift: float, variance: float, barrier: float) -> float:
+    """Return the chance that a Brownian motion reaches ``barrier``: ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``."""
+    s = sqrt(variance)
+    mirrored = 2.0 * drift * barrier / variance + float(log_ndtr((-drift - barrier) / s))
+    return min(1.0, float(ndtr((drift - barrier) / s)) + exp(min(mirrored, 0.0)))

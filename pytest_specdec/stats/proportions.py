@@ -1,0 +1,73 @@
+"""Proportions: exact statements about how often something happened, without normal approximations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+from scipy.special import betainc, betaincinv
+
+__all__ = ["Interval", "greater_than_other", "greater_than_rate", "limits", "ruled_out"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Closed limits at a confidence in 0..1, both sides together."""
+
+    low: float
+    high: float
+    confidence: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
+    """Return the p-value of "the first rate is no greater than the other".
+
+    Fisher's exact test, one-sided: given all hits, the first sample's share of them is hypergeometric. Trials are taken as independent.
+    Without trials on either side there is no evidence: 1.0. Raises ValueError for more hits than trials.
+    """
+    _check(hits, trials)
+    _check(other_hits, other_trials)
+    if not trials or not other_trials:
+        return 1.0
+    every = hits + other_hits
+    ways = sum(comb(trials, mine) * comb(other_trials, every - mine) for mine in range(hits, min(every, trials) + 1))
+    return ways / comb(trials + other_trials, every)
+
+
+def greater_than_rate(hits: int, trials: int, rate: float) -> float:
+    """Return P(at least ``hits`` of ``trials``) when each has probability ``rate``.
+
+    Where probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the tail from one hit above the mean on
+    (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
+    """
+    _check(hits, trials)
+    if not 0.0 <= rate <= 1.0:
+        msg = f"a rate lies in 0..1, not {rate}"
+        raise ValueError(msg)
+    return float(betainc(hits, trials - hits + 1, rate)) if hits else 1.0
+
+
+def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
+    """Return the exact limits of a binomial rate (Clopper and Pearson 1934); 0..1 without trials."""
+    _check(hits, trials)
+    tail = (1.0 - confidence) / 2.0
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1.0 - tail)) if hits < trials else 1.0
+    return Interval(low=low, high=high, confidence=confidence)
+
+
+def ruled_out(trials: int, confidence: float = 0.99) -> float:
+    """Return the rate above which ``trials`` without a hit would have been less likely than ``1 - confidence``.
+
+    The exact form of the rule of three: 1 - (1 - confidence)^(1 / trials). 1.0 without trials.
+    """
+    return 1.0 - (1.0 - confidence) ** (1.0 / trials) if trials else 1.0
+
+
+def _check(hits: int, trials: int) -> None:
+    if not 0 <= hits <= trials:
+        msg = f"{hits} hits in {trials} trials"
+        raise ValueError(msg)

@@ -1,0 +1,92 @@
+"""Asked: what a request's body asks to be done to the law, read once for everybody who applies it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.penalties import Penalties
+from pytest_specdec.stats.token_distribution import Processing
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["NONE", "Asked", "asked", "penalties"]
+
+NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
+    "min_tokens": (0,),
+    "bad_words": ([], ()),
+    "allowed_token_ids": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "tools": ([], ()),
+}
+"""Fields of a request that change the law in ways not modelled here, with the values at which they do not; None is neutral for all."""
+
+NONE = Penalties()
+MOST_BIAS = 100.0
+"""Larger biases are cut down to it, by OpenAI's rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request asks to be done to the raw law."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """0 for all tokens."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    penalties: Penalties = NONE
+    unmodelled: str = ""
+    """Why its law cannot be computed; empty when it can."""
+
+    def processing(self, tokens: int) -> Processing:
+        """Return what is done to the raw law at so many tokens, biases and penalties left out."""
+        return Processing(
+            temperature=np.full(tokens, self.temperature),
+            top_k=np.full(tokens, self.top_k, dtype=np.int64),
+            top_p=np.full(tokens, self.top_p),
+            min_p=np.full(tokens, self.min_p),
+        )
+
+
+def asked(body: Mapping[str, JSON]) -> Asked:
+    """Return what ``body`` asks for; OpenAI's defaults where it does not say."""
+    for field, neutral in NEUTRAL.items():
+        value = body.get(field)
+        if value is not None and value not in neutral:
+            return Asked(unmodelled=f"{field} is not modelled")
+    temperature = _number(body.get("temperature"), 1.0)
+    if temperature <= 0.0:
+        return Asked(unmodelled="temperature 0 leaves nothing to draw")
+    return Asked(
+        temperature=temperature,
+        top_k=max(int(_number(body.get("top_k"), 0)), 0),
+        top_p=_number(body.get("top_p"), 1.0),
+        min_p=_number(body.get("min_p"), 0.0),
+        penalties=penalties(body),
+    )
+
+
+def penalties(body: Mapping[str, JSON]) -> Penalties:
+    """Return the penalties and biases of ``body``, at any temperature."""
+    bias = body.get("logit_bias")
+    given = bias if isinstance(bias, Mapping) else {}
+    return Penalties(
+        presence=_number(body.get("presence_penalty"), 0.0),
+        frequency=_number(body.get("frequency_penalty"), 0.0),
+        repetition=_number(body.get("repetition_penalty"), 1.0),
+        bias={int(token): min(max(_number(value, 0.0), -MOST_BIAS), MOST_BIAS) for token, value in given.items()},
+    )
+
+
+def _number(value: JSON, default: float) -> float:
+    return float(value) if isinstance(value, int | float) else default

@@ -1,0 +1,438 @@
+"""Token distributions on a coarsened outcome space: the K most probable tokens and the remainder, as a request asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.transcript import Position
+    from pytest_specdec.stats.penalties import Adjustment
+
+__all__ = [
+    "LOGIT_MARGIN",
+    "NOISE",
+    "NUCLEUS_MARGIN",
+    "RANK_MARGIN",
+    "Bools",
+    "Cut",
+    "Floats",
+    "Ints",
+    "Law",
+    "Processing",
+    "Raw",
+    "Weights",
+    "by_mass",
+    "by_rank",
+    "by_share",
+    "margin",
+    "raw",
+    "requested",
+    "unasked",
+]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NUCLEUS_MARGIN = 0.05
+"""Cumulative mass on either side of ``top_p`` in which nothing is bet: scoring noise moves tokens across the boundary."""
+RANK_MARGIN = 2
+"""Ranks on either side of ``top_k`` in which nothing is bet."""
+LOGIT_MARGIN = 0.6
+"""Nats of raw logit on either side of ``top_k`` and ``min_p`` in which nothing is bet: ranks alone do not hold where the law is flat."""
+DEVIATIONS = 6.0
+"""As many deviations of a difference of two logits it is at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weights:
+    """Unnormalised masses after temperature, by falling mass, relative to the most probable token."""
+
+    atoms: Floats
+    """[N, K]."""
+    tail: Floats
+    """[N], estimated; exact at temperature 1."""
+    tail_bound: Floats
+    """[N], upper bound; inf above temperature 1."""
+    last: Floats
+    """[N], upper bound on any single token of the tail; inf where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cut:
+    """What a truncation does to the outcomes, masks [N, K+1]."""
+
+    kept: Bools
+    core: Bools
+    """Safely kept."""
+    far: Bools
+    """Safely cut."""
+
+
+def margin(temperature: Floats, noise: float) -> Floats:
+    """Return the factor of mass [N] on either side of a boundary in which nothing is bet, for logits with ``noise``."""
+    return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
+
+
+def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Cut:
+    """Cut what is less than ``min_p`` [N] times as probable as the most probable token; 0 cuts nothing."""
+    limit = min_p[:, None]
+    share = np.concatenate([weights.atoms, weights.last[:, None]], axis=1)
+    surely = share >= limit * factor[:, None]
+    # The least probable token of the tail has no lower bound.
+    surely[:, -1] = False
+    surely[:, 0] = True
+    off = limit == 0.0
+    return Cut(kept=off | (share >= limit), core=off | surely, far=~off & (share < limit / factor[:, None]))
+
+
+def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Cut:
+    """Cut by top-k; the tail begins at rank K, and what lies there is no more probable than the last atom."""
+    width = weights.atoms.shape[1]
+    rank = np.arange(width + 1)[None, :]
+    k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
+    boundary = np.take_along_axis(weights.atoms, np.minimum(k, width) - 1, axis=1)
+    mass = np.concatenate([weights.atoms, weights.last[:, None]], axis=1)
+    off = (top_k <= 0)[:, None]
+    surely = (rank < k - RANK_MARGIN) & (mass >= boundary * factor[:, None])
+    far = (rank >= k + RANK_MARGIN) & (mass <= boundary / factor[:, None])
+    return Cut(kept=rank < k, core=off | surely | (rank == 0), far=~off & far)
+
+
+def by_mass(weights: Weights, before: Cut, top_k: Ints, top_p: Floats) -> Cut:
+    """Cut what top-k and min-p kept by top-p, each way with the normaliser that is the less favourable.
+
+    Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to, the largest not to.
+    """
+    mass = np.where(before.kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
+    above = mass.cumsum(axis=1) - mass
+    cumulative = weights.atoms.cumsum(axis=1)
+    least, most = _least(weights, before, top_k), _most(weights, top_k)
+    until = np.concatenate([cumulative / least[:, None], np.ones((len(least), 1))], axis=1)
+    since = np.concatenate([np.zeros((len(most), 1)), cumulative], axis=1) / most[:, None]
+    limit, whole = top_p[:, None], (top_p >= 1.0)[:, None]
+    core = whole | (until <= limit - NUCLEUS_MARGIN)
+    core[:, 0] = True
+    return Cut(
+        kept=before.kept & (whole | (above < limit * mass.sum(axis=1, keepdims=True))),
+        core=before.core & core,
+        far=before.far | (~whole & (since >= limit + NUCLEUS_MARGIN)),
+    )
+
+
+def _least(weights: Weights, before: Cut, top_k: Ints) -> Floats:
+    """Return the smallest sum of masses [N] that top-p may have seen after the cuts ``before`` it."""
+    exact_tail = (top_k == 0) & (weights.tail == weights.tail_bound) & before.core[:, -1]
+    return np.asarray(np.where(before.core[:, :-1], weights.atoms, 0.0).sum(axis=1) + np.where(exact_tail, weights.tail, 0.0))
+
+
+def _most(weights: Weights, top_k: Ints) -> Floats:
+    """Return the largest sum of masses [N] that top-p may have seen after top-k."""
+    k, width = top_k[:, None], weights.atoms.shape[1]
+    perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
+    open_tail = (top_k == 0) | (top_k + RANK_MARGIN > width)
+    return np.asarray(np.where(perhaps, weights.atoms, 0.0).sum(axis=1) + np.where(open_tail, weights.tail_bound, 0.0))
+
+
+SLACK = 1e-6
+"""Smallest mass of the tail atom: float32 servers and rounded logprobs know a sum of probabilities no better."""
+VIOLATION = 1e-4
+"""Upper bound on the chance that noise alone puts a token beyond the margins."""
+NOISE = 0.05
+"""Standard deviation of scoring noise, in nats of log-ratio, that the null is widened for where nothing larger is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Raw:
+    """The unprocessed law (temperature 1, nothing truncated) at N tokens, with K atoms each by falling probability."""
+
+    ids: Ints
+    """[N, K]; -1 where a position has fewer atoms."""
+    logprobs: Floats
+    """[N, K], natural logs; -inf where a position has fewer atoms."""
+    chosen: Ints
+    """[N], the emitted token ids."""
+    chosen_logprobs: Floats
+    """[N], of the emitted tokens, also outside the atoms; nan where the scores do not tell those."""
+    vocabulary: int = 0
+    """Tokens in the vocabulary; 0 where unknown. As many atoms are the whole law: then there is no tail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Processing:
+    """What the requests ask to be done to the raw law, in this order: adjustment, temperature, min-p, top-k, top-p; arrays [N]."""
+
+    temperature: Floats
+    """Above 0."""
+    top_k: Ints
+    """0 for all tokens."""
+    top_p: Floats
+    """1 for all tokens."""
+    min_p: Floats | None = None
+    """0 for all tokens; None where no request asks for it."""
+    adjustment: Adjustment | None = None
+    """Of biases and penalties; None where no request asks for any."""
+
+    @property
+    def shares(self) -> Floats:
+        """[N], min-p."""
+        return np.zeros(len(self.top_p)) if self.min_p is None else self.min_p
+
+    @property
+    def truncates(self) -> Bools:
+        """[N], whether min-p, top-k or top-p cuts anything off."""
+        return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
+
+    def leaning(self, lean: float) -> Processing:
+        """Return what makes of a law to the power ``1 + lean`` what this makes of the law: a temperature, and biases of its size."""
+        power = 1.0 + lean
+        adjustment = None if self.adjustment is None else self.adjustment.times(1.0 / power)
+        return replace(self, temperature=self.temperature / power, adjustment=adjustment)
+
+    def at(self, tokens: Bools) -> Processing:
+        """Return what is asked at the marked ``tokens`` [N] only, without the adjustment, which belongs to other atoms."""
+        return Processing(
+            temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Law:
+    """The requested law at N tokens over K atoms and, last, the tail atom."""
+
+    p: Floats
+    """[N, K+1], normalised; exact up to one factor inside ``core``, an estimate elsewhere."""
+    core: Bools
+    """[N, K+1], outcomes among which the law is known exactly given that one of them occurs."""
+    violation: Bools
+    """[N, K+1], outcomes that a correct server hardly ever emits."""
+    violation_bound: Floats
+    """[N], upper bound on the probability of ``violation`` under a correct server."""
+    outcome: Ints
+    """[N], index of the emitted token in 0..K."""
+    chosen: Floats
+    """[N], probability of the emitted token itself; an estimate where ``p`` is."""
+    chosen_bound: Floats
+    """[N], upper bound on the probability of the emitted token itself; inf where truncation leaves none."""
+    chosen_floor: Floats
+    """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 where truncation or the scores leave none."""
+    unasked: Floats
+    """[N, K+1], the raw law: what is emitted where nothing that the request asks for is done."""
+    chosen_unasked: Floats
+    """[N], the raw probability of the emitted token itself; 0 where it is not told."""
+    noise: Floats | float = NOISE
+    """[N] or one for all, of the requested law in nats of log-ratio: what the null is widened for. Temperature divides logits and noise."""
+
+    @property
+    def information(self) -> float:
+        """Return the sum over tokens of Var_p(log p) in nats squared, which a peaked law does not have: the informative tokens."""
+        p = np.where(self.core, self.p, 0.0)
+        p = p / p.sum(axis=1, keepdims=True)
+        surprise = np.log(np.where(p > 0, p, 1.0))
+        mean = (p * surprise).sum(axis=1)
+        return float(((p * surprise**2).sum(axis=1) - mean**2).sum())
+
+    def __repr__(self) -> str:
+        return f"<Law of {len(self.outcome)} tokens over {self.p.shape[1] - 1} atoms>"
+
+
+def requested(raw: Raw, processing: Processing, noise: float = NOISE) -> Law:
+    """Return the law that ``processing`` makes of ``raw``, applied exactly once.
+
+    Temperature 1 is exact, and so is everything where the atoms are the whole vocabulary. Otherwise the mass of the tail after temperature
+    is bounded only, so the core is the atoms; below temperature 1 the bound makes the tail an outcome that can be bet on. Biases and
+    penalties move atoms by known amounts: the core keeps the atoms, and the tail where none of its tokens is moved; an atom that a
+    repetition penalty scales leaves the core. Under truncation the core ends a margin before the boundary and the violations begin a margin
+    behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83 of 100 correct runs
+    (facts/statistics.md section 2). Truncation of moved atoms is known over the whole vocabulary only; elsewhere nothing is bet.
+    """
+    moved = _moved(raw, processing.adjustment)
+    weights = _tempered(raw, moved, processing.temperature)
+    factor = margin(processing.temperature, noise)
+    ranks, shares = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
+    cut = by_mass(weights, _both(ranks, shares), processing.top_k, processing.top_p)
+    law = _law(raw, moved, weights, cut, processing)
+    order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
+    return replace(
+        law,
+        p=np.take_along_axis(law.p, order, axis=1),
+        core=np.take_along_axis(law.core, order, axis=1),
+        violation=np.take_along_axis(law.violation, order, axis=1),
+        noise=noise / processing.temperature,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Moved:
+    """The atoms after biases and penalties, by falling mass, and what became uncertain on the way."""
+
+    order: Ints
+    """[N, K], of the raw atoms."""
+    logprobs: Floats
+    """[N, K], not normalised."""
+    chosen: Floats
+    """[N], of the emitted token on the same scale; an upper bound where it is not told."""
+    guessed: Bools
+    """[N], where ``chosen`` is no more than that bound."""
+    unsure: Bools
+    """[N, K]."""
+    any: Bools
+    """[N], whether anything was moved."""
+    elsewhere: Bools
+    """[N], whether a token of the tail was."""
+    upwards: Bools
+    """[N], whether one may have gained."""
+
+
+def _moved(raw: Raw, adjustment: Adjustment | None) -> _Moved:
+    n, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
+    none = np.zeros(n, dtype=np.bool_)
+    last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
+    left = np.log(np.maximum(1.0 - np.exp(raw.logprobs).sum(axis=1), SLACK))
+    chosen = np.where(unlisted, np.minimum(last, left), raw.chosen_logprobs)
+    if adjustment is None:
+        order = np.broadcast_to(np.arange(raw.ids.shape[1], dtype=np.int64), raw.ids.shape)
+        unsure = np.zeros(raw.ids.shape, dtype=np.bool_)
+        return _Moved(
+            order=order, logprobs=raw.logprobs, chosen=chosen, guessed=unlisted, unsure=unsure, any=none, elsewhere=none, upwards=none
+        )
+    logprobs = raw.logprobs + adjustment.atoms
+    order = np.argsort(-logprobs, axis=1, kind="stable")
+    whole = _whole(raw)
+    return _Moved(
+        order=order,
+        logprobs=np.take_along_axis(logprobs, order, axis=1),
+        chosen=np.where(adjustment.chosen_unsure, np.inf, chosen + adjustment.chosen),
+        guessed=unlisted | adjustment.chosen_unsure,
+        unsure=np.take_along_axis(adjustment.unsure, order, axis=1),
+        any=adjustment.moves,
+        elsewhere=adjustment.elsewhere & ~whole,
+        upwards=adjustment.upwards & ~whole,
+    )
+
+
+def _whole(raw: Raw) -> Bools:
+    """Return where the atoms are the whole vocabulary, [N]."""
+    return np.asarray((raw.ids >= 0).sum(axis=1) >= (raw.vocabulary or np.iinfo(np.int64).max))
+
+
+def _outcomes(raw: Raw) -> Ints:
+    hits = raw.ids == raw.chosen[:, None]
+    return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), raw.ids.shape[1]), dtype=np.int64)
+
+
+def _tempered(raw: Raw, moved: _Moved, temperature: Floats) -> Weights:
+    """Bound the tail by ``tail * p_K^(1/T-1)``: none of its tokens is more probable than the last atom."""
+    mass = np.exp(raw.logprobs)
+    seen = raw.ids == raw.chosen[:, None]
+    unseen = np.where(seen.any(axis=1) | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))
+    # The emitted token's own mass is part of the tail: a larger denominator, so a smaller payoff, whatever the outcome.
+    tail = np.where(_whole(raw), 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen))
+    power = 1.0 / temperature
+    top = moved.logprobs[:, :1]
+    atoms = np.exp(power[:, None] * (moved.logprobs - top))
+    scale = np.exp(-power * top[:, 0])
+    last = np.where(mass > 0, mass, 1.0).min(axis=1)
+    bounded = ((power >= 1.0) & ~moved.upwards) | _whole(raw)
+    bound = np.where(bounded, tail * last ** (power - 1.0) * scale, np.inf)
+    estimate = np.where((power == 1.0) & bounded, bound, tail * (last / 2.0) ** (power - 1.0) * scale)
+    single = np.where(moved.upwards, np.inf, np.where(_whole(raw), 0.0, last**power * scale))
+    return Weights(atoms=atoms, tail=estimate, tail_bound=bound, last=single)
+
+
+def _both(one: Cut, other: Cut) -> Cut:
+    return replace(one, kept=one.kept & other.kept, core=one.core & other.core, far=one.far | other.far)
+
+
+def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Processing) -> Law:
+    """Return the law by falling mass of the moved atoms."""
+    truncates, outcome = processing.truncates, _outcomes(raw)
+    # Which of its tokens a boundary cuts off depends on tokens that are not known.
+    lost = truncates & moved.any & (~_whole(raw) | moved.unsure.any(axis=1))
+    p = _estimate(weights, cut.kept, processing.top_p)
+    core = cut.core.copy()
+    core[:, :-1] &= (weights.atoms > 0) & ~moved.unsure
+    core[:, -1] = (processing.temperature == 1.0) & ~truncates & ~moved.elsewhere & ~_whole(raw)
+    core[lost] = False
+    core[~core.any(axis=1), 0] = True
+    violation = cut.far & (truncates & ~lost)[:, None]
+    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.tail_bound) & ~moved.unsure.any(axis=1) & ~_whole(raw)
+    violation[:, -1] |= cooled
+    relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
+    sure = np.where(moved.unsure, 0.0, weights.atoms).sum(axis=1)
+    known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
+    exact = (processing.temperature == 1.0) & ~moved.any
+    bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
+    told = ~(truncates | moved.guessed | moved.unsure.any(axis=1)) & np.isfinite(weights.tail_bound)
+    floor = np.where(exact, bound, np.where(told, relative, 0.0) / (weights.atoms.sum(axis=1) + np.where(told, weights.tail_bound, 1.0)))
+    return Law(
+        p=p,
+        core=core,
+        violation=violation,
+        violation_bound=np.where(cooled, _cooled_tail(weights), VIOLATION),
+        outcome=outcome,
+        chosen=np.where(moved.guessed, known / 2.0, known),
+        chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
+        chosen_floor=np.where(told, floor, 0.0),
+        unasked=unasked(raw),
+        chosen_unasked=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
+    )
+
+
+def unasked(raw: Raw) -> Floats:
+    """Return the raw law on atoms and tail, [N, K+1]."""
+    mass = np.exp(raw.logprobs)
+    tail = np.where(_whole(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
+    whole = np.concatenate([mass, tail[:, None]], axis=1)
+    return np.asarray(whole / whole.sum(axis=1, keepdims=True))
+
+
+def _place(moved: _Moved, outcome: Ints) -> Ints:
+    """Return where the outcomes [N] of the raw order stand among the moved atoms, [N, 1]."""
+    width = moved.order.shape[1]
+    hits = moved.order == outcome[:, None]
+    return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
+
+
+def _estimate(weights: Weights, kept: Bools, top_p: Floats) -> Floats:
+    """Return the law [N, K+1] over what is ``kept``; of a tail that the nucleus ends in, the part inside."""
+    mass = np.where(kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
+    total = weights.atoms.sum(axis=1) + weights.tail
+    room = np.where(top_p < 1.0, np.maximum(top_p * total - mass[:, :-1].sum(axis=1), 0.0), np.inf)
+    mass[:, -1] = np.minimum(mass[:, -1], room)
+    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
+
+
+def _cooled_tail(weights: Weights) -> Floats:
+    """Return the upper bound [N] on the tail's probability, a tenth wider for the noise of the last atom."""
+    bound = np.where(np.isfinite(weights.tail_bound), weights.tail_bound, 0.0)
+    return np.asarray(np.minimum(1.1 * bound / (weights.atoms.sum(axis=1) + bound) + VIOLATION, 1.0))
+
+
+def raw(positions: Sequence[Position], atoms: int, vocabulary: int = 0) -> Raw:
+    """Return the arrays of ``positions``, at most ``atoms`` atoms each, by falling probability.
+
+    Servers add the chosen token to the list when it lies outside the most probable ones; beyond ``atoms`` it is cut off again, for the
+    outcome may not decide what counts as an atom.
+    """
+    width = max(1, *(len(position.atom_ids) for position in positions))
+    ids = np.full((len(positions), width), -1, dtype=np.int64)
+    logprobs = np.full((len(positions), width), -np.inf)
+    for row, position in enumerate(positions):
+        ids[row, : len(position.atom_ids)] = position.atom_ids
+        logprobs[row, : len(position.atom_logprobs)] = position.atom_logprobs
+    order = np.argsort(-logprobs, axis=1, kind="stable")[:, :atoms]
+    return Raw(
+        ids=np.take_along_axis(ids, order, axis=1),
+        logprobs=np.take_along_axis(logprobs, order, axis=1),
+        chosen=np.array([position.token_id for position in positions], dtype=np.int64),
+        chosen_logprobs=np.array([position.logprob for position in positions]),
+        vocabulary=vocabulary,
+    )

@@ -1,0 +1,294 @@
+"""Verify slots: where an emitted token stood in its verify step, known or as chances, and all that is known of it before it came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law
+
+__all__ = [
+    "CLEAN",
+    "NOBODY",
+    "PLAIN",
+    "TAIL",
+    "UNKNOWN",
+    "WIDEST_VOCABULARY",
+    "Chances",
+    "Observed",
+    "Places",
+    "certain",
+    "chances",
+    "filtered",
+    "joined",
+    "placed",
+    "unplaced",
+]
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Window places of N tokens.
+
+    A bettor may use ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t hold the tokens up to t and whether the
+    window of each of them went on behind it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else
+    recover: marginally p whatever q) as at a bonus slot. The slot of t+1 is that of t plus one where t's window went on and 0 where it
+    ended, so it is in F_t; the windows before it, and whether they came short of their draft, are in F_t as well. ``ended`` is not:
+    whether t's own window goes on is told after t and depends on it, so no token may be chosen by its own ``ended`` (accepted tokens do
+    not follow p); it serves the naming only.
+    """
+
+    slot: Ints
+    """[N], tokens emitted before it in its window; UNKNOWN where windows are."""
+    drafted: Ints
+    """[N], draft tokens of its window; UNKNOWN where windows are."""
+    after_rejection: Bools
+    """[N], whether it stands in the verify step that follows a window shorter than its draft plus one."""
+    rejected_before: Bools
+    """[N], whether any earlier window of its answer was."""
+    ended: Bools
+    """[N], whether its window ended with it."""
+    last: Bools
+    """[N], whether it is the last token of its answer: a limit may have cut its window."""
+    implied: bool = False
+    """Whether the windows are those of a correct server with these drafts, not told by the server: nothing can be learnt from them."""
+
+    @property
+    def known(self) -> Bools:
+        """[N], whether the window is known."""
+        return np.asarray(self.slot != UNKNOWN)
+
+    @property
+    def draft_slot(self) -> Bools:
+        """[N], where a draft token was verified."""
+        return self.known & (self.slot < self.drafted)
+
+    @property
+    def bonus_slot(self) -> Bools:
+        """[N], where every draft token had been accepted and the target's own token followed."""
+        return np.asarray(self.known & (self.slot == self.drafted) & (self.drafted > 0))
+
+
+def placed(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> Places:
+    """Return the places of an answer's tokens, from its window lengths, the prefill's first.
+
+    ``drafts`` tells how many tokens were drafted for the window that begins after so many emitted tokens. Tokens that the windows do not
+    cover are UNKNOWN.
+    """
+    places = unplaced(tokens)
+    start, short, ever = 0, False, False
+    for step, length in enumerate(windows):
+        if start >= tokens:
+            break
+        drafted = drafts(start) if step else 0
+        here = slice(start, min(start + length, tokens))
+        places.slot[here] = np.arange(here.stop - here.start)
+        places.drafted[here] = drafted
+        places.after_rejection[here] = short
+        places.rejected_before[here] = ever
+        places.ended[here.stop - 1] = here.stop == start + length
+        short = drafted > 0 and length < drafted + 1
+        ever |= short
+        start += length
+    return places
+
+
+def unplaced(tokens: int) -> Places:
+    """Return the places of an answer whose windows are unknown."""
+    none = np.zeros(tokens, dtype=np.bool_)
+    return Places(
+        slot=np.full(tokens, UNKNOWN, dtype=np.int64),
+        drafted=np.full(tokens, UNKNOWN, dtype=np.int64),
+        after_rejection=none.copy(),
+        rejected_before=none.copy(),
+        ended=none.copy(),
+        last=np.arange(tokens) == tokens - 1,
+    )
+
+
+def joined(parts: Sequence[Places]) -> Places:
+    """Return the places of all answers, one behind the other."""
+    return Places(
+        slot=np.concatenate([part.slot for part in parts]),
+        drafted=np.concatenate([part.drafted for part in parts]),
+        after_rejection=np.concatenate([part.after_rejection for part in parts]),
+        rejected_before=np.concatenate([part.rejected_before for part in parts]),
+        ended=np.concatenate([part.ended for part in parts]),
+        last=np.concatenate([part.last for part in parts]),
+        implied=any(part.implied for part in parts),
+    )
+
+
+DRAFT, BONUS, PLAIN = 0, 1, 2
+"""PLAIN: nothing was drafted, as for the prefill's token."""
+CLEAN, EVER, SHORT = 0, 1, 2
+"""No draft token of the answer was rejected before; one was; one was in the very window before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chances:
+    """The chances of N tokens to stand at a draft slot, a bonus slot or where nothing was drafted, behind rejections or not."""
+
+    at: Floats
+    """[N, 3, 3]: DRAFT, BONUS and PLAIN by CLEAN, EVER and SHORT; they add up to one, or to 0 where nothing tells."""
+
+    @property
+    def draft(self) -> Floats:
+        """[N], of a draft slot."""
+        return np.asarray(self.at[:, DRAFT].sum(axis=1))
+
+    @property
+    def bonus(self) -> Floats:
+        """[N], of a bonus slot."""
+        return np.asarray(self.at[:, BONUS].sum(axis=1))
+
+    @property
+    def after_rejection(self) -> Floats:
+        """[N], of the verify step behind a rejection."""
+        return np.asarray(self.at[:, :, SHORT].sum(axis=1))
+
+    @property
+    def rejected_before(self) -> Floats:
+        """[N], of any rejection before in the answer."""
+        return np.asarray(self.at[:, :, EVER:].sum(axis=(1, 2)))
+
+
+def certain(places: Places) -> Chances:
+    """Return the chances of known windows, 0 or 1; all 0 where the window is not known."""
+    at = np.zeros((len(places.slot), 3, 3))
+    state = np.where(places.after_rejection, SHORT, np.where(places.rejected_before, EVER, CLEAN))
+    for slot, here in ((DRAFT, places.draft_slot), (BONUS, places.bonus_slot), (PLAIN, places.known & (places.drafted == 0))):
+        at[here, slot, state[here]] = 1.0
+    return Chances(at=at)
+
+
+def filtered(kept: Floats, drafted: Bools, last: Bools, k: int) -> Chances:
+    """Return the chances of hidden windows, answer by answer; the first token of each is the prefill's, every window drafts ``k`` tokens.
+
+    ``kept`` [N] is the chance that a correct server that emits the token at a draft slot had accepted it; ``drafted`` [N] tells where it
+    is known: elsewhere nothing is taken to be drafted, and the next token begins a window. ``last`` [N] marks the ends of answers.
+    """
+    starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
+    lengths = np.diff([*starts.tolist(), len(last)])
+    at = np.zeros((len(last), 3, 3))
+    at[starts, PLAIN, CLEAN] = 1.0
+    now = np.zeros((len(starts), k + 1, 3))
+    now[:, 0, CLEAN] = 1.0
+    for step in range(1, int(lengths.max(initial=0))):
+        going = lengths > step
+        rows, state = starts[going] + step, now[going]
+        known = drafted[rows][:, None]
+        slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)
+        at[rows, DRAFT:PLAIN] = np.where(known[:, None], slots, 0.0)
+        at[rows, PLAIN] = np.where(known, 0.0, state.sum(axis=1))
+        now[going] = np.where(known[:, None], _behind(state, kept[rows]), _again(state))
+    return Chances(at=at)
+
+
+def _behind(state: Floats, kept: Floats) -> Floats:
+    """Return the chances [A, k+1, 3] of the next token's place from those of this one, whose window goes on with chance ``kept`` [A]."""
+    after = np.zeros_like(state)
+    after[:, 1:] = state[:, :-1] * kept[:, None, None]
+    after[:, 0, SHORT] = (state[:, :-1] * (1.0 - kept)[:, None, None]).sum(axis=(1, 2))
+    after[:, 0, CLEAN] += state[:, -1, CLEAN]
+    after[:, 0, EVER] += state[:, -1, EVER] + state[:, -1, SHORT]
+    return after
+
+
+def _again(state: Floats) -> Floats:
+    """Return the chances behind a token for which nothing was drafted: a window begins."""
+    after = np.zeros_like(state)
+    after[:, 0] = state.sum(axis=1)
+    return after
+
+
+def chances(places: Places, kept: Floats | None, drafted: Bools, k: int) -> Chances:
+    """Return what is known of the places: ``places`` themselves, and for tokens whose window they do not tell the filter, if there is q."""
+    known = certain(places)
+    if kept is None or bool(places.known.all()):
+        return known
+    hidden = filtered(kept, drafted, places.last, k)
+    return Chances(at=np.where(places.known[:, None, None], known.at, hidden.at))
+
+
+NOBODY = -1
+"""The id before a text's first token."""
+TAIL = -2
+"""The tail's id."""
+
+WIDEST_VOCABULARY = 2**18
+"""Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """N emitted tokens with everything that was known before each of them."""
+
+    law: Law
+    ids: Ints
+    """[N, K], the atoms' token ids."""
+    q: Floats | None
+    """[N, K+1], the draft's law on the same outcomes; None where it is not known at all."""
+    drafted: Bools
+    """[N], where ``q`` is known and there was a draft, or would be if a window began here."""
+    places: Places
+    k: int
+    """Draft tokens per verify step."""
+    kept: Floats | None = None
+    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
+    q_chosen: Floats | None = None
+    """[N], lower bound on q of the emitted token itself, adding up to one at most over all tokens; None where tokens are listed only."""
+    accept: Floats | None = None
+    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted; None with ``q``."""
+    listed: Bools | None = None
+    """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
+    q_unasked: Floats | None = None
+    """[N, K+1], the draft's law where nothing that the request asks for is done; None with ``q``."""
+    vocabulary: int = 0
+    """0 where unknown."""
+    previous: Ints | None = None
+    """[N], the token id before each, -1 for an answer's first; None where the order of tokens tells nothing."""
+    contexts: Ints | None = None
+    """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
+    ends: Bools | None = None
+    """[N, K+1], outcomes that end an answer; None where they are not known."""
+    copies: Floats | None = None
+    """[N, K+1], the law of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
+    mishandled: Mapping[str, Floats] = field(default_factory=dict)
+    """Laws [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty where none are asked for."""
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return len(self.law.outcome)
+
+    @property
+    def before(self) -> Ints:
+        """[N], ``previous``, or else the atom emitted before in the same answer: TAIL where it was none, NOBODY for an answer's first."""
+        if self.previous is not None:
+            return self.previous
+        ids = np.column_stack([self.ids, np.full(self.tokens, TAIL)])
+        emitted = np.take_along_axis(ids, self.law.outcome[:, None], axis=1)[:-1, 0]
+        return np.concatenate([[NOBODY], np.where(self.places.last[:-1], NOBODY, emitted)]).astype(np.int64)
+
+    @property
+    def stands(self) -> Chances:
+        """Where in their windows the tokens stand, as far as windows or the draft's law tell."""
+        return chances(self.places, self.kept, self.drafted, self.k)
+
+    @property
+    def slots_told(self) -> bool:
+        """Whether anything tells where tokens stand."""
+        return self.q is not None or bool(self.places.known.any())
+
+    @property
+    def size(self) -> int:
+        """The vocabulary's size, or what is taken for it."""
+        return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)
