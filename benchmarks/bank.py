@@ -133,7 +133,7 @@ def _asked(law: Floats, asked: Asked, beyond: int) -> Floats:
 def zipf(random: np.random.Generator, *, positions: int, vocabulary: int, atoms: int, certain: bool = False) -> Bank:
     """Return a bank of made-up laws: Zipf logits at many temperatures with noise, and a draft that is a noisy, cooler copy of the target.
 
-    As in facts/statistics.md section 8. A ``certain`` draft proposes its best token, and none at every fourth position.
+    A ``certain`` draft proposes its best token, and none at every fourth position.
     """
     rank = np.arange(1, vocabulary + 1)
     sharpness = random.uniform(0.3, 3.0, size=(positions, 1))

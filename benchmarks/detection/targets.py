@@ -20,7 +20,7 @@ __all__ = ["INVISIBLE", "Target", "invisible", "judged"]
 KNOWN, HIDDEN = mode_name(EXACT, windows=True), mode_name(EXACT, windows=False)
 GUESSED = mode_name(SURROGATE, windows=True)
 INVISIBLE = 3e-4
-"""Nats a token below which no test of tokens sees a fault in time (facts/statistics.md section 3)."""
+"""Nats a token below which no test of tokens sees a fault in time."""
 OVERALL, EACH, SMALL, QUICK = 1.6, 2.5, 50.0, 60.0
 RIGHT = 0.95
 LARGE, WITHIN = 0.05, 16_384

@@ -1,4 +1,4 @@
-"""The ledger: what a plan wants, what has been written, and why the rest is missing."""
+"""Completeness: what a plan wants, what has been written, and why the rest is missing."""
 
 from __future__ import annotations
 

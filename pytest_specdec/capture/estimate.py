@@ -25,7 +25,7 @@ _CONTINUED = 8.0
 """Times that a token costs to score by a continuation of its own: 5 with the reference engine, 11 with vLLM on two busy cores."""
 
 _CROWDED = 0.2
-"""Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35 (facts/betting-on-vllm.md)."""
+"""Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Casualties: requests that a server died, hung or broke on, and what sending them again to a fresh server showed."""
+"""Group replay: requests that a server died, hung or broke on are sent again to a fresh server, alone and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: one capture per accelerator, and nobody else's work while seconds are measured."""
+"""Locks: one capture per accelerator, and no other work of ours while seconds are measured."""
 
 from __future__ import annotations
 

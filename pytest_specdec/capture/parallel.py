@@ -1,4 +1,4 @@
-"""Side by side: servers boot in parallel as far as the machine holds them, and scoring rides behind the answers."""
+"""Parallel placement: servers boot side by side as far as the machine holds them, and scoring runs behind the answers."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
-    from pytest_specdec.model.workload import JSON, Request, Workload
+    from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["Room", "Wanted", "accelerated", "make", "of", "of_arm", "of_draft", "once"]
 
 _FEW = 5
-"""As good as twenty where the draft's law is one-hot, and several times cheaper (facts/betting-on-vllm.md section 6)."""
+"""As good as twenty where the draft's law is one-hot, and several times cheaper."""
 _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
 

@@ -1,4 +1,4 @@
-"""A reply: the server's JSON as an answer's parts, whole or pieced together from a stream's chunks.
+"""Responses: the server's JSON as an answer's parts, whole or pieced together from a stream's chunks.
 
 What a server left out or set to null stays empty. What is of another type than the protocol says is an error, never left out in silence.
 """

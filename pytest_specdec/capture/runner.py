@@ -1,4 +1,4 @@
-"""Record: carry out a plan and leave a run directory, whatever happens on the way."""
+"""The runner: carries out a plan and leaves a run directory, whatever happens on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In turn: one server after the other."""
+"""Sequential placement: one server after the other."""
 
 from __future__ import annotations
 

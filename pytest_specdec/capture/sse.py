@@ -1,4 +1,13 @@
-"""Server-sent events: a stream's bytes with stamps, and what was there to be read with its first token."""
+"""Server-sent events: a stream's bytes with stamps, and what was there to be read with its first token.
+
+The first burst of a stream: what was there to be read when the client read its first token. Where cores are scarce the server's own
+processes keep the client from reading. What it finds then came earlier than it says, the first token most of all: a real server of 260
+tokens a second was once told to make 2,382.
+
+A response read as bytes with stamps; everything else happens after its last byte. Parsing while receiving would cost more per chunk than
+many servers take per step, and slow the arm with the smaller chunks (measured: a true 1.81x read as 2.07x). Only the public ``iter_bytes``
+of the openai package is used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic: jobs sent in order, a number of them at a time, until all are done or something goes wrong."""
+"""A thread pool: jobs sent in order, a number of them at a time, until all are done or one goes wrong."""
 
 from __future__ import annotations
 

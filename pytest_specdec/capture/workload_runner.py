@@ -1,4 +1,4 @@
-"""Answering: one arm's answers to one workload, through deaths and restarts if need be."""
+"""The workload runner: one arm's answers to one workload, through deaths and restarts if need be."""
 
 from __future__ import annotations
 

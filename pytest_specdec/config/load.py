@@ -1,4 +1,4 @@
-"""The features that a config may require: what a request can ask of a server, by the names that the OpenAI protocol and its engines use."""
+"""A config file read: all of its problems at once, or a Config."""
 
 from __future__ import annotations
 

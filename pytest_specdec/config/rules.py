@@ -1,4 +1,4 @@
-"""What the lint knows of each engine: which settings speculate, which lose the distribution, and what an engine changes on its own.
+"""Rules of the lint by engine: which settings speculate, which lose the distribution, and which keep a server from booting.
 
 Read from the engines' sources; facts and versions are in the project's notes on engines.
 """

@@ -1,4 +1,4 @@
-"""A server in a container: the command that runs it, and those that end it by name."""
+"""Docker: the command that runs a server in a container, and those that end it by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an engine's program stands: an executable, a venv, or the PATH."""
+"""Where an engine's program is: an executable, a venv, or the PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A listing: the most probable next tokens as a server lists them, by id or by text alone, as the atoms of one scored position."""
+"""Top log-probabilities: the most probable next tokens as a server lists them, by id or by text alone."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_TOKENS", "read", "read_calibration"]
 
 MOST_TOKENS = 8192
-"""As many tell the noise to one part in a hundred (facts/statistics.md section 4)."""
+"""As many tell the noise to one part in a hundred."""
 
 
 def read_calibration(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], ...]:

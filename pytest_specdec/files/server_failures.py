@@ -1,4 +1,4 @@
-"""Failures: what befell an arm's servers over a whole run and no request brought about again, read from its transcripts."""
+"""Server failures: what befell an arm's servers over a whole run and did not recur, read from its transcripts."""
 
 from __future__ import annotations
 

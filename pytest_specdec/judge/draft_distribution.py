@@ -1,4 +1,4 @@
-"""Drafting: what is known of the draft's law q, from the draft model served alone or from the tokens themselves."""
+"""The draft's distribution q: what is known of it, from the draft model served alone or from the tokens themselves."""
 
 from __future__ import annotations
 

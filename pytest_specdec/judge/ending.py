@@ -1,4 +1,12 @@
-"""Limits: what a request allows of the end of its answer."""
+"""Endings: how an answer ends, held against the request's limits and the baseline's ends.
+
+Ends: whether every answer stops where, when and as it has to. The end of an answer is a decision like any token. The rules need no scores,
+so that every family asks them. A rule that the baseline or the control breaks itself is none of this engine's.
+
+Which ids end a sequence is learned from answers of the baseline and the control that stopped of themselves, without a stop or a grammar
+asked for. An engine whose stopped answers end in ids that stand in the middle of others does not put its end of sequence into the ids. Else
+an id is an end where three different answers stop with it and none goes on behind it.
+"""
 
 from __future__ import annotations
 

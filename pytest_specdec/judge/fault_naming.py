@@ -1,4 +1,12 @@
-"""Fault naming: which fault a lost bet points to."""
+"""Fault naming: which fault a lost bet points to.
+
+Extent: whether what is wrong with tokens behind rejections is wrong with all others too. Two stories are held against each other, each with
+the law that makes its tokens most probable. Neither has to hold: an alarm is taken for granted here.
+
+Naming: which fault a lost bet points to. Bettors detect better than they name: with a one-hot draft, a lenient ratio and a resampled
+residual are the same tilt of the draft token. Where windows are known a table of two figures decides:
+is acceptance as often as expected, and is the recovered token ever the draft token that was rejected.
+"""
 
 from __future__ import annotations
 

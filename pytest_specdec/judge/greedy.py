@@ -1,4 +1,10 @@
-"""Near-ties of scored answers, as the bet on them sees them."""
+"""Greedy: every token emitted at temperature 0 is the baseline's choice, up to a tolerance and to near-ties that noise explains.
+
+Penalised: the baseline's raw law with a request's own additions to the logits, as far as they are known. Presence and frequency penalties
+and logit biases add a known number of nats to a token's logit, whatever the other logits are: gaps between listed tokens are exact under
+them, the normaliser falls out. Of tokens that no list names nothing is said, so a gap can only be understated, never invented. A repetition
+penalty multiplies the logit itself, which no log-probability tells: it is not modelled.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +135,7 @@ class Tally:
 def judge(captured: Captured) -> Verdict:
     """Return whether the baseline, given the arm's own prefixes, would have chosen every token that the arm emitted.
 
-    One gap max_v l(v) - l(x) above the tolerance fails (facts/statistics.md section 5). Smaller gaps fail only when a bet on them reaches
+    One gap max_v l(v) - l(x) above the tolerance fails. Smaller gaps fail only when a bet on them reaches
     evidence of 1 : 1/alpha of the captured share against logit noise (stats/near_ties.py). An answer that differs from the baseline's
     without a wrong token fails too, unless the first difference is a tie or an end within tolerance. Presence and frequency penalties
     and biases are the baseline's choice too. INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.

@@ -1,4 +1,9 @@
-"""Reported log-probabilities: the baseline's, on the scale of two boots of the baseline."""
+"""Reported log-probabilities: the baseline's, on the scale of two boots of the baseline.
+
+Log-probs: whether the log-probabilities that a server reports of its own tokens are the baseline's, as nearly as the baseline's own are.
+This checks the numbers reported and not what is sampled: speculating servers have reported the draft's probabilities of tokens that were
+drawn rightly, and a verifier with wrong numerics shows here long before its tokens do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The control's word on an alarm: whether the bet that won pays as well where nothing speculates."""
+"""Sampling: emitted tokens follow the baseline's distribution, by a betting test that the control has to pass too.
+
+Sampling: whether the emitted tokens follow the law that the baseline gives them, as the request asked for it. An anytime-valid betting test
+on teacher-forced conditionals (stats/betting.py): the baseline's law at every emitted token is known, a panel of bettors stakes on the laws
+that known faults would make of it, and the mixture of their wealths reaches ``1/alpha`` under a correct server with probability alpha at
+most, however often one looks. It tests the law and never the rule: any exact way of speculating passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: what a run of the sampling judge would have shown, from its own laws and token count."""
+"""Sensitivity: which faults a run of the sampling judge would have shown, from its own distributions and token count."""
 
 from __future__ import annotations
 

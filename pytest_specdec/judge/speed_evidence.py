@@ -1,4 +1,4 @@
-"""The speed table: a pair's speed in the rows that people publish, as text that is Markdown too, and as figures for machines."""
+"""The evidence on speed: a pair's figures in the rows that people publish, and how they were measured."""
 
 from __future__ import annotations
 

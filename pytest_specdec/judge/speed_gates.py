@@ -1,4 +1,4 @@
-"""Gating: what the limits of a measured figure say about a threshold.
+"""Speed gates: what the limits of a measured figure say about a threshold.
 
 The two errors are not alike. A wrong "proven" is no false alarm, so that the usual 2.5 % do. A wrong fail is one, and takes the judgement's
 share of the false-alarm budget.

@@ -91,7 +91,7 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
 
 
 def response_tokens_per_s(answer: Answer) -> float | None:
-    """Return (n - n1) / (t_done - t_first): tokens behind the first ones over the time they took (facts/speed.md section 3).
+    """Return (n - n1) / (t_done - t_first): tokens behind the first ones over the time they took.
 
     n is the server's own count, n1 what was there at t_first: one token as a rule, more where a busy machine kept the client from reading.
     The last of them came at most one step before t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot

@@ -1,4 +1,4 @@
-"""How a judge words a verdict."""
+"""Verdicts: how every judge puts one together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mark of a test: which workload is sent and as which family its answers are judged."""
+"""The marker of a test: which workload is sent and as which family its answers are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process of a session judges with: config, plan, run directory and gates, and where the run is kept."""
+"""The state of a run in one process: config, plan, run directory, gates, and where the run is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stored run, taken up again or taken further under the very plan, config, machine and variables that it was begun with."""
+"""A stored run, resumed or continued under the very plan, config, machine and variables that it was begun with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a test's item to what it is given, and from the verdict that it hands back to a pytest outcome."""
+"""Verdicts in pytest: what a test is given, and the outcome that its verdict becomes."""
 
 from __future__ import annotations
 

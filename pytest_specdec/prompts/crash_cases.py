@@ -1,4 +1,4 @@
-"""The ladder: one rung per kind of request that has taken a speculating server down."""
+"""Crash cases: one request for each kind that has taken a speculating server down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters: what the engine has done since it booted, in vLLM's names for Prometheus."""
+"""Metrics: what the engine has done since it booted, in vLLM's names for Prometheus."""
 
 from __future__ import annotations
 

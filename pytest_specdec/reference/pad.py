@@ -1,4 +1,8 @@
-"""``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more."""
+"""``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more.
+
+``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more. Its further layers are
+the identity: what attention and MLP add to the residual is multiplied by zero, in whichever engine runs it.
+"""
 
 from __future__ import annotations
 

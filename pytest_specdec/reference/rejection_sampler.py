@@ -1,8 +1,8 @@
-"""Verification: exact rejection sampling of a batch of drafts, as pure functions.
+"""The rejection sampler: exact verification of a batch of drafts, as pure functions.
 
-Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023).
-A draft token x ~ q is kept with probability min(1, p(x)/q(x)); after the first one refused, one token is drawn from max(p - q, 0)
-normalised, after none, one from p at the next position. Every emitted token then follows p.
+Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023). A draft
+token x ~ q is kept with probability min(1, p(x)/q(x)); after the first one refused, one token is drawn from max(p - q, 0) normalised, after
+none, one from p at the next position. Every emitted token then follows p.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The sampler: from raw logits, penalties and biases to the distribution that a request asks for, and to a token."""
+"""The sampler: from raw logits, penalties and biases to the distribution that a request asks for, and to a token.
+
+Penalties: what a request adds to the logits for the tokens that its answer already holds, and for those that it names. Source: the presence
+and frequency penalty and the logit bias of the OpenAI API reference, as vLLM has them: the prompt does not count.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch: sequences that join and leave between steps, and what one step does to them."""
+"""The scheduler: sequences that join and leave a batch between steps, and what one step does to them."""
 
 from __future__ import annotations
 

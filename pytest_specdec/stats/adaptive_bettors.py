@@ -1,4 +1,13 @@
-"""Bettors that learn from earlier tokens where a drafter of unknown distribution is wrong."""
+"""Bettors that learn from earlier tokens where a drafter of unknown distribution is wrong.
+
+Learned: bettors that do not know the draft's law and learn from earlier tokens where the drafter is wrong and what follows from it. The
+view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
+predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so a correct server pays a mean of at most one whatever was
+learned.
+
+Recovering: which tokens a drafter proposes too seldom, learned from the windows of earlier tokens, and how often each was emitted. In a
+correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: the windows tell token by token where q falls short of p.
+"""
 
 from __future__ import annotations
 

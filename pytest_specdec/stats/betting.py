@@ -102,8 +102,8 @@ def table(law: Law, m: Floats, noise: float | None = None) -> Floats:
     probability B; a rarer one costs the bettor only (Huber 1965, the least favourable law).
 
     Independent noise of standard deviation s in the log-probabilities makes the average law
-    ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``
-    (facts/statistics.md section 2), s being ``noise`` or else the law's own. The tail atom counts as many small tokens there.
+    ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``,
+    s being ``noise`` or else the law's own. The tail atom counts as many small tokens there.
     """
     spread = law.noise if noise is None else noise
     rare, elsewhere = _outside(law, m)

@@ -1,4 +1,13 @@
-"""The bettors: which faults are bet on, on which tokens, and how the starting wealth is shared out."""
+"""The bettors: which faults are bet on, on which tokens, and how the starting wealth is shared out.
+
+Sparse: bettors on faults that only some answers have, as a cache hit, one slot of a batch or a mixed batch would bring them. A bettor on
+all tokens loses in the sound answers what it earns in the faulty ones. These bettors give every answer the same small chance to be faulty
+and begin their bets anew in each.
+
+Pointwise: bets on a draft's law by the emitted token's own two probabilities, p(x) and q(x), wherever it lies in the vocabulary. What hangs
+on q at tokens beyond the atoms is lost in one tail outcome. These bets look at the token itself, and need no more of q than lower bounds
+that add up to one at most over the whole vocabulary. Of p they need an upper bound at the emitted token.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +25,6 @@ from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alterna
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pytest_specdec.stats.betting import Bettor
-    from pytest_specdec.stats.fault_models import Alternative
     from pytest_specdec.stats.token_distribution import Bools, Floats, Law
     from pytest_specdec.stats.verify_slots import Chances, Observed
 

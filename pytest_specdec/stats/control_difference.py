@@ -1,7 +1,7 @@
-"""Controlled: what a bet earned on the arm under judgement less what it earned on the control, where any error of the scores cancels.
+"""Control difference: what a bet earned on the arm under judgement less what it earned on the control, where their errors cancel.
 
 Independent noise in the scores has no direction and does not break a bet; a systematic error (a tilt of 2 %, a cache of lower precision in
-decoding than in scoring) pays some bettor whoever is judged (facts/statistics.md section 4). The difference costs twice the variance.
+decoding than in scoring) pays some bettor whoever is judged. The difference costs twice the variance.
 """
 
 from __future__ import annotations

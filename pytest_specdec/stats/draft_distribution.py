@@ -1,4 +1,8 @@
-"""Draft distributions q on the baseline's top-K tokens, and the draft of prompt lookup."""
+"""Draft distributions q on the baseline's top-K tokens, and the draft of prompt lookup.
+
+Draft laws q on the baseline's atoms: what the drafter would have proposed, token by token. Any normalised array is a valid bettor's view,
+so an approximation here costs power and never validity.
+"""
 
 from __future__ import annotations
 

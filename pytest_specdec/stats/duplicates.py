@@ -2,7 +2,7 @@
 
 Each answer alone may look right while requests hang together: one seed for all, a slot's state that leaks, the answer to one request served
 to another. Given an earlier answer to the same prompt, an independent one begins with the same tokens with the probability that teacher
-forcing gives them, so that the bet on "given again" is one more bettor on the same conditionals (facts/statistics.md section 3).
+forcing gives them, so that the bet on "given again" is one more bettor on the same conditionals.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Fault models: the distribution of an emitted token under each named fault, given the target's p and the draft's q."""
+"""Fault models: the distribution of an emitted token under each named fault, given the target's p and the draft's q.
+
+Alternatives: the law of an emitted token under each named fault, as a function of the requested law p and the draft's law q. A verified
+position under any accept-or-replace rule has the law ``m(x) = q(x) a(x) + (1 - sum_y q(y) a(y)) rho(x)`` with acceptance probability a and
+replacement law rho; the correct rule is ``a = min(1, p/q)``, ``rho = max(p - q, 0) / sum`` and gives m = p (Leviathan et al. 2023, arXiv
+2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Laws are arrays [N, K+1], the tail atom last.
+
+Laws of a draft slot at which one random number serves two decisions: the tie shows in the order of token ids. A token is drawn by inverse
+CDF: token x where the number falls into ``[F(x-), F(x)]``, tokens ordered by id. The tail's tokens lie anywhere among the ids, so its mass
+is spread over them evenly (an assumption that costs power where it is wrong, and no validity).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +24,7 @@ from pytest_specdec.stats.token_distribution import SLACK, Floats, Ints
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.draft_distribution import Split
-    from pytest_specdec.stats.token_distribution import Bools, Ints
+    from pytest_specdec.stats.token_distribution import Bools
     from pytest_specdec.stats.verify_slots import Observed
 
 __all__ = [
@@ -115,7 +125,7 @@ def leaky(share: float) -> Shape:
 
 
 def lenient(factor: float) -> Shape:
-    """Accept with probability ``min(1, p / (factor q))`` (facts/betting-on-vllm.md: 1.5 p/q is factor .67)."""
+    """Accept with probability ``min(1, p / (factor q))`` (1.5 p/q is factor .67)."""
 
     def accept(p: Floats, q: Floats) -> Floats:
         return ratio(p, factor * q)
@@ -272,7 +282,7 @@ CATALOGUE = (
     Alternative(name="residual argmax", fault=Fault.RESIDUAL, law=ruled(ratio, residual_best)),
     Alternative(name="residual not normalised", fault=Fault.RESIDUAL, law=unnormalised),
 )
-"""What goes wrong at a draft slot, given the draft's law (facts/statistics.md section 2)."""
+"""What goes wrong at a draft slot, given the draft's law."""
 
 BONUS = (
     Alternative(name="bonus from q", fault=Fault.BONUS, law=accept_all),

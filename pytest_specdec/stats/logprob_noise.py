@@ -1,4 +1,9 @@
-"""Logprob noise: how far two computations of one distribution by the same engine lie apart, and whether reported ones lie farther."""
+"""Logprob noise: how far two computations of one distribution by the same engine lie apart, and whether reported ones lie farther.
+
+Reported log-probabilities: whether an arm's lie farther from the scores than the baseline's own do. Numerical faults have no direction: the
+tokens hardly show them, the log-probabilities that a server reports of its own tokens show them
+in 50 to 400 tokens.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +74,7 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) ->
     """Return the noise behind pairs of (log-probability as reported when the token was emitted, its teacher-forced position).
 
     With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so
-    s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05 (facts/statistics.md section 4). Of sum p^2
+    s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05. Of sum p^2
     only the atoms are known: s_hat errs to the large side. Both log-probabilities must be raw.
 
     A scorer that takes the law to the wrong power (a cache of another precision, a template, a temperature twice) makes delta proportional

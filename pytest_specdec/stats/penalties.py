@@ -1,4 +1,4 @@
-"""Adjustments: what logit biases and penalties add to the logits at every token, given what was said before it.
+"""Penalties: what logit biases and penalties add to the logits at every token, given what was said before it.
 
 Biases, presence and frequency penalties add known amounts, so that log-probabilities tell the adjusted law exactly up to one factor. A
 repetition penalty scales the logit itself, which log-probabilities do not tell: the tokens that it touches are marked unsure.

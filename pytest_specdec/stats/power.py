@@ -1,11 +1,11 @@
-"""Sensitivity: with what probability a fault would have shown, from the very laws and token counts of a run.
+"""Power: with what probability a fault would have shown, from the very laws and token counts of a run.
 
-Under an alternative the log payoffs of a bettor are independent given the prefixes, with known mean and variance at every token. Their
-sum is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the
-first-passage formula (Siegmund 1985, *Sequential Analysis*, chapter III), the level raised by how far a walk in such steps overshoots it
-in the mean (same, chapter X): much, where a few tokens pay nearly everything. A fault that pays seldom and then much has a skewed sum:
-the Brownian motion is the one whose time of passage, begun earlier or later, has the same three moments. The bettor must earn the alarm
-alone, its share of the starting wealth charged; payoffs are capped at the level. What the other bettors add is left out.
+Under an alternative the log payoffs of a bettor are independent given the prefixes, with known mean and variance at every token. Their sum
+is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the first-passage
+formula (Siegmund 1985, *Sequential Analysis*, chapter III), the level raised by how far a walk in such steps overshoots it in the mean
+(same, chapter X): much, where a few tokens pay nearly everything. A fault that pays seldom and then much has a skewed sum: the Brownian
+motion is the one whose time of passage, begun earlier or later, has the same three moments. The bettor must earn the alarm alone, its share
+of the starting wealth charged; payoffs are capped at the level. What the other bettors add is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asked: what a request's body asks to be done to the law, read once for everybody who applies it."""
+"""Request parameters: what a request's body asks to be done to the law, read once for everybody who applies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Token distributions on a coarsened outcome space: the K most probable tokens and the remainder, as a request asks for them."""
+"""Token distributions on a coarsened outcome space: the K most probable tokens and the remainder, as a request asks for them.
+
+Cuts: what min-p, top-k and top-p leave of a law of which the atoms are known exactly and the tail's mass at most. Each cut says which
+outcomes are surely kept and surely cut. What lies within a margin of a boundary is neither: there scoring noise decides, and nothing is
+bet.
+
+Laws of emitted tokens on a coarsened outcome space: the K most probable tokens are atoms, everything else is one tail atom. A chosen token
+outside the atoms is the tail atom, whatever else is known of it: to look would be to choose the partition after the outcome.
+"""
 
 from __future__ import annotations
 
@@ -250,8 +258,8 @@ def requested(raw: Raw, processing: Processing, noise: float = NOISE) -> Law:
     is bounded only, so the core is the atoms; below temperature 1 the bound makes the tail an outcome that can be bet on. Biases and
     penalties move atoms by known amounts: the core keeps the atoms, and the tail where none of its tokens is moved; an atom that a
     repetition penalty scales leaves the core. Under truncation the core ends a margin before the boundary and the violations begin a margin
-    behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83 of 100 correct runs
-    (facts/statistics.md section 2). Truncation of moved atoms is known over the whole vocabulary only; elsewhere nothing is bet.
+    behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83 of 100 correct runs.
+    Truncation of moved atoms is known over the whole vocabulary only; elsewhere nothing is bet.
     """
     moved = _moved(raw, processing.adjustment)
     weights = _tempered(raw, moved, processing.temperature)

@@ -1,4 +1,11 @@
-"""Verify slots: where an emitted token stood in its verify step, known or as chances, and all that is known of it before it came."""
+"""Verify slots: where an emitted token stood in its verify step, known or as chances, and all that is known of it before it came.
+
+Where in its window a token stands, as chances: certain where windows are known, filtered from the tokens where the draft's law is. A window
+goes on behind a draft slot if the draft token was accepted. Of a correct server that emitted x there, it was with chance ``min(1,
+q(x)/p(x))``, which hangs on x and both laws only: so the place of the next token has a law given the tokens before it, by the forward
+recursion of a hidden Markov chain (Rabiner 1989, section III.A). Bets may be weighed with it, since nothing of the token itself enters. A
+draft that is certain leaves no doubt, and the windows follow from the tokens alone.
+"""
 
 from __future__ import annotations
 

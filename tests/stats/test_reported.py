@@ -14,7 +14,7 @@ def z(random, noise, tokens):
 
 @pytest.mark.parametrize("noise, tokens, alarms", [(0.05, 400, 0), (0.065, 400, 0), (0.1, 200, 97), (0.15, 100, 97), (0.3, 50, 97)])
 def test_tolerance_holds_and_noise_above_it_shows(noise, tokens, alarms):
-    """Of 100 runs against a baseline with noise .05: 1.3 times that never alarms (facts/statistics.md section 4)."""
+    """Of 100 runs against a baseline with noise .05: 1.3 times that never alarms."""
     random = np.random.default_rng(1)
     found = sum(compare(z(random, noise, tokens), z(random, 0.05, 400), ALPHA).exceeds for _ in range(100))
     assert found >= alarms if alarms else found == 0
