@@ -1,18 +1,24 @@
-"""``${VAR}`` in a config: filled in at launch and nowhere before, and the secrets among the values."""
+"""``${VAR}`` in a config: filled in at launch and nowhere before, the secrets among the values, and their digests.
+
+Digests are salted, so that a resumed run can tell that a value has changed, and nobody the value.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import validate
 from pytest_specdec.config.validate import dotted, nearest
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import secrets, yaml
+from pytest_specdec.model.baseline import Variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import Document, KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["expand", "filled", "names", "of", "written_out"]
+__all__ = ["changed", "digests", "expand", "filled", "names", "of", "written_out"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -124,3 +130,30 @@ def _is_secret(path: KeyPath) -> bool:
     """Return whether the last name in ``path`` says so; one under ``env`` is a variable's."""
     names = [step for step in path if isinstance(step, str)]
     return bool(names) and (secrets.is_secret(names[-1]) or (names[-2:-1] == ["env"] and secrets.is_secret(names[-1], variable=True)))
+
+
+_SALT_BYTES = 16
+_COST = 2**14
+"""Of scrypt: a short secret cannot be guessed from its digest in passing."""
+
+
+def digests(config: str, environ: Mapping[str, str]) -> Variables:
+    """Return the digests of the variables that the text of a config names."""
+    salt = token_hex(_SALT_BYTES)
+    return Variables(salt=salt, digests=_digests(config, environ, salt))
+
+
+def changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the variables whose value is another than ``then``, or that are set or unset since."""
+    now = _digests(config, environ, then.salt)
+    return tuple(name for name in dict.fromkeys([*then.digests, *now]) if then.digests.get(name) != now.get(name))
+
+
+def _digests(config: str, environ: Mapping[str, str], salt: str) -> dict[str, str]:
+    named = names(yaml.load(config, "config.yaml").data)
+    return {name: _digest(environ[name], salt) for name in named if name in environ}
+
+
+def _digest(value: str, salt: str) -> str:
+    text = value.encode(errors="surrogateescape")
+    return hashlib.scrypt(text, salt=bytes.fromhex(salt), n=_COST, r=8, p=1, dklen=_SALT_BYTES).hex()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.capture import remaining, runner
-from pytest_specdec.config import variables as credentials
+from pytest_specdec.config import variables
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
-from pytest_specdec.plugin import marker, run_state, stored_run
+from pytest_specdec.plugin import marker, run_state
 from pytest_specdec.plugin.progress import Ticker, ended
 from pytest_specdec.report import plan
 
@@ -44,7 +44,7 @@ def capture(bench: Bench, tell: Callable[[Progress], None], *, in_worker: bool) 
     with _claimed(bench.root):
         if _is_finished(bench):
             return None
-        directory = RunDirectory(bench.root, credentials.of(bench.config.text))
+        directory = RunDirectory(bench.root, variables.of(bench.config.text))
         is_begun = bench.settings.taken_up is not None or _is_begun(directory, bench.session)
         _prepare(directory, bench, is_begun=is_begun)
         return _recorded(bench, directory, tell, in_worker=in_worker, is_begun=is_begun)
@@ -99,7 +99,7 @@ def _prepare(directory: RunDirectory, bench: Bench, *, is_begun: bool) -> None:
             run_documents.write_status(directory, replace(run_documents.read_status(directory), state=State.RUNNING))
     run_documents.write_session(directory, bench.session)
     if not is_begun:
-        run_documents.write_variables(directory, stored_run.of(bench.config.text, os.environ))
+        run_documents.write_variables(directory, variables.digests(bench.config.text, os.environ))
     run_documents.write_plan(directory, bench.plan)
 
 

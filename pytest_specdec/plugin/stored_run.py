@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,13 +12,12 @@ from pytest_specdec.capture import environment, extension
 from pytest_specdec.config import variables
 from pytest_specdec.files import codec, run_documents, yaml
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.model.baseline import Variables
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import run_state
 from pytest_specdec.plugin.verdicts import UNSETTLED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.config.config import Config
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Workload
     from pytest_specdec.plugin.run_state import Bench
 
-__all__ = ["changed", "next_round", "of", "plan"]
+__all__ = ["next_round", "plan"]
 
 _MOST = 4
 """Differences that are told."""
@@ -81,7 +78,7 @@ def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now
     kept, here = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", kept.machine, here.machine)
     client = ("pytest-specdec", kept.packages.get("pytest-specdec"), here.packages.get("pytest-specdec"))
-    expanded = changed(run_documents.read_variables(directory), config.text, os.environ)
+    expanded = variables.changed(run_documents.read_variables(directory), config.text, os.environ)
     found = [
         *(f"the environment variable {name} has another value than the run was begun with" for name in expanded),
         *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),
@@ -121,30 +118,3 @@ def _differences(where: str, then: JSON, now: JSON) -> Iterator[str]:
 def _short(value: JSON, most: int = 60) -> str:
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-_SALT_BYTES = 16
-_COST = 2**14
-"""Of scrypt: a short secret cannot be guessed from its digest in passing."""
-
-
-def of(config: str, environ: Mapping[str, str]) -> Variables:
-    """Return the digests of the variables that the text of a config names."""
-    salt = secrets.token_hex(_SALT_BYTES)
-    return Variables(salt=salt, digests=_digests(config, environ, salt))
-
-
-def changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the variables whose value is another than ``then``, or that are set or unset since."""
-    now = _digests(config, environ, then.salt)
-    return tuple(name for name in dict.fromkeys([*then.digests, *now]) if then.digests.get(name) != now.get(name))
-
-
-def _digests(config: str, environ: Mapping[str, str], salt: str) -> dict[str, str]:
-    named = variables.names(yaml.load(config, "config.yaml").data)
-    return {name: _digest(environ[name], salt) for name in named if name in environ}
-
-
-def _digest(value: str, salt: str) -> str:
-    text = value.encode(errors="surrogateescape")
-    return hashlib.scrypt(text, salt=bytes.fromhex(salt), n=_COST, r=8, p=1, dklen=_SALT_BYTES).hex()
