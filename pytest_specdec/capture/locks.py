@@ -1,4 +1,4 @@
-"""Locks: one capture per accelerator, and no other work of ours while seconds are measured."""
+"""Locks: one capture per accelerator, and no other capture while speed is measured."""
 
 from __future__ import annotations
 

@@ -52,6 +52,8 @@ def speed(run: Run) -> Shown:
     undecided = [j for j in mine if not _decided(j)]
     if undecided:
         return Shown(text=f"SPEED: NOT GATED ({_pairs(undecided)})", tone=Tone.UNSURE)
+    if not any(j.verdict and "speedup" in j.verdict.figures for j in mine):
+        return Shown(text="SPEED: not tested", tone=Tone.UNSURE)
     return Shown(text="SPEED: above its gate", tone=Tone.GOOD)
 
 

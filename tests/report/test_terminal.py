@@ -187,6 +187,11 @@ def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
     assert answer.speed(below).text == "SPEED: BELOW ITS GATE (draft-k3)"
 
 
+def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judged):
+    length = replace(verdicts["speed"], outcome=Outcome.PASS, figures={"acceptance_length": 2.69})
+    assert answer.speed(make_run(judged(length))).text == "SPEED: not tested"
+
+
 def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
     unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), Result.SKIPPED)
     run = make_run(judged(verdicts["greedy"]), unsettled)
