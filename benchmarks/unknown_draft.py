@@ -55,7 +55,7 @@ ALPHA = alpha_of(Family.SAMPLING, 1)
 LEVEL = -np.log(ALPHA)
 ALONE, WHOLE = WAYS = ("token's law alone", "whole panel")
 LEARNED = WITHOUT_DRAFT_LAW["learned"]
-"""Share of the starting wealth of those who learn."""
+"""Share of the starting wealth that the learning bettors hold."""
 VOCABULARY = 4096
 BOUND = "bound with the law"
 MANY = 1e6
@@ -112,7 +112,7 @@ def _bank(one: Whole, noise: float = 0.0) -> Bank:
 
 
 def learned(one: Whole, bank: Bank, trace: Trace, *, again: bool) -> Floats:
-    """Return the log wealth after every token, [N], of those who learn."""
+    """Return the log wealth after every token, [N], of the learning bettors."""
     rows = trace.at.ravel()
     # A position that is drawn twice stands for two contexts, unless it is asked again; the token before it is its text's own.
     contexts = rows if again else np.arange(len(rows))

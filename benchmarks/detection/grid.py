@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import observe, trace_of
-from pytest_specdec.stats import bettors as sparse
-from pytest_specdec.stats.bettors import bettors, window
+from pytest_specdec.stats.bettors import bettors, in_some_answers, named, window
 from pytest_specdec.stats.fault_models import Reuse
 from pytest_specdec.stats.verify_slots import PLAIN, filtered
 
@@ -78,8 +77,8 @@ class Grid:
         """Return the log payoffs [tokens] of ``seat``, from those of the bettors on all answers in ``told``, by name."""
         if not seat.chance:
             return told[seat.name]
-        everywhere = replace(seat, name=sparse.named(seat), log_payoffs=told[sparse.named(seat)])
-        return sparse.one(everywhere, seat.chance, last).log_payoffs
+        everywhere = replace(seat, name=named(seat), log_payoffs=told[named(seat)])
+        return in_some_answers(everywhere, seat.chance, last).log_payoffs
 
     def _tabled(self, trace: Trace) -> npt.NDArray[np.float32]:
         """Return what the tabled bettors were paid, [S, T, tabled]."""

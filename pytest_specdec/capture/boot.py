@@ -54,7 +54,7 @@ class Recipes:
     @property
     def secrets(self) -> Secrets:
         """What must reach no artifact: of the environment, and what the config takes from it."""
-        return variables.of(self.config.text)
+        return variables.secrets_of(self.config.text)
 
     def check(self) -> None:
         """Raise ConfigError when a variable that some boot needs is not set, before the first one starts."""

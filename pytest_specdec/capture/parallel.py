@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.workload_runner import Answering
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["Ahead", "Waves", "of", "run"]
+__all__ = ["Ahead", "Waves", "in_waves", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Waves:
     """What comes beside them, wave by wave; at least one, maybe empty."""
 
 
-def of(boots: Sequence[Boot], servers: int) -> Waves:
+def in_waves(boots: Sequence[Boot], servers: int) -> Waves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
     The servers that score stay while there is room for one more beside them; a draft model that finds none comes after those whose tokens
@@ -60,7 +60,7 @@ def of(boots: Sequence[Boot], servers: int) -> Waves:
 
 _THREADS = 4
 _LONGEST = 256
-"""Answers that may wait: beyond that, whoever brings one waits."""
+"""Answers that may wait to be scored; with more, the thread that brings one is held up."""
 _SCORING_PAUSE_S = 0.1
 
 
@@ -131,7 +131,7 @@ _END_S = 30.0
 
 def run(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> None:
     """Run all boots, at most ``plan.servers`` at once; one that fails does not stop the others, unless it is the scoring baseline."""
-    planned = of(boots, recipes.plan.servers)
+    planned = in_waves(boots, recipes.plan.servers)
     everyone = _Everyone(reporter)
     staying = [_lane(boot, recipes, reporter, ledger) for boot in planned.staying]
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Room", "Wanted", "accelerated", "make", "of", "of_arm", "of_draft", "once"]
+__all__ = ["Room", "Wanted", "accelerated", "make", "of_arm", "of_draft", "once", "placement"]
 
 _FEW = 5
 """As good as twenty where the draft's law is one-hot, and several times cheaper."""
@@ -76,7 +76,7 @@ class Room:
     reason: str = ""
 
 
-def of(config: Config, engine: Engine) -> Room:
+def placement(config: Config, engine: Engine) -> Room:
     """Return the config's placement, ``auto`` resolved from the machine's size and the engine's estimate of one server.
 
     Raises PlanError when side by side is asked for and the servers' port is pinned.
@@ -120,7 +120,7 @@ def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
 _CALIBRATING = {Depth.SMOKE: 12}
 """Requests, at other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
 _CALIBRATING_TOKENS = 64
-"""Of each answer: with 32 of them the lean of a scorer shows in small models too, half of whose tokens tell nothing of it."""
+"""Of each answer. Half of a small model's tokens tell nothing of a scoring bias, so that fewer would leave it unseen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def make(
     judged = sorted((workload.at(depth) for workload in _united(kept)), key=_order)
     calibration = tuple(_calibrations(kept, depth))
     workloads = tuple(sorted((*judged, *calibration), key=_order))
-    found = of(config, engine)
+    found = placement(config, engine)
     laid = enumerate(_calibrated(_laid_out(pairs, judged, depth, found.placement), calibration, workloads))
     boots = tuple(replace(boot, index=index) for index, boot in laid)
     route = engine.route(config)

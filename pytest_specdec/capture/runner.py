@@ -39,7 +39,7 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     What goes wrong with an engine, a lease or the deadline is in the status, with what is missing because of it. ConfigError is raised
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
-    directory, ledger = replace(directory, secrets=variables.of(config.text)), Ledger(plan)
+    directory, ledger = replace(directory, secrets=variables.secrets_of(config.text)), Ledger(plan)
     run_documents.write_environment(directory, environment.environment(config, ""))
     return _recorded(config, plan, plan.boots, directory, ledger, deadline_s=deadline_s, tell=tell)
 
@@ -49,7 +49,7 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
 
     Servers of another version than the earlier ones end it: their answers are not those of one engine.
     """
-    directory = replace(directory, secrets=variables.of(config.text))
+    directory = replace(directory, secrets=variables.secrets_of(config.text))
     remaining.discard_torn(directory)
     found = remaining.of(directory, plan)
     remaining.discard(directory, plan, found)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import Document, KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["changed", "digests", "expand", "filled", "names", "of", "written_out"]
+__all__ = ["changed", "digests", "expand", "filled", "names", "secrets_of", "written_out"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -84,7 +84,7 @@ def _lookup(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
     return environ[name]
 
 
-def of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
+def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
     """Return the secrets of the environment and those that the text of a config takes from it, by the names of keys and of variables."""
     return secrets.Secrets.of(environ, also=_values(yaml.load(config, "config.yaml").data, environ))
 

@@ -44,7 +44,7 @@ def capture(bench: Bench, tell: Callable[[Progress], None], *, in_worker: bool) 
     with _claimed(bench.root):
         if _is_finished(bench):
             return None
-        directory = RunDirectory(bench.root, variables.of(bench.config.text))
+        directory = RunDirectory(bench.root, variables.secrets_of(bench.config.text))
         is_begun = bench.settings.taken_up is not None or _is_begun(directory, bench.session)
         _prepare(directory, bench, is_begun=is_begun)
         return _recorded(bench, directory, tell, in_worker=in_worker, is_begun=is_begun)

@@ -37,10 +37,10 @@ __all__ = [
     "chance_of",
     "dues",
     "excess",
+    "in_some_answers",
     "leak",
     "learners",
     "named",
-    "one",
     "refined",
     "sparse_bettors",
     "surrogate",
@@ -63,10 +63,10 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
     """
     for bettor in panel:
         for chance in CHANCES:
-            yield one(bettor, chance, last)
+            yield in_some_answers(bettor, chance, last)
 
 
-def one(bettor: Bettor, chance: float, last: Bools) -> Bettor:
+def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
     """Return who bets as ``bettor`` does, begun anew at every answer, that the share ``chance`` of the answers is faulty."""
     held = np.logaddexp(np.log1p(-chance), np.log(chance) + within(bettor, last))
     paid = np.diff(held, prepend=0.0)

@@ -153,12 +153,12 @@ def test_what_scores_stays_while_there_is_room_for_one_more():
     base, draft, other = boot("base", scores=True), boot("draft", scores=True), boot("other", scores=True)
     one, two, control = boot("one"), boot("two"), boot("control")
     everything = (base, draft, one, two, control)
-    assert parallel.of(everything, 5) == parallel.Waves(staying=(base, draft), waves=((one, two, control),))
-    assert parallel.of(everything, 4) == parallel.Waves(staying=(base, draft), waves=((one, two), (control,)))
-    assert parallel.of(everything, 3) == parallel.Waves(staying=(base, draft), waves=((one,), (two,), (control,)))
-    assert parallel.of(everything, 2) == parallel.Waves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
-    assert parallel.of((base, draft, other), 2) == parallel.Waves(staying=(base,), waves=((draft,), (other,)))
-    assert parallel.of((base,), 2) == parallel.Waves(staying=(base,), waves=((),))
+    assert parallel.in_waves(everything, 5) == parallel.Waves(staying=(base, draft), waves=((one, two, control),))
+    assert parallel.in_waves(everything, 4) == parallel.Waves(staying=(base, draft), waves=((one, two), (control,)))
+    assert parallel.in_waves(everything, 3) == parallel.Waves(staying=(base, draft), waves=((one,), (two,), (control,)))
+    assert parallel.in_waves(everything, 2) == parallel.Waves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
+    assert parallel.in_waves((base, draft, other), 2) == parallel.Waves(staying=(base,), waves=((draft,), (other,)))
+    assert parallel.in_waves((base,), 2) == parallel.Waves(staying=(base,), waves=((),))
 
 
 @pytest.mark.parametrize(
@@ -183,21 +183,21 @@ def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypa
     monkeypatch.setattr(planner, "accelerated", lambda: True)
     args = {} if share == 0.92 else {"gpu-memory-utilization": share}
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
-    assert planner.of(config, Vllm()).placement is placement
+    assert planner.placement(config, Vllm()).placement is placement
 
 
 def test_a_size_that_is_not_known_means_in_turn(config):
     from pytest_specdec.engines.vllm import Vllm
 
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
-    found = planner.of(config, Vllm())
+    found = planner.placement(config, Vllm())
     assert (found.placement, found.reason) == (Placement.IN_TURN, "how much memory a server takes is not known before it is started")
 
 
 def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
     with pytest.raises(PlanError, match="cannot share a port"):
         make(with_args(beside(), port=8000), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
-    assert planner.of(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
+    assert planner.placement(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
 
 
 def test_who_answers_before_the_baseline_is_probed_is_scored_by_the_route_that_the_probe_finds(
