@@ -1,8 +1,8 @@
-"""A bank: known laws of a baseline and a draft at many positions, to draw emitted tokens from.
+"""A bank: known distributions of a baseline and a draft at many positions, to draw emitted tokens from.
 
 ``python -m benchmarks.bank [FOLDER]`` captures one from the reference engine. The target answers sampled requests with prompt lookup as its
-drafter; target and draft model then score every emitted token with their 20 most probable tokens. Kept are the laws, not the tokens:
-``bank.npz``, some ten megabytes, and not committed.
+drafter; target and draft model then score every emitted token with their 20 most probable tokens. Kept are the distributions, not the
+tokens: ``bank.npz``, some ten megabytes, and not committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.stats.draft_distribution import Lookup, index_of, mapped, one_hot
-from pytest_specdec.stats.token_distribution import SLACK, Law, Processing, Raw, raw, requested
+from pytest_specdec.stats.token_distribution import SLACK, Processing, RawDistribution, TokenDistribution, raw, requested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(".specdec/bank")
 FILE = "bank.npz"
-ATOMS = 20
+TOP_TOKENS = 20
 TOKENS = 96
 LOOKUP = {"shortest": 2, "longest": 4}
 SCENES = (
@@ -54,7 +54,7 @@ SCENES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What every request asks to be done to the raw law."""
+    """What every request asks to be done to the raw distribution."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -75,12 +75,12 @@ PLAIN = Asked()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bank:
-    """Positions to draw from: B laws of a baseline with the draft's."""
+    """Positions to draw from: B distributions of a baseline with the draft's."""
 
     ids: Ints
     """[B, K]."""
     p: Floats
-    """[B, K+1], as asked; the tail atom last, at least 1e-6 at temperature 1."""
+    """[B, K+1], as asked; the remainder last, at least 1e-6 at temperature 1."""
     q: Floats
     """[B, K+1], as asked."""
     drafted: Bools
@@ -88,18 +88,18 @@ class Bank:
     vocabulary: int
     asked: Asked = PLAIN
     raw: Floats | None = None
-    """[B, K+1], the baseline's law with nothing asked of it; None where ``p`` is that."""
+    """[B, K+1], the baseline's distribution with nothing asked of it; None where ``p`` is that."""
     raw_q: Floats | None = None
     """[B, K+1], the draft's; None where ``q`` is that."""
 
     @property
     def unasked(self) -> Floats:
-        """The baseline's law at temperature 1, nothing truncated, [B, K+1]."""
+        """The baseline's distribution at temperature 1, nothing truncated, [B, K+1]."""
         return self.p if self.raw is None else self.raw
 
     @property
     def unasked_q(self) -> Floats:
-        """The draft's law at temperature 1, nothing truncated, [B, K+1]."""
+        """The draft's distribution at temperature 1, nothing truncated, [B, K+1]."""
         return self.q if self.raw_q is None else self.raw_q
 
     def __len__(self) -> int:
@@ -107,31 +107,35 @@ class Bank:
 
 
 def asking(bank: Bank, asked: Asked) -> Bank:
-    """Return ``bank`` as ``asked`` makes both its laws; of a bank that nothing was asked of.
+    """Return ``bank`` as ``asked`` makes both its distributions; of a bank that nothing was asked of.
 
-    The tail is taken for equally probable tokens, as many as the vocabulary has beyond the atoms, so the laws are known whole.
+    The remainder is taken for equally probable tokens, as many as the vocabulary has beyond the top tokens, so the distributions are known
+    whole.
     """
-    p, q = (law if (law.max(axis=1) == 1.0).all() else _asked(law, asked, bank.vocabulary - bank.ids.shape[1]) for law in (bank.p, bank.q))
+    p, q = (
+        distribution if (distribution.max(axis=1) == 1.0).all() else _asked(distribution, asked, bank.vocabulary - bank.ids.shape[1])
+        for distribution in (bank.p, bank.q)
+    )
     return replace(bank, p=p, q=q, asked=asked, raw=bank.p, raw_q=bank.q)
 
 
-def _asked(law: Floats, asked: Asked, beyond: int) -> Floats:
-    """Return ``law`` cooled and cut to its nucleus; of a tail that the nucleus ends in, the part inside. Top-k is not simulated."""
+def _asked(distribution: Floats, asked: Asked, beyond: int) -> Floats:
+    """Return ``distribution`` cooled and cut to its nucleus; of a remainder that it ends in, the part inside. Top-k is not simulated."""
     assert not asked.top_k
-    count = np.concatenate([np.ones(law.shape[1] - 1), [beyond]])
-    each = (law / count) ** (1.0 / asked.temperature)
+    count = np.concatenate([np.ones(distribution.shape[1] - 1), [beyond]])
+    each = (distribution / count) ** (1.0 / asked.temperature)
     order = np.argsort(-each, axis=1, kind="stable")
     mass = np.take_along_axis(each * count, order, axis=1)
     mass /= mass.sum(axis=1, keepdims=True)
     room = np.maximum(asked.top_p - (mass.cumsum(axis=1) - mass), 0.0)
     kept = np.where(count[order] > 1, np.minimum(mass, room), np.where(room > 0, mass, 0.0))
-    cut = np.empty_like(law)
+    cut = np.empty_like(distribution)
     np.put_along_axis(cut, order, kept, axis=1)
     return np.asarray(cut / cut.sum(axis=1, keepdims=True))
 
 
-def zipf(random: np.random.Generator, *, positions: int, vocabulary: int, atoms: int, certain: bool = False) -> Bank:
-    """Return a bank of made-up laws: Zipf logits at many temperatures with noise, and a draft that is a noisy, cooler copy of the target.
+def zipf(random: np.random.Generator, *, positions: int, vocabulary: int, top_tokens: int, certain: bool = False) -> Bank:
+    """Return made-up distributions: Zipf logits at many temperatures with noise, and a draft that is a noisy, cooler copy.
 
     A ``certain`` draft proposes its best token, and none at every fourth position.
     """
@@ -139,12 +143,12 @@ def zipf(random: np.random.Generator, *, positions: int, vocabulary: int, atoms:
     sharpness = random.uniform(0.3, 3.0, size=(positions, 1))
     logits = -sharpness * np.log(rank) + 0.7 * random.normal(size=(positions, vocabulary))
     guess = 0.95 * logits + random.normal(size=logits.shape)
-    order = np.argsort(-logits, axis=1)[:, :atoms]
+    order = np.argsort(-logits, axis=1)[:, :top_tokens]
     target, draft = _softmax(logits), _softmax(guess)
     p = _coarse(target, order)
     q = _coarse(draft, order)
     if certain:
-        q = one_hot(index_of(guess.argmax(axis=1).astype(np.int64), order.astype(np.int64)), atoms + 1)
+        q = one_hot(index_of(guess.argmax(axis=1).astype(np.int64), order.astype(np.int64)), top_tokens + 1)
     drafted = random.integers(4, size=positions) > 0 if certain else np.ones(positions, dtype=np.bool_)
     return Bank(ids=order.astype(np.int64), p=p, q=q, drafted=drafted, vocabulary=vocabulary)
 
@@ -154,10 +158,10 @@ def _softmax(logits: Floats) -> Floats:
     return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
 
-def _coarse(law: Floats, order: npt.NDArray[np.intp]) -> Floats:
-    atoms = np.take_along_axis(law, order, axis=1)
-    tail = np.maximum(1.0 - atoms.sum(axis=1, keepdims=True), SLACK)
-    coarse = np.concatenate([atoms, tail], axis=1)
+def _coarse(distribution: Floats, order: npt.NDArray[np.intp]) -> Floats:
+    top_tokens = np.take_along_axis(distribution, order, axis=1)
+    remainder = np.maximum(1.0 - top_tokens.sum(axis=1, keepdims=True), SLACK)
+    coarse = np.concatenate([top_tokens, remainder], axis=1)
     return np.asarray(coarse / coarse.sum(axis=1, keepdims=True))
 
 
@@ -210,8 +214,8 @@ def _position(token: int, entry: Mapping[str, Mapping[str, float]]) -> Position:
     return Position(
         token_id=token,
         logprob=entry[str(token)]["logprob"],
-        atom_ids=tuple(int(word) for word, _ in best[:ATOMS]),
-        atom_logprobs=tuple(one["logprob"] for _, one in best[:ATOMS]),
+        top_ids=tuple(int(word) for word, _ in best[:TOP_TOKENS]),
+        top_logprobs=tuple(one["logprob"] for _, one in best[:TOP_TOKENS]),
     )
 
 
@@ -244,7 +248,7 @@ def _scores(
     ask: Callable[[Mapping[str, object]], Mapping[str, object]],
     said: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
 ) -> list[Position]:
-    bodies = [{"prompt": [*prompt, *ids], "max_tokens": 1, "prompt_logprobs": ATOMS} for prompt, ids in said]
+    bodies = [{"prompt": [*prompt, *ids], "max_tokens": 1, "prompt_logprobs": TOP_TOKENS} for prompt, ids in said]
     replies = pool.map(ask, bodies)
     return [position for (prompt, ids), reply in zip(said, replies, strict=True) for position in _scored(reply, len(prompt), ids)]
 
@@ -252,7 +256,7 @@ def _scores(
 def _arrays(
     said: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], scored: Sequence[Position], drafted: Sequence[Position]
 ) -> dict[str, np.ndarray]:
-    target, draft = raw(scored, ATOMS), raw(drafted, ATOMS)
+    target, draft = raw(scored, TOP_TOKENS), raw(drafted, TOP_TOKENS)
     proposed = np.array([token for prompt, ids in said for token in _proposed(prompt, ids)])
     return {
         "ids": target.ids.astype(np.int32),
@@ -274,27 +278,27 @@ def _proposed(prompt: Sequence[int], ids: Sequence[int]) -> Iterator[int]:
 
 
 def load(path: Path, kind: str) -> Bank:
-    """Return the bank with the draft law of ``kind``: ``model``, ``greedy`` or ``ngram``."""
+    """Return the bank with the draft distribution of ``kind``: ``model``, ``greedy`` or ``ngram``."""
     with np.load(path) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    law, draft = (
-        _law(arrays[ids].astype(np.int64), arrays[logprobs].astype(float))
+    distribution, draft = (
+        _distribution(arrays[ids].astype(np.int64), arrays[logprobs].astype(float))
         for ids, logprobs in (("ids", "logprobs"), ("draft_ids", "draft_logprobs"))
     )
     ids, draft_ids = arrays["ids"].astype(np.int64), arrays["draft_ids"].astype(np.int64)
     everywhere = np.ones(len(ids), dtype=bool)
     q, drafted = {
-        "model": lambda: (mapped(draft.p, draft_ids, ids, law.p), everywhere),
+        "model": lambda: (mapped(draft.p, draft_ids, ids, distribution.p), everywhere),
         "greedy": lambda: (one_hot(index_of(draft_ids[:, 0], ids), ids.shape[1] + 1), everywhere),
         "ngram": lambda: (one_hot(index_of(arrays["proposed"].astype(np.int64), ids), ids.shape[1] + 1), arrays["proposed"] >= 0),
     }[kind]()
-    return Bank(ids=ids, p=law.p, q=q, drafted=drafted, vocabulary=int(arrays["vocabulary"]))
+    return Bank(ids=ids, p=distribution.p, q=q, drafted=drafted, vocabulary=int(arrays["vocabulary"]))
 
 
-def _law(ids: np.ndarray, logprobs: np.ndarray) -> Law:
+def _distribution(ids: np.ndarray, logprobs: np.ndarray) -> TokenDistribution:
     n = len(ids)
     plain = Processing(temperature=np.ones(n), top_k=np.zeros(n, dtype=np.int64), top_p=np.ones(n))
-    return requested(Raw(ids=ids, logprobs=logprobs, chosen=ids[:, 0], chosen_logprobs=logprobs[:, 0]), plain)
+    return requested(RawDistribution(ids=ids, logprobs=logprobs, chosen=ids[:, 0], chosen_logprobs=logprobs[:, 0]), plain)
 
 
 if __name__ == "__main__":

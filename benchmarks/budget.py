@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pytest_specdec.model.plan import SHARES, alpha_of
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats.bettors import WITH_DRAFT_LAW, WITHOUT_DRAFT_LAW
+from pytest_specdec.stats.bettors import WITH_DRAFT_DISTRIBUTION, WITHOUT_DRAFT_DISTRIBUTION
 
 __all__ = ["tables"]
 
 JUDGED = (Family.SAMPLING, Family.GREEDY, Family.LOGPROBS, Family.PARAMETERS, Family.STRUCTURED, Family.SPEED)
 VARIANTS = (1, 4)
 BETS_ON = {
-    "catalogue": "a named bug, from p and the draft's law q",
+    "catalogue": "a named bug, from p and the draft's distribution q",
     "window": "one random number decides on all drafts of a window",
     "surrogate": "a named bug, as if the draft were the baseline's best token, or one that it would draw",
     "generic": "wrong temperature, greedy leaks, improbable tokens",
@@ -49,9 +49,14 @@ def _whole(family: Family) -> str:
 
 
 def _shares() -> list[str]:
-    groups = sorted(WITH_DRAFT_LAW | WITHOUT_DRAFT_LAW, key=list(BETS_ON).index)  # a group without words is an error, not a row left out
-    rows = [f"| {group} | {BETS_ON[group]} | {_share(WITH_DRAFT_LAW, group)} | {_share(WITHOUT_DRAFT_LAW, group)} |" for group in groups]
-    return ["| bettors | bet on | draft's law known | unknown |", "|---|---|---|---|", *rows]
+    groups = sorted(
+        WITH_DRAFT_DISTRIBUTION | WITHOUT_DRAFT_DISTRIBUTION, key=list(BETS_ON).index
+    )  # a group without words is an error, not a row left out
+    rows = [
+        f"| {group} | {BETS_ON[group]} | {_share(WITH_DRAFT_DISTRIBUTION, group)} | {_share(WITHOUT_DRAFT_DISTRIBUTION, group)} |"
+        for group in groups
+    ]
+    return ["| bettors | bet on | draft's distribution known | unknown |", "|---|---|---|---|", *rows]
 
 
 def _share(shares: dict[str, float], group: str) -> str:

@@ -82,11 +82,11 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
         named = Path(__file__).parents[1] / "suites" / "configs" / f"{named}.yaml"
     config = load.load(named)
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=requests, concurrency=32)
-    plan = planner.make(config, [planner.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
+    plan = planner.make(config, [planner.SelectedWorkload(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")
     status = runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    return [stored.read(directory, plan, cell, (), captured.read_calibration(directory, plan)) for cell in plan.cells]
+    return [stored.read(directory, plan, judgement, (), captured.read_calibration(directory, plan)) for judgement in plan.judgements]
 
 
 def parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:

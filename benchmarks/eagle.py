@@ -1,4 +1,4 @@
-"""EAGLE-3: the law of the shipped head at its first draft position, from the target's hidden states (Li et al. 2025, arXiv 2503.01840).
+"""EAGLE-3: the shipped head's distribution at its first draft position, from the target's hidden states (Li et al. 2025, arXiv 2503.01840).
 
 Further draft positions of a window use the head's own states in a real engine; here every position is taken for a first one.
 """

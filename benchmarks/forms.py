@@ -1,7 +1,7 @@
-"""Forms in which the baseline's law may be known, and servers of which it is known exactly: what ``benchmarks.size`` draws from.
+"""Forms in which the baseline's distribution may be known, and servers of which it is known exactly: what ``benchmarks.size`` draws from.
 
-A server draws from laws over a whole vocabulary, processed as a request asks, with logit noise of its own; the judge sees what a form
-leaves of the scorer's law. So truncation, coarsening, noise and a leaning scorer meet the bets as they do with a real server.
+A server draws from distributions over a whole vocabulary, processed as a request asks, with logit noise of its own; the judge sees what a
+form leaves of the scorer's distribution. So truncation, coarsening, noise and a leaning scorer meet the bets as they do with a real server.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pytest_specdec.reference.tokenizer import Tokenizer
 from pytest_specdec.stats.draft_distribution import mapped, one_hot
 from pytest_specdec.stats.duplicates import again
 from pytest_specdec.stats.penalties import Adjustment
-from pytest_specdec.stats.token_distribution import Processing, Raw, requested
-from pytest_specdec.stats.verify_slots import Observed, joined, unplaced
+from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.verify_slots import Observed, joined, unknown_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.reference.model import Model
-    from pytest_specdec.stats.token_distribution import Floats, Ints, Law
+    from pytest_specdec.stats.token_distribution import Floats, Ints, TokenDistribution
 
 VOCABULARY = 128
-"""The laws are cut to their most probable tokens: the whole of them is one of the forms, and the dearest."""
+"""The distributions are cut to their most probable tokens: the whole of them is one of the forms, and the dearest."""
 PROMPT_TOKENS, ANSWER_TOKENS, K = 12, 64, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What is asked of a server and what is known of the law."""
+    """What is asked of a server and what is known of the distribution."""
 
     name: str
-    atoms: int = 20
+    top_tokens: int = 20
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -47,7 +47,7 @@ class Form:
     bias: float = 0.0
     """Nats, on one token in ten."""
     listed_only: bool = False
-    """Whether the probability of an emitted token is known among the atoms only, as from one-token continuations."""
+    """Whether the probability of an emitted token is known among the top tokens only, as from one-token continuations."""
     cost: int = 1
     """How many times dearer than the others it is: so many times fewer runs."""
 
@@ -64,11 +64,11 @@ class Form:
 FORMS = {
     form.name: form
     for form in (
-        Form(name="full", atoms=VOCABULARY, cost=4),
+        Form(name="full", top_tokens=VOCABULARY, cost=4),
         Form(name="top-20"),
-        Form(name="top-5", atoms=5),
+        Form(name="top-5", top_tokens=5),
         Form(name="one-token", listed_only=True),
-        Form(name="one-token-5", atoms=5, listed_only=True),
+        Form(name="one-token-5", top_tokens=5, listed_only=True),
         Form(name="nucleus", top_p=0.9),
         Form(name="nucleus-cool", top_p=0.9, temperature=0.7),
         Form(name="top-k", top_k=12),
@@ -98,20 +98,20 @@ class Laws:
 
 
 def recorded(random: np.random.Generator, answers: int = 64) -> Laws:
-    """Return the laws of the models that come with the reference engine, along texts that the target drew."""
+    """Return the distributions of the models that come with the reference engine, along texts that the target drew."""
     target, draft = (model.load(checkpoint.read(name), PROMPT_TOKENS + ANSWER_TOKENS) for name in ("target", "draft"))
     tokenizer = Tokenizer(checkpoint.locate("target"), target.shape.vocabulary)
     prompts = [tokenizer.encode(prompt.text)[:PROMPT_TOKENS] for prompt in ALL.items]
     tokens = np.array([prompt for prompt in prompts if len(prompt) == PROMPT_TOKENS][:answers], dtype=np.intp)
     while tokens.shape[1] < PROMPT_TOKENS + ANSWER_TOKENS:
-        law = _log_softmax(_logits(target, tokens)[:, -1])
-        drawn = (law + random.gumbel(size=law.shape)).argmax(axis=1)
+        distribution = _log_softmax(_logits(target, tokens)[:, -1])
+        drawn = (distribution + random.gumbel(size=distribution.shape)).argmax(axis=1)
         tokens = np.column_stack([tokens, drawn])
     ours, theirs = (
         _log_softmax(_logits(one, tokens)[:, PROMPT_TOKENS - 1 : -1].reshape(-1, one.shape.vocabulary)) for one in (target, draft)
     )
     ids = np.argsort(-ours, axis=1, kind="stable")[:, :VOCABULARY]
-    cut = (_log_softmax(np.take_along_axis(law, ids, axis=1)) for law in (ours, theirs))
+    cut = (_log_softmax(np.take_along_axis(distribution, ids, axis=1)) for distribution in (ours, theirs))
     return Laws(ids=ids.astype(np.int64), logprobs=next(cut), draft_logprobs=next(cut))
 
 
@@ -132,23 +132,26 @@ class Arm:
     noise: float = 0.0
     """Of the server's own logits against the scorer's, sd in nats, fresh for every position."""
     tilt: float = 1.0
-    """The scorer takes the law to this power."""
+    """The scorer takes the distribution to this power."""
     rules: Rules = RIGHT
     windows: bool = True
     drafts: str = "model"
-    """``model``: drawn from the draft's law; ``greedy``: its best token; empty: the arm does not speculate and no draft's law is known."""
+    """``model``: drawn from the draft's distribution; ``greedy``: its best token; empty: the arm does not speculate and no draft's
+    distribution is known."""
 
 
-def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs: int, tokens: int, lean: float = 0.0) -> Observed:
-    """Return what the judge sees of ``runs`` runs of ``tokens`` tokens each, run by run, the scores taken to the power ``1 + lean``."""
-    moved = form.bias * _biased(laws.ids)
-    noisy = laws.logprobs + arm.noise * random.normal(size=laws.logprobs.shape) + moved
-    truth, guess = _processed(noisy, form), _processed(laws.draft_logprobs, form)
+def draw(
+    distributions: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs: int, tokens: int, scoring_bias: float = 0.0
+) -> Observed:
+    """Return what the judge sees of ``runs`` runs of ``tokens`` tokens each, run by run, with scores to the power ``1 + scoring_bias``."""
+    moved = form.bias * _biased(distributions.ids)
+    noisy = distributions.logprobs + arm.noise * random.normal(size=distributions.logprobs.shape) + moved
+    truth, guess = _processed(noisy, form), _processed(distributions.draft_logprobs, form)
     if arm.drafts != "model":
-        guess = one_hot(laws.draft_order[:, 0], laws.ids.shape[1])
+        guess = one_hot(distributions.draft_order[:, 0], distributions.ids.shape[1])
     nothing = np.zeros((len(truth), 1))
     bank = Bank(
-        # Ids that tell the row as well: simulate gives back tokens, and the scorer's law is wanted at the same position.
+        # Ids that tell the row as well: simulate gives back tokens, and the scorer's distribution is wanted at the same position.
         ids=np.arange(truth.size, dtype=np.int64).reshape(truth.shape),
         p=np.column_stack([truth, nothing]),
         q=np.column_stack([guess, nothing]),
@@ -165,22 +168,22 @@ def draw(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs:
         k=K,
         windows=arm.windows and bool(arm.drafts),
     )
-    return _seen(laws, form, arm, seen, moved, lean=lean)
+    return _seen(distributions, form, arm, seen, moved, scoring_bias=scoring_bias)
 
 
-def reported(laws: Laws, form: Form, arm: Arm, random: np.random.Generator, tokens: int) -> Iterator[tuple[float, Position]]:
+def reported(distributions: Laws, form: Form, arm: Arm, random: np.random.Generator, tokens: int) -> Iterator[tuple[float, Position]]:
     """Yield what a server that does not speculate reports of tokens that it draws, beside their scores."""
-    rows = random.integers(len(laws.ids), size=tokens)
-    truth = _log_softmax(laws.logprobs[rows] + arm.noise * random.normal(size=(tokens, laws.logprobs.shape[1])))
-    scored = _log_softmax(arm.tilt * laws.logprobs[rows])
-    places = (truth + random.gumbel(size=truth.shape)).argmax(axis=1)
-    for index, place in enumerate(places.tolist()):
-        ids = laws.ids[rows[index]]
+    rows = random.integers(len(distributions.ids), size=tokens)
+    truth = _log_softmax(distributions.logprobs[rows] + arm.noise * random.normal(size=(tokens, distributions.logprobs.shape[1])))
+    scored = _log_softmax(arm.tilt * distributions.logprobs[rows])
+    slots = (truth + random.gumbel(size=truth.shape)).argmax(axis=1)
+    for index, place in enumerate(slots.tolist()):
+        ids = distributions.ids[rows[index]]
         position = Position(
             token_id=int(ids[place]),
             logprob=float(scored[index, place]),
-            atom_ids=tuple(ids[: form.atoms].tolist()),
-            atom_logprobs=tuple(scored[index, : form.atoms].tolist()),
+            top_ids=tuple(ids[: form.top_tokens].tolist()),
+            top_logprobs=tuple(scored[index, : form.top_tokens].tolist()),
         )
         yield float(truth[index, place]), position
 
@@ -199,49 +202,49 @@ def _processed(logprobs: Floats, form: Form) -> Floats:
         ranked[:, form.top_k :] = 0.0
     above = ranked.cumsum(axis=1) - ranked
     ranked = np.where(above < form.top_p * ranked.sum(axis=1, keepdims=True), ranked, 0.0)
-    law = np.zeros_like(ranked)
-    np.put_along_axis(law, order, ranked / ranked.sum(axis=1, keepdims=True), axis=1)
-    return law
+    distribution = np.zeros_like(ranked)
+    np.put_along_axis(distribution, order, ranked / ranked.sum(axis=1, keepdims=True), axis=1)
+    return distribution
 
 
-def _seen(laws: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, lean: float) -> Observed:
-    place, atoms = drawn.law.outcome, form.atoms
-    rows = drawn.ids[:, 0] // laws.ids.shape[1]
-    scored = _log_softmax(arm.tilt * laws.logprobs)
-    ids = laws.ids[rows, :atoms]
+def _seen(distributions: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, scoring_bias: float) -> Observed:
+    place, top_tokens = drawn.distribution.outcome, form.top_tokens
+    rows = drawn.ids[:, 0] // distributions.ids.shape[1]
+    scored = _log_softmax(arm.tilt * distributions.logprobs)
+    ids = distributions.ids[rows, :top_tokens]
     chosen_logprobs = scored[rows, place]
-    raw = Raw(
+    raw = RawDistribution(
         ids=ids,
-        logprobs=scored[rows, :atoms],
-        chosen=laws.ids[rows, place],
-        chosen_logprobs=np.where(place < atoms, chosen_logprobs, np.nan) if form.listed_only else chosen_logprobs,
-        vocabulary=laws.ids.shape[1],
+        logprobs=scored[rows, :top_tokens],
+        chosen=distributions.ids[rows, place],
+        chosen_logprobs=np.where(place < top_tokens, chosen_logprobs, np.nan) if form.listed_only else chosen_logprobs,
+        vocabulary=distributions.ids.shape[1],
     )
-    adjustment = _adjustment(moved[rows], place, atoms) if form.bias else None
+    adjustment = _adjustment(moved[rows], place, top_tokens) if form.bias else None
     wish = replace(form.wish(len(rows)), adjustment=adjustment)
-    law = requested(raw, wish.leaning(lean) if lean else wish)
-    q, q_unasked = _draft_laws(laws, form, arm, rows, law) if arm.drafts else (None, None)
+    distribution = requested(raw, wish.biased(scoring_bias) if scoring_bias else wish)
+    q, q_unasked = _draft_distributions(distributions, form, arm, rows, distribution) if arm.drafts else (None, None)
     return Observed(
-        law=law,
+        distribution=distribution,
         ids=ids,
         q=q,
         q_unasked=q_unasked,
         kept=drawn.kept if arm.drafts else None,
         drafted=np.full(len(rows), bool(arm.drafts)),
-        places=drawn.places,
+        slots=drawn.slots,
         k=K,
-        vocabulary=laws.ids.shape[1],
+        vocabulary=distributions.ids.shape[1],
         ends=np.column_stack([ids % 50 == 7, np.zeros(len(rows), dtype=np.bool_)]),
     )
 
 
-def _adjustment(moved: Floats, place: Ints, atoms: int) -> Adjustment:
+def _adjustment(moved: Floats, place: Ints, top_tokens: int) -> Adjustment:
     n = len(moved)
     none = np.zeros(n, dtype=np.bool_)
-    outside = (moved[:, atoms:] != 0.0).any(axis=1)
+    outside = (moved[:, top_tokens:] != 0.0).any(axis=1)
     return Adjustment(
-        atoms=moved[:, :atoms],
-        unsure=np.zeros((n, atoms), dtype=np.bool_),
+        top_tokens=moved[:, :top_tokens],
+        unsure=np.zeros((n, top_tokens), dtype=np.bool_),
         chosen=moved[np.arange(n), place],
         chosen_unsure=none,
         elsewhere=outside,
@@ -249,41 +252,47 @@ def _adjustment(moved: Floats, place: Ints, atoms: int) -> Adjustment:
     )
 
 
-def _draft_laws(laws: Laws, form: Form, arm: Arm, rows: Ints, baseline: Law) -> tuple[Floats, Floats]:
-    """Return the draft's law as the judge has it, its own atoms processed as asked, biases left out, and the same unprocessed."""
-    order, ids = laws.draft_order[rows, : form.atoms], laws.ids[rows, : form.atoms]
-    own = laws.ids[rows[:, None], order]
+def _draft_distributions(distributions: Laws, form: Form, arm: Arm, rows: Ints, baseline: TokenDistribution) -> tuple[Floats, Floats]:
+    """Return the draft's distribution as the judge has it, its top tokens processed without biases, and unprocessed."""
+    order, ids = distributions.draft_order[rows, : form.top_tokens], distributions.ids[rows, : form.top_tokens]
+    own = distributions.ids[rows[:, None], order]
     if arm.drafts != "model":
         sure = one_hot(np.where((ids == own[:, :1]).any(axis=1), (ids == own[:, :1]).argmax(axis=1), ids.shape[1]), ids.shape[1] + 1)
         return sure, sure
-    logprobs = laws.draft_logprobs[rows[:, None], order]
-    law = requested(Raw(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), form.wish(len(rows)))
-    return mapped(law.p, own, ids, baseline.p), mapped(law.unasked, own, ids, baseline.unasked)
+    logprobs = distributions.draft_logprobs[rows[:, None], order]
+    distribution = requested(
+        RawDistribution(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), form.wish(len(rows))
+    )
+    return mapped(distribution.p, own, ids, baseline.p), mapped(distribution.unasked, own, ids, baseline.unasked)
 
 
-def asked_again(laws: Laws, random: np.random.Generator, *, prompts: int, answers: int, tokens: int, temperature: float) -> Observed:
-    """Return independent answers to each of some prompts, prompt by prompt, with the law of a server that may give one again.
+def asked_again(
+    distributions: Laws, random: np.random.Generator, *, prompts: int, answers: int, tokens: int, temperature: float
+) -> Observed:
+    """Return independent answers to each of some prompts, prompt by prompt, with the distribution of a server that may give one again.
 
-    What was said decides the position, so that answers that begin alike go on under one law.
+    What was said decides the position, so that answers that begin alike go on under one distribution.
     """
     said = np.empty((prompts * answers, tokens), dtype=np.int64)
     rows = np.empty_like(said)
     state = np.repeat(random.integers(2**30, size=prompts), answers)
-    logprobs = _log_softmax(laws.logprobs / temperature)
+    logprobs = _log_softmax(distributions.logprobs / temperature)
     for step in range(tokens):
-        rows[:, step] = state % len(laws.ids)
+        rows[:, step] = state % len(distributions.ids)
         place = (logprobs[rows[:, step]] + random.gumbel(size=(len(state), logprobs.shape[1]))).argmax(axis=1)
-        said[:, step] = laws.ids[rows[:, step], place]
+        said[:, step] = distributions.ids[rows[:, step], place]
         state = (state * 31 + 7 * said[:, step] + 11) % (2**30)
     form = Form(name="again")
     flat, chosen = rows.ravel(), said.ravel()
-    raw = Raw(
-        ids=laws.ids[flat, : form.atoms],
-        logprobs=logprobs[flat, : form.atoms],
+    raw = RawDistribution(
+        ids=distributions.ids[flat, : form.top_tokens],
+        logprobs=logprobs[flat, : form.top_tokens],
         chosen=chosen,
-        chosen_logprobs=logprobs[flat, (laws.ids[flat] == chosen[:, None]).argmax(axis=1)],
+        chosen_logprobs=logprobs[flat, (distributions.ids[flat] == chosen[:, None]).argmax(axis=1)],
     )
-    law = requested(raw, form.wish(len(flat)))
-    copies = again(law, raw.ids, [tuple(line) for line in said.tolist()], [index // answers for index in range(len(said))])
-    places = joined([unplaced(tokens)] * len(said))
-    return Observed(law=law, ids=raw.ids, q=None, drafted=np.zeros(len(flat), dtype=np.bool_), places=places, k=K, copies=copies)
+    distribution = requested(raw, form.wish(len(flat)))
+    copies = again(distribution, raw.ids, [tuple(line) for line in said.tolist()], [index // answers for index in range(len(said))])
+    slots = joined([unknown_slots(tokens)] * len(said))
+    return Observed(
+        distribution=distribution, ids=raw.ids, q=None, drafted=np.zeros(len(flat), dtype=np.bool_), slots=slots, k=K, copies=copies
+    )

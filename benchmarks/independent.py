@@ -1,7 +1,7 @@
-"""A simulated server of its own, which shares no line with the package's: laws over a whole vocabulary, and a loop that speculates.
+"""A simulated server that shares no line with the package's: distributions over a whole vocabulary, and a loop that speculates.
 
-The laws are made up: Zipf-like and peaked ones over 600 tokens, mean entropy some 2.7 nats, a draft that is accepted three times in four
-(two times in five where it is certain of its best token). A context is a hash of the prompt and the tokens so far.
+The distributions are made up: Zipf-like and peaked ones over 600 tokens, mean entropy some 2.7 nats, a draft that is accepted three times
+in four (two times in five where it is certain of its best token). A context is a hash of the prompt and the tokens so far.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Laws:
     q: Floats
 
     def asked(self, *, temperature: float = 1.0, top_p: float = 1.0, certain: bool = False) -> Laws:
-        """Return the same laws for requests that ask for this; ``certain`` makes the draft propose its best token."""
-        p, q = (_nucleus(_cooled(law, temperature), top_p) for law in (self.raw_p, self.raw_q))
+        """Return the same distributions for requests that ask for this; ``certain`` makes the draft propose its best token."""
+        p, q = (_nucleus(_cooled(distribution, temperature), top_p) for distribution in (self.raw_p, self.raw_q))
         if certain:
             q = np.eye(VOCABULARY)[self.raw_q.argmax(axis=1)]
         return Laws(raw_p=self.raw_p, raw_q=self.raw_q, p=p, q=q)
 
 
 def made_up(random: np.random.Generator) -> Laws:
-    """Return laws of two kinds: three in five Zipf-like, the others with one token that has most of the mass."""
+    """Return distributions of two kinds: three in five Zipf-like, the others with one token that has most of the mass."""
     steepness = random.uniform(0.85, 1.6, size=(CONTEXTS, 1))
     logits = -steepness * np.log(np.arange(1, VOCABULARY + 1)) + random.normal(size=(CONTEXTS, VOCABULARY)) * 0.6
     peaked = random.random(CONTEXTS) < 0.4
@@ -53,18 +53,18 @@ def made_up(random: np.random.Generator) -> Laws:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Server:
-    """How one server decides. Tables are [C, V], functions of its laws; None for the right one."""
+    """How one server decides. Tables are [C, V], functions of its distributions; None for the right one."""
 
     accept: Floats | None = None
     """Chance that a draft token is accepted."""
     replacement: Floats | None = None
-    """Law of what is emitted for a rejected one."""
+    """Distribution of what is emitted for a rejected one."""
     one_number: bool = False
     """Whether one number decides for a whole window."""
     every: int = 1
     """One answer in so many has the fault; the others are right."""
     leak: float = 0.0
-    """Share of all tokens that are drawn from the draft's law without a check."""
+    """Share of all tokens that are drawn from the draft's distribution without a check."""
 
 
 RIGHT = Server()
@@ -86,15 +86,15 @@ class Text:
     """[A]."""
 
 
-def speak(laws: Laws, server: Server, random: np.random.Generator, *, prompts: Ints, tokens: int) -> Text:
+def speak(distributions: Laws, server: Server, random: np.random.Generator, *, prompts: Ints, tokens: int) -> Text:
     """Return answers of ``tokens`` tokens to ``prompts`` [A]; the first is the prefill's own, drawn from the target."""
-    count, right = len(prompts), np.minimum(1.0, laws.p / np.maximum(laws.q, 1e-300))
-    short = np.maximum(laws.p - laws.q, 0.0)
+    count, right = len(prompts), np.minimum(1.0, distributions.p / np.maximum(distributions.q, 1e-300))
+    short = np.maximum(distributions.p - distributions.q, 0.0)
     none = short.sum(axis=1, keepdims=True) < 1e-12
-    instead = np.where(none, laws.p, short / np.where(none, 1.0, short.sum(axis=1, keepdims=True)))
+    instead = np.where(none, distributions.p, short / np.where(none, 1.0, short.sum(axis=1, keepdims=True)))
     accept = right if server.accept is None else server.accept
     wrong = np.arange(count) % server.every == 0 if server.every == 1 else random.random(count) < 1.0 / server.every
-    target, draft, residual = _Urn(laws.p), _Urn(laws.q), _Urn(instead)
+    target, draft, residual = _Urn(distributions.p), _Urn(distributions.q), _Urn(instead)
     replaced = residual if server.replacement is None else _Urn(server.replacement)
     out = {name: np.zeros((count, tokens), dtype=np.int64) for name in ("context", "token", "slot", "drafted")}
     ended = np.ones((count, tokens), dtype=np.bool_)
@@ -118,10 +118,10 @@ def speak(laws: Laws, server: Server, random: np.random.Generator, *, prompts: I
 
 
 class _Urn:
-    """Draws tokens from laws [C, V] by bisection of their distribution functions."""
+    """Draws tokens from distributions [C, V] by bisection of their distribution functions."""
 
-    def __init__(self, law: Floats) -> None:
-        self._whole = law.cumsum(axis=1)
+    def __init__(self, distribution: Floats) -> None:
+        self._whole = distribution.cumsum(axis=1)
 
     def draw(self, rows: Ints, random: np.random.Generator) -> Ints:
         """Return a token for each of ``rows``."""
@@ -139,16 +139,16 @@ def _softmax(logits: Floats) -> Floats:
     return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
 
-def _cooled(law: Floats, temperature: float) -> Floats:
-    return law if temperature == 1.0 else _softmax(np.log(law) / temperature)
+def _cooled(distribution: Floats, temperature: float) -> Floats:
+    return distribution if temperature == 1.0 else _softmax(np.log(distribution) / temperature)
 
 
-def _nucleus(law: Floats, top_p: float) -> Floats:
-    """Return ``law`` cut to the fewest tokens that have ``top_p`` of the mass."""
-    order = np.argsort(-law, axis=1)
-    sorted_law = np.take_along_axis(law, order, axis=1)
-    kept = np.where(sorted_law.cumsum(axis=1) - sorted_law < top_p, sorted_law, 0.0)
-    cut = np.zeros_like(law)
+def _nucleus(distribution: Floats, top_p: float) -> Floats:
+    """Return ``distribution`` cut to the fewest tokens that have ``top_p`` of the mass."""
+    order = np.argsort(-distribution, axis=1)
+    sorted_distribution = np.take_along_axis(distribution, order, axis=1)
+    kept = np.where(sorted_distribution.cumsum(axis=1) - sorted_distribution < top_p, sorted_distribution, 0.0)
+    cut = np.zeros_like(distribution)
     np.put_along_axis(cut, order, kept, axis=1)
     return np.asarray(cut / cut.sum(axis=1, keepdims=True))
 

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import results
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.stats.near_ties import Choices, sigma_of, wealth
+from pytest_specdec.stats.near_ties import GreedyTokens, sigma_of, wealth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ RUN = Path(".specdec/near-ties")
 ALPHA = 2.5e-5
 """The share of one greedy workload where one variant is judged at standard."""
 TOKENS, MANY = 808, 3000
-ATOMS = 5
+TOP_TOKENS = 5
 RIGHT = 0.8
 """How often no near one is drafted: at 59 near-ties of the reference pair the drafter proposes one with probability .20."""
 NOISES, WIDTHS, FLOORS = (0.0, 0.01, 0.03), (0.1, 0.2, 0.25), (0.02, 0.05)
@@ -40,11 +40,11 @@ NOISES, WIDTHS, FLOORS = (0.0, 0.01, 0.03), (0.1, 0.2, 0.25), (0.02, 0.05)
 def positions(run: Path) -> Floats:
     """Return the log-probabilities [N, 5] of the best tokens at the baseline's own greedy tokens."""
     found = transcripts.read_scores(RunDirectory(run), "baseline", "baseline", "all-greedy")
-    listed = [position.atom_logprobs[:ATOMS] for one in found for position in one.positions]
-    return np.array([atoms for atoms in listed if len(atoms) == ATOMS])
+    listed = [position.top_logprobs[:TOP_TOKENS] for one in found for position in one.positions]
+    return np.array([top_tokens for top_tokens in listed if len(top_tokens) == TOP_TOKENS])
 
 
-def served(rng: np.random.Generator, bank: Floats, tokens: int, noise: float, *, w: float = 0.0, tails: bool = False) -> Choices:
+def served(rng: np.random.Generator, bank: Floats, tokens: int, noise: float, *, w: float = 0.0, tails: bool = False) -> GreedyTokens:
     """Return what a judge sees of one run, ``noise`` being that of one logit on either side."""
     logits = bank[rng.integers(len(bank), size=tokens)]
     mine, theirs = (logits + noise * _drawn(rng, logits.shape, tails=tails) for _ in range(2))
@@ -55,7 +55,7 @@ def served(rng: np.random.Generator, bank: Floats, tokens: int, noise: float, *,
     emitted = np.where(near, other, chosen) if w else chosen
     order = np.argsort(-theirs, axis=1)
     sorted_ = np.take_along_axis(theirs, order, axis=1)
-    return Choices(gaps=sorted_[:, :1] - sorted_, chosen=(order == emitted[:, None]).argmax(axis=1))
+    return GreedyTokens(gaps=sorted_[:, :1] - sorted_, chosen=(order == emitted[:, None]).argmax(axis=1))
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], *, tails: bool) -> Floats:
@@ -73,8 +73,14 @@ def cells(bank: Floats, runs: int) -> Iterator[dict[str, object]]:
         for tokens in (TOKENS, MANY):
             for noise in NOISES:
                 caught = {floor: _alarms(rng, bank, 240, noise, floor, tokens=tokens, tails=tails) for floor in FLOORS}
-                law = "Student's t, 3 degrees" if tails else "normal"
-                yield {"table": "False alarms in 240 healthy runs", "noise": noise, "tokens": tokens, "law": law, **_named(caught)}
+                distribution = "Student's t, 3 degrees" if tails else "normal"
+                yield {
+                    "table": "False alarms in 240 healthy runs",
+                    "noise": noise,
+                    "tokens": tokens,
+                    "distribution": distribution,
+                    **_named(caught),
+                }
 
 
 def _alarms(

@@ -1,7 +1,7 @@
 """The pictures of docs/, the same bytes every time.
 
 What they show is computed by the judges' own modules: wealths from the seeded simulation, a verify step from the reference engine's rule,
-laws from the catalogue of faults.
+distributions from the catalogue of faults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.rejection_sampler import accept
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.verify_slots import placed
+from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,9 @@ SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def wealths() -> list[tuple[str, str, Floats]]:
-    """Return name, colour and log10 wealth of every server's run after every token, looked at with the draft's law and windows known."""
+    """Return name, colour and log10 wealth of every server's run after every token, with the draft's distribution and windows known."""
     random = np.random.default_rng(SEED)
-    bank = zipf(random, positions=300, vocabulary=1000, atoms=20)
+    bank = zipf(random, positions=300, vocabulary=1000, top_tokens=20)
     found = []
     for name, rules, runs, colour in SERVERS:
         seen = simulate(bank, rules, random, runs=runs, answers=ANSWERS, tokens=ANSWER_TOKENS, k=3)
@@ -144,13 +144,13 @@ def step() -> Drawing:
     )
     drawing.text(20, 28, "The capital of France …", "ink strong")
     windows = [1, *(one.accepted + 1 for one in STEPS)]
-    places = placed(windows, sum(windows), lambda _: len(STEPS[0].words))
+    slots = slots_from_windows(windows, sum(windows), lambda _: len(STEPS[0].words))
     first = 1
     for number, (one, top) in enumerate(zip(STEPS, (34.0, 224.0), strict=True), start=1):
         drawing.text(20, top + ROW["drafted"] - 18, f"step {number}", "ink strong")
         _drafted(drawing, one, top)
-        slots = places.slot[first : first + one.accepted + 1].tolist()
-        _emitted(drawing, one, top, slots, bonus=bool(places.bonus_slot[first + one.accepted]))
+        numbers = slots.slot[first : first + one.accepted + 1].tolist()
+        _emitted(drawing, one, top, numbers, bonus=bool(slots.bonus_slot[first + one.accepted]))
         first += one.accepted + 1
     return drawing
 
@@ -195,11 +195,11 @@ def _emitted(drawing: Drawing, one: Step, top: float, slots: Sequence[int], *, b
 BAR, BAR_GAP, PANEL, TALLEST = 46.0, 16.0, 236.0, 190.0
 
 
-def law() -> Drawing:
-    """Draw the law of one verified position under three rules, accepted and recovered shares stacked."""
-    drawing = Drawing(width=760, height=372, title="Law of one verified position: correct, lenient acceptance, accept-all")
+def distribution() -> Drawing:
+    """Draw the distribution of one verified position under three rules, accepted and recovered shares stacked."""
+    drawing = Drawing(width=760, height=372, title="Distribution of one verified position: correct, lenient acceptance, accept-all")
     drawing.text(20, 28, "The capital of France is …   what is emitted, by how drafts are accepted", "ink strong")
-    for index, name in enumerate(example.LAWS):
+    for index, name in enumerate(example.DISTRIBUTIONS):
         _bars(drawing, 32 + index * PANEL, name)
     y = 352.0
     for x, style, words in ((32, "blue faint", "drafted and accepted"), (206, "orange faint", "recovered after a refusal")):
@@ -213,12 +213,12 @@ def law() -> Drawing:
 def _bars(drawing: Drawing, left: float, name: str) -> None:
     base = 306.0
     drawing.text(left, 66, name, "ink strong")
-    times = float((example.LAWS[name] / example.P)[0, -1])
+    times = float((example.DISTRIBUTIONS[name] / example.P)[0, -1])
     drawing.text(left, 84, f"{example.WORDS[-1]} {times:.3g} times as often as p" if times > 1.001 else "every bar at p", "soft small")
     drawing.line([(left, base), (left + 3 * BAR + 2 * BAR_GAP, base)], "soft")
     accepted = (example.Q * example.ACCEPT[name])[0]
     for index, word in enumerate(example.WORDS):
-        x, emitted, should = left + index * (BAR + BAR_GAP), float(example.LAWS[name][0, index]), float(example.P[0, index])
+        x, emitted, should = left + index * (BAR + BAR_GAP), float(example.DISTRIBUTIONS[name][0, index]), float(example.P[0, index])
         below, whole = _tall(float(accepted[index])), _tall(emitted)
         drawing.box(x, base - below, BAR, below, "blue faint")
         drawing.box(x, base - whole, BAR, whole - below, "orange faint")
@@ -234,4 +234,4 @@ def _tall(share: float) -> float:
 
 def pictures() -> dict[str, str]:
     """Return every picture by its file name."""
-    return {"wealth.svg": str(wealth()), "verify-step.svg": str(step()), "one-position.svg": str(law())}
+    return {"wealth.svg": str(wealth()), "verify-step.svg": str(step()), "one-position.svg": str(distribution())}

@@ -1,4 +1,4 @@
-"""Served: what a server emits over whole laws, at contexts that are all new or at a few that are asked again and again."""
+"""Served: what a server emits over whole distributions, at contexts that are all new or at a few that are asked again and again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["K", "emitted"]
 
 K = 3
 CONTEXTS, OPEN = 16, (1.0, 2.6)
-"""Of how many contexts the second workload is made, and between which entropies in nats of atoms and tail."""
+"""Of how many contexts the second workload is made, and between which entropies in nats of top tokens and tail."""
 SURE = 0.92
 """Chance of the prefill's token with which the context is the wanted one."""
 
@@ -24,7 +24,7 @@ SURE = 0.92
 def emitted(one: Whole, name: str, random: np.random.Generator, *, tokens: int, again: bool) -> Trace:
     """Return what a server under the rules ``name`` emits: answers of 64 tokens at new contexts, or of 3 at the same ones again."""
     length = 3 if again else 64
-    verified, bonus, plain = (_summed(law) for law in (one.verified[name], one.bonus[name], one.p))
+    verified, bonus, plain = (_summed(distribution) for distribution in (one.verified[name], one.bonus[name], one.p))
     at = _again(one, random, tokens // length) if again else random.integers(len(one.p), size=(tokens // length, length))
     count, outcomes = len(at), one.p.shape[1]
     whole_numbers = {key: np.zeros((count, length), dtype=np.int64) for key in ("outcome", "slot", "drafted")}
@@ -46,8 +46,8 @@ def emitted(one: Whole, name: str, random: np.random.Generator, *, tokens: int, 
     return Trace(at=at, **whole_numbers, **marks)
 
 
-def _summed(law: Floats) -> Floats:
-    mass = law.reshape(len(law), -1).cumsum(axis=1)
+def _summed(distribution: Floats) -> Floats:
+    mass = distribution.reshape(len(distribution), -1).cumsum(axis=1)
     return np.asarray(mass / mass[:, -1:])
 
 
@@ -64,6 +64,6 @@ def _again(one: Whole, random: np.random.Generator, answers: int) -> Ints:
 
 
 def _child(parent: Ints, outcome: Ints, one: Whole, random: np.random.Generator) -> Ints:
-    """Return the position behind a token: one and the same behind the same atom, any behind the tail's many tokens."""
+    """Return the position behind a token: one and the same behind the same top token, any behind the remainder's many tokens."""
     same = (parent * 7919 + outcome * 104_729 + 13) % len(one.p)
     return np.where(outcome == one.p.shape[1] - 1, random.integers(len(one.p), size=len(parent)), same)

@@ -21,10 +21,10 @@ from pytest_specdec.judge.draft_distribution import certain, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import again
-from pytest_specdec.stats.fault_models import Reuse
+from pytest_specdec.stats.fault_models import ReusedNumber
 from pytest_specdec.stats.proportions import limits
-from pytest_specdec.stats.token_distribution import Processing, Raw, requested
-from pytest_specdec.stats.verify_slots import Observed, Places
+from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.verify_slots import Observed, VerifySlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
 ALPHA = 6.25e-5
-ANSWER_TOKENS, ATOMS = 64, 20
+ANSWER_TOKENS, TOP_TOKENS = 64, 20
 AT_ONCE = 12_288
 """Tokens judged in one go."""
 SIZES = (0.05, 0.01, 0.001)
-SEED, LAWS_SEED = 20_261_123, 20_261_122
-"""Of the runs, and of the laws that they are drawn from: stakes were weighed on other runs."""
+SEED, DISTRIBUTIONS_SEED = 20_261_123, 20_261_122
+"""Of the runs, and of the distributions that they are drawn from: stakes were weighed on other runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Form:
     """Whether the draft proposes its best token."""
     draft_known: bool = True
     windows: bool = True
-    atoms: int = ATOMS
+    top_tokens: int = TOP_TOKENS
     cost: int = 1
     """How many times dearer than the others it is: so many times fewer runs."""
 
@@ -74,7 +74,7 @@ FORMS = {
         Form(name="T .6", temperature=0.6),
         Form(name="hidden windows", windows=False),
         Form(name="no q, top_p .9, T .6", top_p=0.9, temperature=0.6, draft_known=False, cost=8),
-        Form(name="top-5", atoms=5),
+        Form(name="top-5", top_tokens=5),
     )
 }
 
@@ -94,24 +94,26 @@ class Cell:
     """Whether it may cost a tenth more than without the new bets at most."""
 
 
-def _accept_all(laws: Laws) -> Server:
-    return Server(accept=np.ones_like(laws.p))
+def _accept_all(distributions: Laws) -> Server:
+    return Server(accept=np.ones_like(distributions.p))
 
 
-def _lenient(laws: Laws) -> Server:
-    return Server(accept=np.minimum(1.0, 1.5 * laws.p / np.maximum(laws.q, 1e-300)))
+def _lenient(distributions: Laws) -> Server:
+    return Server(accept=np.minimum(1.0, 1.5 * distributions.p / np.maximum(distributions.q, 1e-300)))
 
 
-def _from_p(laws: Laws) -> Server:
-    return Server(replacement=laws.p)
+def _from_p(distributions: Laws) -> Server:
+    return Server(replacement=distributions.p)
 
 
 def _some(every: int) -> Callable[[Laws], Server]:
-    return lambda laws: replace(_accept_all(laws), every=every)
+    return lambda distributions: replace(_accept_all(distributions), every=every)
 
 
 def _leak(share: float) -> Callable[[Laws], Server]:
-    return lambda laws: Server(accept=(1.0 - share) * np.minimum(1.0, laws.p / np.maximum(laws.q, 1e-300)) + share)
+    return lambda distributions: Server(
+        accept=(1.0 - share) * np.minimum(1.0, distributions.p / np.maximum(distributions.q, 1e-300)) + share
+    )
 
 
 def _once(_: Laws) -> Server:
@@ -158,31 +160,31 @@ CELLS = (
 )
 
 
-def observed(laws: Laws, text: Text, form: Form) -> Observed:
+def observed(distributions: Laws, text: Text, form: Form) -> Observed:
     """Return what the judge gets to know of ``text``, by the functions that read captures."""
     rows, tokens = text.context.ravel(), text.token.ravel()
     processing = form.processing(len(rows))
-    seen = _told(laws.raw_p, rows, tokens, form.atoms)
-    law = requested(seen, processing)
+    seen = _told(distributions.raw_p, rows, tokens, form.top_tokens)
+    distribution = requested(seen, processing)
     plain = Observed(
-        law=law,
+        distribution=distribution,
         ids=seen.ids,
         q=None,
         drafted=np.zeros(len(rows), dtype=np.bool_),
-        places=_places(text, windows=form.windows),
+        slots=_slots(text, windows=form.windows),
         k=K,
         vocabulary=VOCABULARY,
         previous=np.column_stack([np.full(len(text.token), -1), text.token[:, :-1]]).ravel(),
         contexts=rows,
-        copies=_copies(text, seen.ids, law),
+        copies=_copies(text, seen.ids, distribution),
     )
     if not form.draft_known:
         return plain
     if form.certain:
-        view = certain(laws.q[rows].argmax(axis=1), seen.ids, law, tokens)
+        view = certain(distributions.q[rows].argmax(axis=1), seen.ids, distribution, tokens)
     else:
-        draft = _told(laws.raw_q, rows, tokens, form.atoms)
-        view = drawn(draft, np.ones(len(rows), dtype=np.bool_), seen.ids, law, processing)
+        draft = _told(distributions.raw_q, rows, tokens, form.top_tokens)
+        view = drawn(draft, np.ones(len(rows), dtype=np.bool_), seen.ids, distribution, processing)
     return replace(
         plain,
         q=view.q,
@@ -197,15 +199,17 @@ def observed(laws: Laws, text: Text, form: Form) -> Observed:
     )
 
 
-def _told(law: Floats, rows: Ints, tokens: Ints, atoms: int) -> Raw:
-    """Return what a server tells of ``law`` [C, V] at the emitted ``tokens``."""
-    ids = np.argsort(-law, axis=1)[:, :atoms][rows]
+def _told(distribution: Floats, rows: Ints, tokens: Ints, top_tokens: int) -> RawDistribution:
+    """Return what a server tells of ``distribution`` [C, V] at the emitted ``tokens``."""
+    ids = np.argsort(-distribution, axis=1)[:, :top_tokens][rows]
     with np.errstate(divide="ignore"):
-        logs = np.log(law)
-    return Raw(ids=ids, logprobs=logs[rows[:, None], ids], chosen=tokens, chosen_logprobs=logs[rows, tokens], vocabulary=VOCABULARY)
+        logs = np.log(distribution)
+    return RawDistribution(
+        ids=ids, logprobs=logs[rows[:, None], ids], chosen=tokens, chosen_logprobs=logs[rows, tokens], vocabulary=VOCABULARY
+    )
 
 
-def _places(text: Text, *, windows: bool) -> Places:
+def _slots(text: Text, *, windows: bool) -> VerifySlots:
     last = np.zeros(text.token.shape, dtype=np.bool_)
     last[:, -1] = True
     short = text.ended & (text.drafted > 0) & (text.slot < K)
@@ -215,7 +219,7 @@ def _places(text: Text, *, windows: bool) -> Places:
         after[:, step] = np.where(text.slot[:, step] == 0, short[:, step - 1], after[:, step - 1])
     ever = np.where(text.slot > 0, np.take_along_axis(ever, np.maximum(np.arange(ever.shape[1]) - text.slot, 0), axis=1), ever)
     unknown = np.full(text.token.size, -1, dtype=np.int64)
-    return Places(
+    return VerifySlots(
         slot=text.slot.ravel() if windows else unknown,
         drafted=text.drafted.ravel() if windows else unknown,
         after_rejection=after.ravel() & windows,
@@ -225,12 +229,12 @@ def _places(text: Text, *, windows: bool) -> Places:
     )
 
 
-def _copies(text: Text, ids: Ints, law: object) -> Floats:
+def _copies(text: Text, ids: Ints, distribution: object) -> Floats:
     answers = [tuple(row) for row in text.token.tolist()]
-    return again(law, ids, answers, text.prompt.tolist())  # type: ignore[arg-type]
+    return again(distribution, ids, answers, text.prompt.tolist())  # type: ignore[arg-type]
 
 
-def texts(cell_laws: Laws, server: Server, random: np.random.Generator, *, runs: int, tokens: int) -> Iterator[tuple[int, Text]]:
+def texts(cell_distributions: Laws, server: Server, random: np.random.Generator, *, runs: int, tokens: int) -> Iterator[tuple[int, Text]]:
     """Yield some runs at a time; every second prompt of a run is asked twice."""
     answers, at_once = tokens // ANSWER_TOKENS, max(1, AT_ONCE // tokens)
     for first in range(0, runs, at_once):
@@ -238,18 +242,18 @@ def texts(cell_laws: Laws, server: Server, random: np.random.Generator, *, runs:
         prompts = random.integers(2**40, size=(count, answers))
         twice = prompts[:, 2::3].shape[1]
         prompts[:, 2::3] = prompts[:, 1::3][:, :twice]
-        yield count, speak(cell_laws, server, random, prompts=prompts.ravel(), tokens=ANSWER_TOKENS)
+        yield count, speak(cell_distributions, server, random, prompts=prompts.ravel(), tokens=ANSWER_TOKENS)
 
 
 def without(seen: Observed) -> list[Bettor]:
     """Return the panel without sparse, pointwise and one-number bets."""
-    return [one for one in bettors(replace(seen, q_chosen=None)) if not one.chance and one.name != Reuse.WINDOW.value]
+    return [one for one in bettors(replace(seen, q_chosen=None)) if not one.chance and one.name != ReusedNumber.WINDOW.value]
 
 
-def power(cell: Cell, laws: Laws, runs: int) -> dict[str, object]:
+def power(cell: Cell, distributions: Laws, runs: int) -> dict[str, object]:
     """Return the median tokens to an alarm with and without the new bets, on the same runs."""
     form, random = FORMS[cell.form], np.random.default_rng([SEED, *cell.name.encode(), *cell.form.encode()])
-    asked = laws.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
+    asked = distributions.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
     needed: dict[str, list[float]] = {"with": [], "without": []}
     for count, text in texts(asked, cell.server(asked), random, runs=runs, tokens=cell.tokens):
         seen = observed(asked, text, form)
@@ -283,10 +287,10 @@ def _shown(tokens: float) -> str:
     return f"{tokens:,.0f}" if np.isfinite(tokens) else "-"
 
 
-def size(form: Form, laws: Laws, runs: int, tokens: int) -> Iterator[dict[str, object]]:
+def size(form: Form, distributions: Laws, runs: int, tokens: int) -> Iterator[dict[str, object]]:
     """Yield how many healthy runs ever reach the levels of SIZES."""
     random = np.random.default_rng([SEED, *form.name.encode()])
-    asked = laws.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
+    asked = distributions.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
     highest = np.concatenate(
         [
             mixture(bettors(observed(asked, text, form)), runs=count).max(axis=1)
@@ -318,8 +322,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="words that the fault or the form holds")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
-    begun, laws, rows = time.monotonic(), made_up(np.random.default_rng(LAWS_SEED)), []
-    for row in _rows(options, laws):
+    begun, distributions, rows = time.monotonic(), made_up(np.random.default_rng(DISTRIBUTIONS_SEED)), []
+    for row in _rows(options, distributions):
         print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
         rows.append(row)
     if options.write:
@@ -327,14 +331,14 @@ def main(arguments: list[str]) -> int:
     return 0 if all(row["kept"] for row in rows) else 1
 
 
-def _rows(options: argparse.Namespace, laws: Laws) -> Iterator[dict[str, object]]:
+def _rows(options: argparse.Namespace, distributions: Laws) -> Iterator[dict[str, object]]:
     if options.what == "power":
         chosen = [cell for cell in CELLS if options.only in f"{cell.form}: {cell.name}"]
-        yield from (power(cell, laws, options.runs) for cell in chosen)
+        yield from (power(cell, distributions, options.runs) for cell in chosen)
         return
     for form in FORMS.values():
         if options.only in form.name:
-            yield from size(form, laws, options.runs, options.tokens)
+            yield from size(form, distributions, options.runs, options.tokens)
 
 
 if __name__ == "__main__":

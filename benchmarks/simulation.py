@@ -1,4 +1,4 @@
-"""Simulation: emitted tokens of a server that speculates over known laws, rightly or with one decision replaced.
+"""Simulation: emitted tokens of a server that speculates over known distributions, rightly or with one decision replaced.
 
 It tells how often the betting test alarms on a correct server and how soon on a faulty one. Every draw comes from the generator passed in.
 A token is drawn by inverse CDF in the order of token ids, or as the largest of log-probabilities with Gumbel noise. A random number that
@@ -14,9 +14,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from benchmarks.bank import Bank, zipf
-from pytest_specdec.stats.draft_distribution import Split, index_of
+from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of
 from pytest_specdec.stats.fault_models import (
-    Reuse,
+    ReusedNumber,
     best_only,
     greedy,
     inverted,
@@ -28,8 +28,8 @@ from pytest_specdec.stats.fault_models import (
     the_target,
     tilted,
 )
-from pytest_specdec.stats.token_distribution import Raw, requested
-from pytest_specdec.stats.verify_slots import Observed, Places
+from pytest_specdec.stats.token_distribution import RawDistribution, requested
+from pytest_specdec.stats.verify_slots import Observed, VerifySlots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,52 +68,60 @@ class Drawn:
 
 
 def id_order(ids: Ints) -> Ints:
-    """Return the split outcomes [B, K+2] in the order of token ids, the tail's two last, for atoms ``ids`` [B, K]."""
-    tail = np.tile(np.arange(ids.shape[1], ids.shape[1] + 2), (len(ids), 1))
-    return np.concatenate([np.argsort(ids, axis=1, kind="stable"), tail], axis=1)
+    """Return the split outcomes [B, K+2] in the order of token ids, the remainder's two last, for top tokens ``ids`` [B, K]."""
+    remainder = np.tile(np.arange(ids.shape[1], ids.shape[1] + 2), (len(ids), 1))
+    return np.concatenate([np.argsort(ids, axis=1, kind="stable"), remainder], axis=1)
 
 
 def draw(
-    random: np.random.Generator, reuse: Reuse, *, q: Floats, accept: Floats, otherwise: Floats, verify: Bools, order: Ints, shared: Floats
+    random: np.random.Generator,
+    reuse: ReusedNumber,
+    *,
+    q: Floats,
+    accept: Floats,
+    otherwise: Floats,
+    verify: Bools,
+    order: Ints,
+    shared: Floats,
 ) -> Drawn:
-    """Return a token of each server: the draft from ``q`` where it is accepted, else one from ``otherwise``; laws are [M, K+2].
+    """Return a token of each server: the draft from ``q`` where it is accepted, else one from ``otherwise``; distributions are [M, K+2].
 
     ``verify`` [M] marks who has a draft, ``order`` [M, K+2] is that of token ids. ``shared`` [M] are the numbers that a window has in
     common, used for WINDOW only.
     """
     first, second, third = random.random((3, len(q)))
-    if reuse is Reuse.GUMBEL:
+    if reuse is ReusedNumber.GUMBEL:
         noise, fresh = random.gumbel(size=(2, *q.shape))
         draft = _largest(q, noise)
         other = _largest(otherwise, np.where(verify[:, None], noise, fresh))
     else:
         draft = _inverse(q, order, first)
-        other = _inverse(otherwise, order, np.where(verify, second, third) if reuse is Reuse.RECOVERY else third)
-    decides = {Reuse.DRAFT: first, Reuse.WINDOW: shared}.get(reuse, second)
+        other = _inverse(otherwise, order, np.where(verify, second, third) if reuse is ReusedNumber.RECOVERY else third)
+    decides = {ReusedNumber.DRAFT: first, ReusedNumber.WINDOW: shared}.get(reuse, second)
     accepted = verify & (decides < np.take_along_axis(accept, draft[:, None], axis=1)[:, 0])
     return Drawn(token=np.where(accepted, draft, other), accepted=accepted)
 
 
-def _inverse(law: Floats, order: Ints, uniform: Floats) -> Ints:
-    mass = np.take_along_axis(law, order, axis=1).cumsum(axis=1)
+def _inverse(distribution: Floats, order: Ints, uniform: Floats) -> Ints:
+    mass = np.take_along_axis(distribution, order, axis=1).cumsum(axis=1)
     place = (mass > uniform[:, None] * mass[:, -1:]).argmax(axis=1)
     return np.asarray(np.take_along_axis(order, place[:, None], axis=1)[:, 0], dtype=np.int64)
 
 
-def _largest(law: Floats, noise: Floats) -> Ints:
+def _largest(distribution: Floats, noise: Floats) -> Ints:
     with np.errstate(divide="ignore"):
-        return np.asarray((np.log(law) + noise).argmax(axis=1), dtype=np.int64)
+        return np.asarray((np.log(distribution) + noise).argmax(axis=1), dtype=np.int64)
 
 
 def blurred(deviation: float) -> Shape:
-    """Add noise of so many nats to every atom's logit: a fixed function of the probability's digits, so that it has no direction."""
+    """Add noise of so many nats to every top token's logit: a fixed function of the probability's digits, so that it has no direction."""
 
-    def law(p: Floats, _q: Floats) -> Floats:
+    def distribution(p: Floats, _q: Floats) -> Floats:
         digits = np.clip((p[:, :-1] * 1e10) % 1.0, 1e-6, 1.0 - 1e-6)
         weight = np.concatenate([p[:, :-1] * np.exp(deviation * ndtri(digits)), p[:, -1:]], axis=1)
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
-    return law
+    return distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +133,19 @@ class Rules:
     replacement: Shape = residual
     bonus: Shape = the_target
     target: Shape = the_target
-    """What the server takes for the target's law at every token."""
+    """What the server takes for the target's distribution at every token."""
     stale: Shape = the_target
-    """What the target's law has become once a draft was rejected in the answer."""
+    """What the target's distribution has become once a draft was rejected in the answer."""
     passing: Shape = the_target
     """What it has become in the verify step behind a rejection."""
     forgets: Literal["", "ratio", "bonus", "everywhere"] = ""
-    """Where the server does nothing of what is asked of the laws: ``ratio`` is the acceptance of drafts that are drawn as asked."""
+    """Where the server does nothing of what is asked of the distributions: ``ratio`` is the acceptance of drafts that are drawn as
+    asked."""
     bonus_ids_off_by: int = 0
-    """What is added to the id of a bonus token; an id that no atom has lies in the tail."""
+    """What is added to the id of a bonus token; an id that no top token has lies in the remainder."""
     stutters: bool = False
     """Whether the bonus token is the token before it once more."""
-    reuses: Reuse = Reuse.NONE
+    reuses: ReusedNumber = ReusedNumber.NONE
 
 
 RIGHT = Rules()
@@ -196,7 +205,7 @@ class Trace:
     at: Ints
     """The bank's position."""
     outcome: Ints
-    """0..K+1, of the split outcomes: K is the draft token in the tail, K+1 the rest of the tail."""
+    """0..K+1, of the split outcomes: K is the draft token in the remainder, K+1 the rest of the remainder."""
     slot: Ints
     drafted: Ints
     short: Bools
@@ -287,9 +296,9 @@ def moved(bank: Bank, by: int) -> Ints | None:
     if not by:
         return None
     width = bank.ids.shape[1]
-    atoms = np.stack([index_of(bank.ids[:, atom] + by, bank.ids) for atom in range(width)], axis=1)
+    top_tokens = np.stack([index_of(bank.ids[:, top_token] + by, bank.ids) for top_token in range(width)], axis=1)
     rest = np.full((len(bank), 2), width + 1, dtype=np.int64)
-    return np.concatenate([np.where(atoms == width, width + 1, atoms), rest], axis=1)
+    return np.concatenate([np.where(top_tokens == width, width + 1, top_tokens), rest], axis=1)
 
 
 def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.Generator) -> _Emitted:
@@ -297,18 +306,18 @@ def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.G
     p, q, unasked = bank.p[at], bank.q[at], bank.unasked[at]
     p = unasked if rules.forgets == "everywhere" else rules.target(p, q)
     p = np.where(now.ever[:, None], rules.stale(p, q), p)
-    split = Split.of(np.where(now.short[:, None], rules.passing(p, q), p), q)
+    split = SplitRemainder.of(np.where(now.short[:, None], rules.passing(p, q), p), q)
     p, q = split.p, split.q
     verify, bonus = now.slot < now.drafted, (now.slot == now.drafted) & (now.drafted > 0)
-    after = Split.of(unasked, bank.q[at]).p if rules.forgets == "bonus" else rules.bonus(p, q)
-    law = np.where(verify[:, None], rules.replacement(p, q), np.where(bonus[:, None], after, p))
+    after = SplitRemainder.of(unasked, bank.q[at]).p if rules.forgets == "bonus" else rules.bonus(p, q)
+    distribution = np.where(verify[:, None], rules.replacement(p, q), np.where(bonus[:, None], after, p))
     now.uniform = np.where(now.slot == 0, random.random(len(p)), now.uniform)
     found = draw(
         random,
         rules.reuses,
         q=q,
-        accept=accepts(bank, at, rules, Split(p=p, q=q)),
-        otherwise=law,
+        accept=accepts(bank, at, rules, SplitRemainder(p=p, q=q)),
+        otherwise=distribution,
         verify=verify,
         order=id_order(bank.ids[at]),
         shared=now.uniform,
@@ -316,11 +325,11 @@ def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.G
     return _Emitted(token=found.token, accepted=found.accepted, verify=verify, bonus=bonus)
 
 
-def accepts(bank: Bank, at: Ints, rules: Rules, split: Split) -> Floats:
+def accepts(bank: Bank, at: Ints, rules: Rules, split: SplitRemainder) -> Floats:
     """Return the acceptance probabilities [M, K+2] under ``rules`` of drafts from ``split.q`` at positions ``at`` [M]."""
     if rules.forgets != "ratio":
         return rules.accept(split.p, split.q)
-    raw = Split.of(bank.unasked[at], bank.unasked_q[at])
+    raw = SplitRemainder.of(bank.unasked[at], bank.unasked_q[at])
     return rules.accept(raw.p, raw.q)
 
 
@@ -330,13 +339,13 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
     chosen = np.minimum(outcome, width)
     q = bank.q[rows]
     certain = q.max(axis=1) == 1.0
-    own, own_raw, own_draft = (_own(law, q, outcome, bank.vocabulary) for law in (bank.p[rows], bank.unasked[rows], q))
+    own, own_raw, own_draft = (_own(distribution, q, outcome, bank.vocabulary) for distribution in (bank.p[rows], bank.unasked[rows], q))
     return Observed(
-        law=requested(raw(bank.ids[rows], bank.unasked[rows], own_raw, chosen), bank.asked.of(len(rows))),
+        distribution=requested(raw(bank.ids[rows], bank.unasked[rows], own_raw, chosen), bank.asked.of(len(rows))),
         ids=bank.ids[rows],
         q=q,
         drafted=bank.drafted[rows],
-        places=_places(trace, windows=windows),
+        slots=_slots(trace, windows=windows),
         k=k,
         kept=np.where(certain, np.where(certain, q.argmax(axis=1) == outcome, 0.0), ratio(own_draft, own)),
         q_chosen=own_draft if bank.raw is None else None,
@@ -347,20 +356,20 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
     )
 
 
-def _own(law: Floats, q: Floats, outcome: Ints, vocabulary: int) -> Floats:
-    """Return the probability [N] of the emitted tokens themselves in ``law`` [N, K+1], drafts being drawn from ``q`` [N, K+1].
+def _own(distribution: Floats, q: Floats, outcome: Ints, vocabulary: int) -> Floats:
+    """Return the probability [N] of the emitted tokens themselves in ``distribution`` [N, K+1], drafts being drawn from ``q`` [N, K+1].
 
-    The tail's tokens are taken to be equally probable, but for the one that a draft is certain of.
+    The remainder's tokens are taken to be equally probable, but for the one that a draft is certain of.
     """
-    split, beyond = Split.of(law, q).p, max(vocabulary - law.shape[1] + 1, 1)
-    if law is q:
+    split, beyond = SplitRemainder.of(distribution, q).p, max(vocabulary - distribution.shape[1] + 1, 1)
+    if distribution is q:
         split[:, -2:] = np.where((q[:, -1:] == 1.0), [[1.0, 0.0]], split[:, -2:])
-    return np.asarray(np.take_along_axis(split, outcome[:, None], axis=1)[:, 0] / np.where(outcome == law.shape[1], beyond, 1))
+    return np.asarray(np.take_along_axis(split, outcome[:, None], axis=1)[:, 0] / np.where(outcome == distribution.shape[1], beyond, 1))
 
 
-def _places(trace: Trace, *, windows: bool) -> Places:
+def _slots(trace: Trace, *, windows: bool) -> VerifySlots:
     hidden = np.full(trace.at.size, -1, dtype=np.int64)
-    return Places(
+    return VerifySlots(
         slot=trace.slot.ravel() if windows else hidden,
         drafted=trace.drafted.ravel() if windows else hidden,
         after_rejection=trace.short.ravel() & windows,
@@ -370,18 +379,18 @@ def _places(trace: Trace, *, windows: bool) -> Places:
     )
 
 
-def raw(ids: Ints, law: Floats, chosen: Floats, outcome: Ints | None = None) -> Raw:
-    """Return ``law`` [N, K+1] as a server tells it; of outcome K, the tail, the emitted id is one that no atom has."""
+def raw(ids: Ints, distribution: Floats, chosen: Floats, outcome: Ints | None = None) -> RawDistribution:
+    """Return ``distribution`` [N, K+1] as a server tells it; of outcome K, the remainder, the emitted id is one that no top token has."""
     with np.errstate(divide="ignore"):
-        return Raw(
+        return RawDistribution(
             ids=ids,
-            logprobs=np.log(law[:, :-1]),
+            logprobs=np.log(distribution[:, :-1]),
             chosen=ids[:, 0] if outcome is None else ids_at(ids, outcome),
             chosen_logprobs=np.log(chosen),
         )
 
 
 def ids_at(ids: Ints, outcome: Ints) -> Ints:
-    """Return the token ids [N] of outcomes 0..K among ``ids`` [N, K]; for K, the tail, one that no atom has."""
+    """Return the token ids [N] of outcomes 0..K among ``ids`` [N, K]; for K, the remainder, one that no top token has."""
     beyond = np.full((len(ids), 1), np.iinfo(np.int64).max)
     return np.take_along_axis(np.concatenate([ids, beyond], axis=1), outcome[:, None], axis=1)[:, 0]

@@ -1,9 +1,9 @@
-"""Size of the sampling judge in every form of the law: ``python -m benchmarks.size [--form NAME] [--quick]``.
+"""Size of the sampling judge in every form of the distribution: ``python -m benchmarks.size [--form NAME] [--quick]``.
 
-Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a real engine's laws, and the panel's
-wealth is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the exact
-(Clopper-Pearson) 99 % interval lies above it, when logit noise or a nucleus's boundary raises an alarm, or when a leaning scorer ends in a
-failure. ``--form bank`` draws from a bank of 20 000 positions of the running engine, ``--power`` prints tokens to an alarm by fault.
+Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a real engine's distributions, and the
+panel's wealth is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the
+exact (Clopper-Pearson) 99 % interval lies above it, when logit noise or a nucleus's boundary raises an alarm, or when a leaning scorer ends
+in a failure. ``--form bank`` draws from a bank of 20 000 positions of the running engine, ``--power`` prints tokens to an alarm by fault.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import mixture, settled
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.control_difference import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.control_difference import Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.logprob_noise import calibrate
 from pytest_specdec.stats.proportions import limits
 
@@ -58,13 +58,13 @@ class Depth:
     tokens: int
     noisy_runs: int = 200
     noisy_tokens: int
-    leaning_runs: int
-    leaning_tokens: int
+    biased_runs: int
+    biased_tokens: int
 
 
 DEPTHS = {
-    False: Depth(runs=1000, tokens=512, noisy_tokens=512, leaning_runs=24, leaning_tokens=32_768),
-    True: Depth(runs=96, tokens=128, noisy_runs=16, noisy_tokens=256, leaning_runs=2, leaning_tokens=1024),
+    False: Depth(runs=1000, tokens=512, noisy_tokens=512, biased_runs=24, biased_tokens=32_768),
+    True: Depth(runs=96, tokens=128, noisy_runs=16, noisy_tokens=256, biased_runs=2, biased_tokens=1024),
 }
 
 
@@ -102,12 +102,14 @@ def peaks(make: Callable[[int], Observed], *, runs: int, tokens: int) -> Floats:
     return np.concatenate(parts)
 
 
-def of_form(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
+def of_form(distributions: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
     """Tell the size of one form, without noise and with."""
     runs = max(depth.runs // form.cost, 24)
     found = [
         peaks(
-            lambda count, arm=arm: forms.draw(laws, form, arm, random, runs=count, tokens=depth.tokens), runs=runs // 2, tokens=depth.tokens
+            lambda count, arm=arm: forms.draw(distributions, form, arm, random, runs=count, tokens=depth.tokens),
+            runs=runs // 2,
+            tokens=depth.tokens,
         )
         for arm in ARMS
     ]
@@ -117,7 +119,9 @@ def of_form(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, r
     for noise in NOISES if boundary else NOISES[-1:]:
         arm = Arm(noise=noise)
         high = peaks(
-            lambda count, arm=arm: forms.draw(laws, form, arm, random, runs=count, tokens=tokens), runs=depth.noisy_runs, tokens=tokens
+            lambda count, arm=arm: forms.draw(distributions, form, arm, random, runs=count, tokens=tokens),
+            runs=depth.noisy_runs,
+            tokens=tokens,
         )
         alarms = int((high >= -np.log(ALPHAS[-1])).sum())
         highest = f"10^{high.max() / np.log(10):.1f}"
@@ -125,62 +129,63 @@ def of_form(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, r
         report.add("noise", kept=alarms == 0, form=form.name, **figures)
 
 
-def leaning(laws: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
-    """Tell how runs end whose scorer takes the law to a wrong power: none of them in failure."""
+def biased(distributions: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
+    """Tell how runs end whose scorer takes the distribution to a wrong power: none of them in failure."""
     for tilt in TILTS:
         ends = {level: dict.fromkeys(("clear", "invalid", "controlled", "failed"), 0) for level in (SHARE, ALPHAS[-1])}
-        for _ in range(depth.leaning_runs):
-            for level, end in _ends(laws, form, tilt, random, depth.leaning_tokens).items():
+        for _ in range(depth.biased_runs):
+            for level, end in _ends(distributions, form, tilt, random, depth.biased_tokens).items():
                 ends[level][end] += 1
         for level, found in ends.items():
-            figures = {"tilt": tilt, "alpha": level, "runs": depth.leaning_runs, "tokens": depth.leaning_tokens, **found}
+            figures = {"tilt": tilt, "alpha": level, "runs": depth.biased_runs, "tokens": depth.biased_tokens, **found}
             report.add("leaning", kept=found["failed"] == 0, form=form.name, **figures)
 
 
-def _ends(laws: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
+def _ends(distributions: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
     """Return how a run ends by level, as judge/sampling.py has it.
 
-    The control is judged first, then the variant, against the scores and against the law that the baseline reports: both have to agree. An
-    alarm is held against the control.
+    The control is judged first, then the variant, against the scores and against the distribution that the baseline reports: both have to
+    agree. An alarm is held against the control.
     """
-    known = calibrate(forms.reported(laws, form, Arm(tilt=tilt, noise=REPORTED_NOISE), random, REPORTED_TOKENS))
+    known = calibrate(forms.reported(distributions, form, Arm(tilt=tilt, noise=REPORTED_NOISE), random, REPORTED_TOKENS))
     seed = int(random.integers(2**32))
-    mine, theirs = _both(laws, form, tilt, seed, tokens, lean=0.0)
+    mine, theirs = _both(distributions, form, tilt, seed, tokens, scoring_bias=0.0)
     plain = settled(bettors(mine))
-    if known.leans:
-        mine, theirs = _both(laws, form, tilt, seed, tokens, lean=known.lean)
+    if known.is_biased:
+        mine, theirs = _both(distributions, form, tilt, seed, tokens, scoring_bias=known.scoring_bias)
     book, control = settled(bettors(mine)), settled(bettors(theirs))
     other = counterpart(book.winner, control.bettors)
-    stands = True
+    slot_chances = True
     if other is not None:
-        earned = [Earned(log_payoffs=one.log_payoffs, last=seen.places.last) for one, seen in ((book.winner, mine), (other, theirs))]
-        stands = difference(*earned).score >= least_score(control.peak)
+        earned = [Earnings(log_payoffs=one.log_payoffs, last=seen.slots.last) for one, seen in ((book.winner, mine), (other, theirs))]
+        slot_chances = difference(*earned).score >= least_score(control.peak)
 
     def end(barrier: float) -> str:
         alarms = plain.peak >= barrier, book.peak >= barrier
         if control.peak >= barrier or len(set(alarms)) > 1:
             return "invalid"
-        return "clear" if not any(alarms) else "failed" if stands else "controlled"
+        return "clear" if not any(alarms) else "failed" if slot_chances else "controlled"
 
     return {level: end(-np.log(level)) for level in (SHARE, ALPHAS[-1])}
 
 
-def _both(laws: Laws, form: Form, tilt: float, seed: int, tokens: int, *, lean: float) -> tuple[Observed, Observed]:
-    """Return the variant's and the control's tokens, the same for a seed, under scores to the power ``1 + lean``."""
+def _both(distributions: Laws, form: Form, tilt: float, seed: int, tokens: int, *, scoring_bias: float) -> tuple[Observed, Observed]:
+    """Return the variant's and the control's tokens, the same for a seed, under scores to the power ``1 + scoring_bias``."""
     random = np.random.default_rng(seed)
     mine, theirs = (
-        forms.draw(laws, form, Arm(tilt=tilt, drafts=drafts), random, runs=1, tokens=tokens, lean=lean) for drafts in ("model", "")
+        forms.draw(distributions, form, Arm(tilt=tilt, drafts=drafts), random, runs=1, tokens=tokens, scoring_bias=scoring_bias)
+        for drafts in ("model", "")
     )
     return mine, theirs
 
 
-def duplicates(laws: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:
+def duplicates(distributions: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:
     """Tell the size of the bet on an answer given again, alone: eight answers to each of four prompts, cool, so that heads do coincide."""
     found = []
     for _ in range(depth.runs):
-        seen = forms.asked_again(laws, random, prompts=4, answers=8, tokens=8, temperature=0.3)
+        seen = forms.asked_again(distributions, random, prompts=4, answers=8, tokens=8, temperature=0.3)
         assert seen.copies is not None
-        paid = betting.at_outcome(betting.table(seen.law, seen.copies), seen.law)
+        paid = betting.at_outcome(betting.table(seen.distribution, seen.copies), seen.distribution)
         found.append(max(0.0, float(paid.cumsum().max())))
     report.sizes("an answer given again", np.array(found), 256)
 
@@ -224,7 +229,7 @@ def _cell(wealth: Floats) -> str:
 
 def _drawn(asked: argparse.Namespace, random: np.random.Generator) -> dict[str, Bank]:
     if asked.synthetic:
-        return {kind: zipf(random, positions=20_000, vocabulary=512, atoms=20, certain=kind != "model") for kind in ("model", "ngram")}
+        return {kind: zipf(random, positions=20_000, vocabulary=512, top_tokens=20, certain=kind != "model") for kind in ("model", "ngram")}
     path = asked.bank if asked.bank.exists() else banks.capture(asked.bank.parent, 20_160)
     return {kind: banks.load(path, kind) for kind in KINDS}
 
@@ -236,7 +241,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few and short runs: that it works, not how well")
     parser.add_argument("--write", action="store_true", help=f"write {results.FOLDER}/size.json and size.md")
     parser.add_argument("--bank", type=Path, default=banks.FOLDER / banks.FILE, help="a file of benchmarks.bank; made when missing")
-    parser.add_argument("--synthetic", action="store_true", help="use made-up laws instead of a bank")
+    parser.add_argument("--synthetic", action="store_true", help="use made-up distributions instead of a bank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--power", action="store_true", help="print the tokens to an alarm by fault as well, from the bank")
     return parser.parse_args()
@@ -246,18 +251,18 @@ def main() -> int:
     """Run the command."""
     asked, begun, report = _options(), time.perf_counter(), Report()
     wanted, depth = asked.form or [*FORMS, "leaning", "duplicates"], DEPTHS[asked.quick]
-    laws = forms.recorded(np.random.default_rng(asked.seed)) if set(wanted) - {"bank"} else None
+    distributions = forms.recorded(np.random.default_rng(asked.seed)) if set(wanted) - {"bank"} else None
     for name in wanted:
         # A generator for each, so that a form alone is the same as among the others.
         random = np.random.default_rng([asked.seed, *name.encode()])
         if name == "bank":
             of_bank(_drawn(asked, random), random, depth, report)
         elif name == "leaning":
-            leaning(laws, FORMS["top-20"], random, depth, report)
+            biased(distributions, FORMS["top-20"], random, depth, report)
         elif name == "duplicates":
-            duplicates(laws, random, depth, report)
+            duplicates(distributions, random, depth, report)
         else:
-            of_form(laws, FORMS[name], random, depth, report)
+            of_form(distributions, FORMS[name], random, depth, report)
     if asked.power:
         power(_drawn(asked, np.random.default_rng(asked.seed)), np.random.default_rng(asked.seed), runs=40, tokens=8192)
     if asked.write:

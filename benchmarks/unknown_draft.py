@@ -1,10 +1,11 @@
-"""What shows faults of acceptance where the draft's law is not known: ``python -m benchmarks.unknown_draft [--quick]``.
+"""What shows faults of acceptance where the draft's distribution is not known: ``python -m benchmarks.unknown_draft [--quick]``.
 
-Simulated servers speculate with the whole laws of the shipped target, draft model and EAGLE-3 head; the judge sees 20 atoms, a tail and the
-windows. Told are median tokens to an alarm of the panel without the draft's law: of those who need nothing but the token's own law, and of
-the whole panel, which also learns from the windows of earlier tokens. Once every context is new, once sixteen are asked again and again.
-Then the size of the whole panel on correct servers, and what acceptance alone would tell from that of a known-good run, which judges the
-rule and not the law. Writes ``benchmarks/results/unknown_draft.json`` and ``.md``; ``--quick`` is small and writes nothing.
+Simulated servers speculate with the whole distributions of the shipped target, draft model and EAGLE-3 head; the judge sees 20 top tokens,
+a remainder and the windows. Told are median tokens to an alarm of the panel without the draft's distribution: of those who need nothing but
+the token's own distribution, and of the whole panel, which also learns from the windows of earlier tokens. Once every context is new, once
+sixteen are asked again and again. Then the size of the whole panel on correct servers, and what acceptance alone would tell from that of a
+known-good run, which judges the rule and not the distribution. Writes ``benchmarks/results/unknown_draft.json`` and ``.md``; ``--quick`` is
+small and writes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.whole import DRAFTERS, Whole, whole, written
 from pytest_specdec.model.plan import alpha_of
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.bettors import WITHOUT_DRAFT_LAW, learners
+from pytest_specdec.stats.bettors import WITHOUT_DRAFT_DISTRIBUTION, learners
 from pytest_specdec.stats.fault_models import lenient
 
 if TYPE_CHECKING:
@@ -53,11 +54,11 @@ RULES: Mapping[str, Rules] = {
 NEW, AGAIN = "every context new", "sixteen contexts again and again"
 ALPHA = alpha_of(Family.SAMPLING, 1)
 LEVEL = -np.log(ALPHA)
-ALONE, WHOLE = WAYS = ("token's law alone", "whole panel")
-LEARNED = WITHOUT_DRAFT_LAW["learned"]
+ALONE, WHOLE = WAYS = ("token's distribution alone", "whole panel")
+LEARNED = WITHOUT_DRAFT_DISTRIBUTION["learned"]
 """Share of the starting wealth that the learning bettors hold."""
 VOCABULARY = 4096
-BOUND = "bound with the law"
+BOUND = "bound with the distribution"
 MANY = 1e6
 """Tokens beyond which none are told."""
 MOST = 3
@@ -84,7 +85,7 @@ class Table:
 
     scale: Scale
     seats: Grid
-    """Who needs nothing but the token's own law."""
+    """Who needs nothing but the token's own distribution."""
 
 
 FULL = Scale(texts=64, runs=24, most=16_384, healthy=100)
@@ -100,12 +101,12 @@ def table() -> str:
         for (drafter, fault, contexts), new in power.items()
         if contexts == NEW
     ]
-    columns = ("fault", "drafts drawn from", "bound, law known", "token's law alone", "and who learns: the panel")
+    columns = ("fault", "drafts drawn from", "bound, distribution known", "token's distribution alone", "and who learns: the panel")
     return "\n".join(["| " + " | ".join([*columns, "the same, sixteen contexts"]) + " |", "|---" * 6 + "|", *lines])
 
 
 def _bank(one: Whole, noise: float = 0.0) -> Bank:
-    """Return the positions as scored, ``noise`` nats off at every token of every context; the draft's law is not in it."""
+    """Return the positions as scored, ``noise`` nats off at every token of every context; the draft's distribution is not in it."""
     p = one.p * np.exp(noise * np.random.default_rng(5).normal(size=one.p.shape))
     p /= p.sum(axis=1, keepdims=True)
     return Bank(ids=one.ids, p=p, q=p, drafted=np.ones(len(p), dtype=np.bool_), vocabulary=VOCABULARY)
@@ -176,7 +177,7 @@ def _tokens(count: float) -> str:
 
 
 def _bound(one: Whole, name: str, *, again: bool) -> str:
-    """Return the least mean number of tokens with the law of the draft on the same atoms; at all positions evenly."""
+    """Return the least mean number of tokens with the distribution of the draft on the same top tokens; at all positions evenly."""
     if again:
         return ""
     accepted = float(one.verified[name][:, 0].sum(axis=1).mean())
@@ -238,11 +239,11 @@ def acceptance(drawn: Mapping[str, Whole]) -> Iterator[dict[str, object]]:
 def _telling(one: Whole, name: str, kind: Ints) -> float:
     """Return the divergence of acceptance given ``kind`` [B, K+1], in nats a draft slot."""
     good, bad = (
-        np.stack([np.bincount(kind.ravel(), weights=law[:, way].ravel()) for way in (0, 1)])
-        for law in (one.verified[HEALTHY], one.verified[name])
+        np.stack([np.bincount(kind.ravel(), weights=distribution[:, way].ravel()) for way in (0, 1)])
+        for distribution in (one.verified[HEALTHY], one.verified[name])
     )
     here: Bools = (bad.sum(axis=0) > 0) & (good.sum(axis=0) > 0)
-    rates = [np.clip(law[0, here] / law[:, here].sum(axis=0), 1e-6, 1 - 1e-6) for law in (good, bad)]
+    rates = [np.clip(distribution[0, here] / distribution[:, here].sum(axis=0), 1e-6, 1 - 1e-6) for distribution in (good, bad)]
     each = rates[1] * np.log(rates[1] / rates[0]) + (1 - rates[1]) * np.log((1 - rates[1]) / (1 - rates[0]))
     return float((bad.sum(axis=0)[here] * each).sum() / len(kind))
 

@@ -1,8 +1,8 @@
-"""Whole laws: target, draft model and EAGLE-3 head over the whole vocabulary, at positions of texts that the target wrote.
+"""Whole distributions: target, draft model and EAGLE-3 head over the whole vocabulary, at positions of texts that the target wrote.
 
-A bank of 20 atoms and a tail (``benchmarks.bank``) takes the tail for one token, which a drafter gets right far more often than its many
-tokens: without the draft's law the faults would look easier than they are. Here what a server emits is worked out token by token, and only
-then told by atoms.
+A bank of 20 top tokens and a remainder (``benchmarks.bank``) takes the remainder for one token, which a drafter gets right far more often
+than its many tokens: without the draft's distribution the faults would look easier than they are. Here what a server emits is worked out
+token by token, and only then told by top tokens.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
-__all__ = ["ATOMS", "DRAFTERS", "TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
+__all__ = ["DRAFTERS", "TOKENS", "TOP_TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
 
-ATOMS, TOKENS, LONGEST = 20, 96, 256
+TOP_TOKENS, TOKENS, LONGEST = 20, 96, 256
 LEAST = 1e-6
 DRAFTERS = ("draft model", "EAGLE-3 head", "EAGLE-3 head, its best token")
 
@@ -48,7 +48,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Whole:
-    """B positions, told by K atoms and a tail, with what a server emits there under each of some rules."""
+    """B positions, told by K top tokens and a remainder, with what a server emits there under each of some rules."""
 
     ids: Ints
     """[B, K]."""
@@ -59,12 +59,12 @@ class Whole:
     verified: Mapping[str, Floats]
     """By rules: chance of every outcome being accepted, and of its being recovered, [B, 2, K+1]."""
     bonus: Mapping[str, Floats]
-    """By rules: the law at a bonus slot, [B, K+1]."""
+    """By rules: the distribution at a bonus slot, [B, K+1]."""
     overlap: float
 
 
 def softmax(logits: Floats) -> Floats:
-    """Return laws [N, V] of ``logits`` [N, V]."""
+    """Return distributions [N, V] of ``logits`` [N, V]."""
     mass = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
@@ -107,9 +107,9 @@ def _parts(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Iterator[W
         q = _scored(draft, ids) if drafter == DRAFTERS[0] else softmax(head.logits(ids)[-TOKENS:])
         if drafter == DRAFTERS[2]:
             q = one_hot(q.argmax(axis=1), q.shape[1])
-        best, law = _atoms(p)
+        best, distribution = _top_tokens(p)
         overlap = float(np.minimum(p, q).sum(axis=1).mean())
-        found = Whole(ids=best, p=law, before=texts.before[:0], verified={}, bonus={}, overlap=overlap)
+        found = Whole(ids=best, p=distribution, before=texts.before[:0], verified={}, bonus={}, overlap=overlap)
         yield replace(
             found,
             verified={name: _verified(p, q, one, best) for name, one in rules.items()},
@@ -122,11 +122,11 @@ def _scored(model: Model, ids: Ints) -> Floats:
     return softmax(model.logits(hidden[-TOKENS - 1 : -1].copy()))
 
 
-def _atoms(p: Floats) -> tuple[Ints, Floats]:
-    """Return the best ids [N, ATOMS] of ``p`` [N, V] and the law on them and the tail."""
-    best = np.argsort(-p, axis=1, kind="stable")[:, :ATOMS]
-    law = np.maximum(_told(p, best), LEAST)
-    return best, law / law.sum(axis=1, keepdims=True)
+def _top_tokens(p: Floats) -> tuple[Ints, Floats]:
+    """Return the best ids [N, ATOMS] of ``p`` [N, V] and the distribution on them and the remainder."""
+    best = np.argsort(-p, axis=1, kind="stable")[:, :TOP_TOKENS]
+    distribution = np.maximum(_told(p, best), LEAST)
+    return best, distribution / distribution.sum(axis=1, keepdims=True)
 
 
 def _verified(p: Floats, q: Floats, rules: Rules, best: Ints) -> Floats:
@@ -135,6 +135,6 @@ def _verified(p: Floats, q: Floats, rules: Rules, best: Ints) -> Floats:
     return np.stack([_told(accepted, best), _told(recovered, best)], axis=1)
 
 
-def _told(law: Floats, best: Ints) -> Floats:
-    atoms = np.take_along_axis(law, best, axis=1)
-    return np.column_stack([atoms, np.maximum(law.sum(axis=1) - atoms.sum(axis=1), 0.0)])
+def _told(distribution: Floats, best: Ints) -> Floats:
+    top_tokens = np.take_along_axis(distribution, best, axis=1)
+    return np.column_stack([top_tokens, np.maximum(distribution.sum(axis=1) - top_tokens.sum(axis=1), 0.0)])

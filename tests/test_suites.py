@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted
+from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.stats import proportions
 
@@ -22,7 +22,7 @@ def wanted():
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         marks = [mark for value in vars(module).values() for mark in getattr(value, "pytestmark", ()) if mark.name == "specdec"]
-        found += [Wanted(workload=mark.args[0], family=Family(mark.kwargs["family"])) for mark in marks]
+        found += [SelectedWorkload(workload=mark.args[0], family=Family(mark.kwargs["family"])) for mark in marks]
     return found
 
 

@@ -1,9 +1,9 @@
 """Detection of planted sampling faults: ``python -m benchmarks.detection [--quick] [--http]``.
 
-Prints and stores, per fault and kind of draft: how far the law moves, the bound, tokens to an alarm with the draft's law, with the
-surrogate and without, the names; then promised power against observed. Exit 1 when a target is missed.
-The full form writes each cell as it is done to ``benchmarks/results/detection.json`` and goes on where it stopped; ``--quick`` is smaller,
-says so, writes to ``.specdec/detection``, and exits by the overall ratio and the promises only: the rest wants more runs.
+Prints and stores, per fault and kind of draft: how far the distribution moves, the bound, tokens to an alarm with the draft's distribution,
+with the surrogate and without, the names; then promised power against observed. Exit 1 when a target is missed. The full form writes each
+cell as it is done to ``benchmarks/results/detection.json`` and goes on where it stopped; ``--quick`` is smaller, says so, writes to
+``.specdec/detection``, and exits by the overall ratio and the promises only: the rest wants more runs.
 """
 
 from __future__ import annotations

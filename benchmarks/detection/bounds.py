@@ -1,4 +1,4 @@
-"""Bounds: how far a fault moves the law, and how few tokens any valid test can need for it, exactly from the bank's p and q."""
+"""Bounds: how far a fault moves the distribution, and how few tokens any valid test can need for it, exactly from the bank's p and q."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import accepts, moved, observe, trace_of
-from pytest_specdec.stats.draft_distribution import Split, merged
+from pytest_specdec.stats.draft_distribution import SplitRemainder, merged
 from pytest_specdec.stats.fault_models import verified
 
 if TYPE_CHECKING:
     from benchmarks.bank import Bank
     from benchmarks.simulation import Rules
-    from pytest_specdec.stats.token_distribution import Floats, Law
+    from pytest_specdec.stats.token_distribution import Floats, TokenDistribution
 
-__all__ = ["POWER", "Distance", "Laws", "bound", "distance", "divergence", "laws", "slots"]
+__all__ = ["POWER", "Distance", "Laws", "bound", "distance", "distributions", "divergence", "slots"]
 
 POWER = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Laws:
-    """The law of the emitted token under a fault, by slot, each [B, K+1], with how often a token stands there."""
+    """The distribution of the emitted token under a fault, by slot, each [B, K+1], with how often a token stands there."""
 
     plain: Floats
     draft: Floats
@@ -34,27 +34,27 @@ class Laws:
 
     @property
     def mixed(self) -> Floats:
-        """The law of a token whose slot is not known, [B, K+1]."""
-        return sum(share * law for share, law in zip(self.shares, (self.plain, self.draft, self.bonus), strict=True))
+        """The distribution of a token whose slot is not known, [B, K+1]."""
+        return sum(share * distribution for share, distribution in zip(self.shares, (self.plain, self.draft, self.bonus), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """Between a fault's law and the right one, a mean over tokens, windows known and hidden."""
+    """Between a fault's distribution and the right one, a mean over tokens, windows known and hidden."""
 
     variation: float
     """Total variation, windows known."""
     divergence: float
-    """Kullback-Leibler divergence of the right law from the fault's in nats, windows known."""
+    """Kullback-Leibler divergence of the right distribution from the fault's in nats, windows known."""
     divergence_hidden: float
 
 
-def laws(bank: Bank, rules: Rules, *, k: int, tokens: int) -> Laws:
-    """Return the laws under ``rules``, which must not depend on what was emitted before, in answers of so many tokens."""
+def distributions(bank: Bank, rules: Rules, *, k: int, tokens: int) -> Laws:
+    """Return the distributions under ``rules``, which must not depend on what was emitted before, in answers of so many tokens."""
     p = bank.unasked if rules.forgets == "everywhere" else rules.target(bank.p, bank.q)
-    split = Split.of(p, bank.q)
+    split = SplitRemainder.of(p, bank.q)
     accept = accepts(bank, np.arange(len(bank)), rules, split)
-    after = Split.of(bank.unasked, bank.q).p if rules.forgets == "bonus" else rules.bonus(split.p, split.q)
+    after = SplitRemainder.of(bank.unasked, bank.q).p if rules.forgets == "bonus" else rules.bonus(split.p, split.q)
     accepted = float((split.q * accept).sum(axis=1).mean())
     return Laws(
         plain=p,
@@ -64,12 +64,12 @@ def laws(bank: Bank, rules: Rules, *, k: int, tokens: int) -> Laws:
     )
 
 
-def _shifted(bank: Bank, rules: Rules, law: Floats) -> Floats:
+def _shifted(bank: Bank, rules: Rules, distribution: Floats) -> Floats:
     to = moved(bank, rules.bonus_ids_off_by)
     if to is None:
-        return law
-    out = np.zeros_like(law)
-    np.add.at(out, (np.arange(len(law))[:, None], to), law)
+        return distribution
+    out = np.zeros_like(distribution)
+    np.add.at(out, (np.arange(len(distribution))[:, None], to), distribution)
     return out
 
 
@@ -88,22 +88,22 @@ def slots(accepted: float, *, k: int, tokens: int) -> tuple[float, float, float]
     return 1.0 / tokens, draft / tokens, bonus / tokens
 
 
-def divergence(law: Law, asked: Floats, m: Floats, *, truncated: bool) -> float:
-    """Return the mean over positions of the least KL(m || r), in nats, of the laws r that a correct server may have.
+def divergence(distribution: TokenDistribution, asked: Floats, m: Floats, *, truncated: bool) -> float:
+    """Return the mean over positions of the least KL(m || r), in nats, of the distributions r that a correct server may have.
 
-    Where nothing is cut off that is ``sum m ln(m/p)`` of the ``asked`` law p. Under truncation the judge grants the server any mass in the
-    band between core and violations, and up to the bound to the violations: ``m(core) KL(m|core || p|core)`` and, where violations are
-    too frequent, ``kl(m(violation) || bound)``.
+    Where nothing is cut off that is ``sum m ln(m/p)`` of the ``asked`` distribution p. Under truncation the judge grants the server any
+    mass in the band between core and violations, and up to the bound to the violations: ``m(core) KL(m|core || p|core)`` and, where
+    violations are too frequent, ``kl(m(violation) || bound)``.
     """
     if not truncated:
         return float(_kl(m, asked).mean())
-    inside, p = np.where(law.core, m, 0.0), np.where(law.core, law.p, 0.0)
+    inside, p = np.where(distribution.core, m, 0.0), np.where(distribution.core, distribution.p, 0.0)
     mass, whole = inside.sum(axis=1, keepdims=True), p.sum(axis=1, keepdims=True)
     given = _kl(inside / np.where(mass > 0, mass, 1.0), p / np.where(whole > 0, whole, 1.0))
-    outside = np.where(law.violation, m, 0.0).sum(axis=1)
+    outside = np.where(distribution.violation, m, 0.0).sum(axis=1)
     pair = np.stack([outside, 1.0 - outside], axis=1)
-    bounds = np.stack([law.violation_bound, 1.0 - law.violation_bound], axis=1)
-    too_often = np.where((outside > law.violation_bound) & law.violation.any(axis=1), _kl(pair, bounds), 0.0)
+    bounds = np.stack([distribution.violation_bound, 1.0 - distribution.violation_bound], axis=1)
+    too_often = np.where((outside > distribution.violation_bound) & distribution.violation.any(axis=1), _kl(pair, bounds), 0.0)
     return float((mass[:, 0] * given + too_often).mean())
 
 
@@ -114,21 +114,21 @@ def _kl(m: Floats, p: Floats) -> Floats:
 
 
 def distance(bank: Bank, found: Laws) -> Distance:
-    """Return how far ``found`` is from the law that was asked for."""
-    law = observe(bank, trace_of(np.arange(len(bank)), np.zeros(len(bank), dtype=np.int64)), k=1, windows=False).law
+    """Return how far ``found`` is from the distribution that was asked for."""
+    distribution = observe(bank, trace_of(np.arange(len(bank)), np.zeros(len(bank), dtype=np.int64)), k=1, windows=False).distribution
     truncated = bank.asked.top_p < 1.0
     each = tuple(zip(found.shares, (found.plain, found.draft, found.bonus), strict=True))
     return Distance(
         variation=float(sum(share * 0.5 * np.abs(m - bank.p).sum(axis=1).mean() for share, m in each)),
-        divergence=sum(share * divergence(law, bank.p, m, truncated=truncated) for share, m in each),
-        divergence_hidden=divergence(law, bank.p, found.mixed, truncated=truncated),
+        divergence=sum(share * divergence(distribution, bank.p, m, truncated=truncated) for share, m in each),
+        divergence_hidden=divergence(distribution, bank.p, found.mixed, truncated=truncated),
     )
 
 
 def bound(divergence: float, alpha: float) -> float:
     """Return the least mean number of tokens of any sequential test of size ``alpha`` and power POWER (Wald 1945).
 
-    ``kl(power || alpha) / KL``, kl of two Bernoulli laws; the exponent is Chernoff and Stein's.
+    ``kl(power || alpha) / KL``, kl of two Bernoulli distributions; the exponent is Chernoff and Stein's.
     """
     needed = POWER * log(POWER / alpha) + (1.0 - POWER) * log((1.0 - POWER) / (1.0 - alpha))
     return needed / divergence if divergence > 0 else inf

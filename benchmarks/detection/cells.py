@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.bank import asking
 from benchmarks.detection.alarms import Runs, first_alarms, names, quantile
-from benchmarks.detection.bounds import bound, distance, laws
+from benchmarks.detection.bounds import bound, distance, distributions
 from benchmarks.detection.grid import EXACT, NONE, SURROGATE, Grid, grid
 from benchmarks.simulation import emit
 
@@ -104,7 +104,7 @@ def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, o
     runs = stretches.at(0)
     found: dict[str, object] = {"fault": one.name, "kind": kind, "directed": one.directed, "runs": scale.runs, "named_runs": scale.named}
     if one.closed:
-        away = distance(bank, laws(bank, one.rules, k=scale.k, tokens=scale.answer))
+        away = distance(bank, distributions(bank, one.rules, k=scale.k, tokens=scale.answer))
         found |= {
             "variation": away.variation,
             "divergence": away.divergence,

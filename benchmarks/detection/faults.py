@@ -1,4 +1,4 @@
-"""The faults whose detection is measured: what the server does, what names it rightly, and its law in closed form."""
+"""The faults whose detection is measured: what the server does, what names it rightly, and its distribution in closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_specdec.stats.fault_models import (
     BONUS,
     CATALOGUE,
     Fault,
-    Reuse,
+    ReusedNumber,
     best_only,
     greedy,
     leaky,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ALL", "GREEDY", "MODEL", "Planted", "family_of"]
 
 MODEL, GREEDY = "model", "greedy"
-"""Kinds of drafts: drawn from the draft model's law q; its favourite, a one-hot law."""
+"""Kinds of drafts: drawn from the draft model's distribution q; its favourite, a one-hot distribution."""
 PLAIN = Asked()
 COOLED = Asked(temperature=0.7)
 NUCLEUS = Asked(temperature=0.7, top_p=0.9)
@@ -53,7 +53,7 @@ class Planted:
     asked: Asked = PLAIN
     kinds: tuple[str, ...] = (MODEL, GREEDY)
     closed: bool = True
-    """Whether its law is a function of p, q and the slot."""
+    """Whether its distribution is a function of p, q and the slot."""
     directed: bool = True
     """Whether it moves mass in a direction that a bettor can know; without, reported log-probabilities show it, not tokens."""
 
@@ -79,22 +79,23 @@ def family_of(named: str) -> Fault:
 
 
 def _not_normalised(p: Floats, q: Floats) -> Floats:
-    """Return the replacement law that, after the right acceptance, makes the law of ``unnormalised``."""
+    """Return the replacement distribution that, after the right acceptance, makes the distribution of ``unnormalised``."""
     accepted = q * ratio(p, q)
     missing = 1.0 - accepted.sum(axis=1, keepdims=True)
-    law: Floats = (unnormalised(p, q) - accepted).clip(0.0)
-    law[missing[:, 0] <= 0] = p[missing[:, 0] <= 0]
-    total: Floats = law.sum(axis=1, keepdims=True)
-    return law / total
+    distribution: Floats = (unnormalised(p, q) - accepted).clip(0.0)
+    distribution[missing[:, 0] <= 0] = p[missing[:, 0] <= 0]
+    total: Floats = distribution.sum(axis=1, keepdims=True)
+    return distribution / total
 
 
 def _wrong_temperature(factor: float) -> Planted:
     return Planted(name=f"temperature {factor:g} times the asked", rules=Rules(target=tilted(1.0 / factor)), family=Fault.TEMPERATURE)
 
 
-def _reusing(reuse: Reuse, *kinds: str) -> Planted:
-    # Acceptances that hang together go on where one draft was good: the law is that of a lenient ratio, the order of ids plays no part.
-    family = Fault.LENIENT if reuse is Reuse.WINDOW else Fault.ORDER
+def _reusing(reuse: ReusedNumber, *kinds: str) -> Planted:
+    # Acceptances that hang together go on where one draft was good: the distribution is that of a lenient ratio, the order of ids plays no
+    # part.
+    family = Fault.LENIENT if reuse is ReusedNumber.WINDOW else Fault.ORDER
     return Planted(name=reuse.value, rules=Rules(reuses=reuse), family=family, kinds=kinds, closed=False)
 
 
@@ -187,10 +188,10 @@ ALL = (
         rule=("bonus out of place",),
         closed=False,
     ),
-    _reusing(Reuse.RECOVERY, MODEL, GREEDY),
-    _reusing(Reuse.DRAFT, MODEL),
-    _reusing(Reuse.WINDOW, MODEL, GREEDY),
-    _reusing(Reuse.GUMBEL, MODEL),
+    _reusing(ReusedNumber.RECOVERY, MODEL, GREEDY),
+    _reusing(ReusedNumber.DRAFT, MODEL),
+    _reusing(ReusedNumber.WINDOW, MODEL, GREEDY),
+    _reusing(ReusedNumber.GUMBEL, MODEL),
     Planted(
         name="flattened once a draft was rejected",
         rules=FAULTS["flattened once a draft was rejected"],

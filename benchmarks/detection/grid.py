@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.simulation import observe, trace_of
 from pytest_specdec.stats.bettors import bettors, in_some_answers, named, window
-from pytest_specdec.stats.fault_models import Reuse
+from pytest_specdec.stats.fault_models import ReusedNumber
 from pytest_specdec.stats.verify_slots import PLAIN, filtered
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["EXACT", "NONE", "SURROGATE", "Grid", "grid"]
 
 EXACT, SURROGATE, NONE = "q", "surrogate", "without q"
-"""What the judge knows of the draft: its law; nothing, so that it guesses; nothing, and the guesses do not bet."""
+"""What the judge knows of the draft: its distribution; nothing, so that it guesses; nothing, and the guesses do not bet."""
 STATES = ((False, False), (False, True), (True, True))
 """Whether the window before came short of its draft, and whether any did."""
-PLACES = (("plain", *STATES[0]), *((slot, *state) for slot in ("draft", "bonus") for state in STATES))
+SLOTS = (("plain", *STATES[0]), *((slot, *state) for slot in ("draft", "bonus") for state in STATES))
 """Where every position has a draft, a token without one is the prefill's."""
-_WINDOW = Reuse.WINDOW.value
+_WINDOW = ReusedNumber.WINDOW.value
 ROWS = 512
 """Positions asked at a time."""
 
@@ -94,7 +94,7 @@ class Grid:
         """Weigh what the places pay by their chances, as the judge stakes less where it is in doubt."""
         kept = self.kept[trace.at, trace.outcome].ravel()
         everywhere = np.ones(kept.size, dtype=np.bool_)
-        at = filtered(kept, everywhere, trace.last.ravel(), self.k).at[:, :PLAIN].reshape(*trace.at.shape, len(PLACES) - 1)
+        at = filtered(kept, everywhere, trace.last.ravel(), self.k).at[:, :PLAIN].reshape(*trace.at.shape, len(SLOTS) - 1)
         wealth = np.zeros((*trace.at.shape, self.log_payoffs.shape[-1]), dtype=np.float32)
         for place, chance in enumerate([1.0 - at.sum(axis=-1), *np.moveaxis(at, -1, 0)]):
             here = chance > 0.0
@@ -120,11 +120,11 @@ class Grid:
 def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
     """Return the payoffs of the judge that ``knows`` EXACT or SURROGATE of the draft; of ``bank`` every position has a draft."""
     assert bank.drafted.all()
-    places = PLACES if windows else PLACES[:1]
-    outcomes = bank.p.shape[1] + 1  # the drafted token of the tail apart
+    slots = SLOTS if windows else SLOTS[:1]
+    outcomes = bank.p.shape[1] + 1  # the drafted token of the remainder apart
     seats: tuple[Bettor, ...] = ()
     table = None
-    for place, (slot, short, ever) in enumerate(places):
+    for place, (slot, short, ever) in enumerate(slots):
         for first in range(0, len(bank), ROWS):
             rows = np.arange(first, min(first + ROWS, len(bank)))
             standing = {"slot": k if slot == "bonus" else 0, "drafted": 0 if slot == "plain" else k, "short": short, "ever": ever}
@@ -138,7 +138,7 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
             seats = bettors(known)
             paid = np.stack([seat.log_payoffs for seat in _tabled(seats)], axis=1)
             if table is None:
-                table = np.empty((len(places), len(bank), outcomes, paid.shape[1]), dtype=np.float32)
+                table = np.empty((len(slots), len(bank), outcomes, paid.shape[1]), dtype=np.float32)
             table[place, rows] = paid.reshape(len(rows), outcomes, -1)
     assert table is not None
     empty = tuple(replace(seat, log_payoffs=np.zeros(0)) for seat in seats)

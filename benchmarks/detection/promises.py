@@ -11,7 +11,7 @@ from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import Table, drawn
 from benchmarks.detection.grid import EXACT
 from benchmarks.simulation import RIGHT, Rules, observe
-from pytest_specdec.judge.sensitivity import Promise, promise
+from pytest_specdec.judge.sensitivity import Sensitivity, promise
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import leaky, lenient, the_target, tilted
@@ -35,7 +35,7 @@ LEAST = 0.05
 """Promises below are not worth planting."""
 
 
-def told(made: Promise) -> Iterator[tuple[str, float, Rules]]:
+def told(made: Sensitivity) -> Iterator[tuple[str, float, Rules]]:
     """Yield what is promised: the fault, the probability and the rules that plant it."""
     leaks = {size: chance for size, chance in made.leaks.items() if chance >= LEAST}
     smallest = made.smallest_leak

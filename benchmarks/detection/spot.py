@@ -51,8 +51,8 @@ def _judged(folder: Path, fault: str) -> sampling.Verdict:
     (folder / "pair.yaml").write_text(CONFIG.format(fault=fault))
     config = load.load(folder / "pair.yaml")
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=REQUESTS, concurrency=32)
-    plan = planner.make(config, [planner.Wanted(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
+    plan = planner.make(config, [planner.SelectedWorkload(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")
     status = runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    return sampling.judge(stored.read(directory, plan, plan.cells[0], ()))
+    return sampling.judge(stored.read(directory, plan, plan.judgements[0], ()))

@@ -64,12 +64,12 @@ def page(
 
 
 INTRODUCTION = (
-    "Servers that speculate over positions captured from the reference engine: p and q of its target and draft model, 20 atoms",
-    "and a tail, windows of three drafts, answers of 64 tokens. `model` drafts are drawn from q, `greedy` ones are its favourite.",
+    "Servers that speculate over positions captured from the reference engine: p and q of its target and draft model, 20 top tokens",
+    "and a remainder, windows of three drafts, answers of 64 tokens. `model` drafts are drawn from q, `greedy` ones are its favourite.",
     "TV and KL are per emitted token, exact, windows known. The bound is kl(0.99 || alpha) / KL: no sequential test of this size and power",
     "needs fewer tokens on average (Wald). Under top-p the judge grants a correct server what its margins leave, and so does the bound.",
     "An alarm is wealth 1/alpha, looked at after every token. Told is median / 99 % of all runs; - is more than the most looked at.",
-    "Without q the tail, one outcome here, flatters the judge of drawn drafts: unknown_draft.md has figures from whole vocabularies.",
+    "Without q the remainder, one outcome here, flatters the judge of drawn drafts: unknown_draft.md has figures from whole vocabularies.",
 )
 
 
@@ -122,7 +122,7 @@ def _share(told: Mapping[str, object], what: str) -> str:
 
 
 def _invisible(cells: Sequence[Cell]) -> Iterator[str]:
-    yield "Below 3e-4 nats a token, or silent at the median after the most tokens looked at, with the draft's law and the windows known:"
+    yield "Below 3e-4 nats a token, or silent at the median after the most tokens, draft distribution and windows known:"
     yield ""
     yield from _head("fault", "drafts", "TV", "KL", "what it would take")
     for cell in cells:
@@ -132,13 +132,13 @@ def _invisible(cells: Sequence[Cell]) -> Iterator[str]:
                 cell["fault"], cell["kind"], f"{cell.get('variation', 0):.4f}", f"{cell.get('divergence', 0):.2g}", _needed(cell, least)
             )
     yield ""
-    yield "Silent at the median without the draft's law (`surrogate`, windows known):"
+    yield "Silent at the median without the draft's distribution (`surrogate`, windows known):"
     yield ""
     yield from _head("fault", "drafts", "TV", "alarmed in the end", "what it would take")
     for cell in cells:
         guess = way(cell, mode_name(SURROGATE, windows=True))
         if guess["median"] == inf:
-            needed = _needed(cell, f"the draft's law: {_took(cell, KNOWN)} tokens with it")
+            needed = _needed(cell, f"the draft's distribution: {_took(cell, KNOWN)} tokens with it")
             yield _row(cell["fault"], cell["kind"], f"{cell.get('variation', 0):.4f}", f"{guess['alarmed']}/{cell['runs']}", needed)
 
 

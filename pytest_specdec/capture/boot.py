@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.scoring import Scoring, scorer
+from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.server import Arm, Recipe
-from pytest_specdec.capture.workload_runner import Answering
+from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config import variables
 from pytest_specdec.config.config import Limits
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.cli_args import merged, single_precision
-from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
@@ -29,21 +29,21 @@ from pytest_specdec.model.plan import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_specdec.capture.completeness import Ledger
+    from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.scoring import Scorer
     from pytest_specdec.config.config import Config, Overlay, VariantSettings
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.plan import Boot, Plan, Tokens
+    from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = ["Duties", "Recipes"]
+__all__ = ["BootSession", "ServerRecipes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipes:
+class ServerRecipes:
     """How the boots of one plan are started."""
 
     config: Config
@@ -61,12 +61,12 @@ class Recipes:
         for boot in self.plan.boots:
             self._setup(boot)
 
-    def of(self, boot: Boot) -> Recipe:
+    def of(self, boot: Boot) -> ServerRecipe:
         """Return how ``boot`` is started, on a port that is free now."""
         config, setup = self.config, self._setup(boot)
         pinned = setup.args.get("port")
         setup = replace(setup, port=ports.pinned(pinned) if isinstance(pinned, int) else ports.free())
-        return Recipe(
+        return ServerRecipe(
             engine=self.engine,
             setup=setup,
             command=self.engine.command(config, setup),
@@ -76,12 +76,12 @@ class Recipes:
             stop_s=config.limits.stop_s,
         )
 
-    def _setup(self, boot: Boot) -> Setup:
+    def _setup(self, boot: Boot) -> ServerSetup:
         """Return what ``boot`` serves, its port still open."""
         engine, overlay = self.config.engine, self._overlay(boot)
         env = {name: str(_expanded(value, "env", name)) for name, value in {**engine.env, **overlay.env}.items()}
         api_key = str(_expanded(engine.api_key, "engine", "api_key")) if engine.api_key else None
-        return Setup(
+        return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
             args={name: _expanded(value, "args", name) for name, value in merged(engine.args, overlay.args).items()},
@@ -106,29 +106,29 @@ _UNSAID_S = Limits().request_s
 
 
 @dataclass(slots=True, kw_only=True)
-class Duties:
+class BootSession:
     """What one server is asked, with its own reporter."""
 
     boot: Boot
-    recipes: Recipes
+    recipes: ServerRecipes
     reporter: Reporter
-    ledger: Ledger
-    arm: Arm = field(init=False)
+    completeness: Completeness
+    arm: ArmServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arm = Arm(self.recipes.of(self.boot), tick=self.tick, left_s=lambda: self.reporter.left_s)
+        self.arm = ArmServer(self.recipes.of(self.boot), tick=self.tick, left_s=lambda: self.reporter.left_s)
 
     def start(self) -> None:
         """Boot the server. Raises BootError, and then nothing of it is left."""
         self.reporter.step(self.boot, "booting", self.boot.arm)
-        with self.loud():
+        with self.shared():
             self.arm.start()
         try:
             self._check_build()
         except BaseException:
             self.arm.stop(0.0)
             raise
-        self.ledger.booted()
+        self.completeness.booted()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End the server and enter what it did."""
@@ -138,7 +138,7 @@ class Duties:
             try:
                 self.arm.stop(0.0 if at_once else self.arm.recipe.stop_s)
             finally:
-                self.ledger.ended(self.boot, self.arm)
+                self.completeness.ended(self.boot, self.arm)
 
     def kill(self) -> None:
         """Kill the server's processes, if it has any, from another thread than the one that works with it."""
@@ -149,7 +149,7 @@ class Duties:
         name = self.boot.arms[0]
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
             self.reporter.step(self.boot, "probing", name)
-            with self.loud():
+            with self.shared():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
                 found = replace(
                     CapabilityProbe(self.arm, vocabulary).run(),
@@ -160,18 +160,18 @@ class Duties:
             if name == BASELINE and found.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {found.route.value}, unlike planned", name)
 
-    def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> Answering:
+    def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> WorkloadRunner:
         """Return what sends ``workload`` to the server as the arm ``name``."""
         known = None if name == BASELINE else self._baseline(workload)
         deadlines = Deadlines(self._request_s(workload), known, paced=self.boot.role is Role.VARIANT)
-        return Answering(self.arm, workload, name=name, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
+        return WorkloadRunner(self.arm, workload, name=name, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
 
     def announce(self, name: str, workload: Workload) -> None:
         """Say that the arm ``name`` answers ``workload`` from now on. Raises DeadlineError."""
         self.reporter.check()
         self.reporter.step(self.boot, "answering", name, workload.name, of=len(workload.requests) * workload.passes)
 
-    def keep(self, answering: Answering) -> None:
+    def keep(self, answering: WorkloadRunner) -> None:
         """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
         self.arm.check_port()
         self._check_build()
@@ -180,20 +180,20 @@ class Duties:
         if answered.missing:
             # Kept beside the whole ones under another name, so that nobody judges part of a workload for the whole of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
-        if not answered.missing or transcript.tokens or transcript.casualties:
+        if not answered.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
-        self.ledger.answered(transcript.arm, workload, answered.missing)
+        self.completeness.answered(transcript.arm, workload, answered.missing)
 
-    def scoring(self, workload: Workload) -> Scoring:
+    def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
-        return Scoring(arm=self.arm, under=self.boot.under, scorer=lambda: self._scorer(workload), reporter=self.reporter)
+        return TranscriptScorer(arm=self.arm, under=self.boot.under, scorer=lambda: self._scorer(workload), reporter=self.reporter)
 
     @property
     def probed(self) -> bool:
         """Whether the baseline's capability probe is there, which settles how the baseline and the draft models are scored."""
         return self.recipes.directory.capabilities_of(BASELINE).is_file()
 
-    def score(self, asked: Tokens, scoring: Scoring) -> str:
+    def score(self, asked: ScoringTask, scoring: TranscriptScorer) -> str:
         """Score one arm's answers to one workload and write the scores; return why some are missing, empty where none are."""
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
@@ -201,24 +201,24 @@ class Duties:
             return "not all of its requests were answered"
         if unscorable := run_documents.unscorable(self.recipes.directory):
             # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
-            self.ledger.scored(self.boot, asked, "")
+            self.completeness.scored(self.boot, asked, "")
             return unscorable
         self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
-        with self.loud():
-            scored = scoring.score(transcript, asked.atoms)
+        with self.shared():
+            scored = scoring.score(transcript, asked.top_tokens)
         self.arm.check_port()
         transcripts.write_scores(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
-        self.ledger.scored(self.boot, asked, scored.missing)
+        self.completeness.scored(self.boot, asked, scored.missing)
         return scored.missing
 
     def _check_build(self) -> None:
-        if self.ledger.is_news(self.arm.version):
+        if self.completeness.is_news(self.arm.version):
             run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
 
     @contextmanager
-    def loud(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         """Say that this machine is at work."""
-        with locks.loud(self.lease_s, self.tick):
+        with locks.shared(self.lease_s, self.tick):
             yield
 
     @property

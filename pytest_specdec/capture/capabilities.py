@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.scoring import Asked, Law, scorer
+from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import Traffic
-from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_specdec.capture.server.server import Arm
+    from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.transcript import Answer, Choice, Position
     from pytest_specdec.model.workload import JSON
 
@@ -61,7 +61,7 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 class CapabilityProbe:
     """Asks one arm a handful of short questions; stops asking when the server dies of one."""
 
-    def __init__(self, arm: Arm, vocabulary: int) -> None:
+    def __init__(self, arm: ArmServer, vocabulary: int) -> None:
         self._arm = arm
         self._vocabulary = vocabulary
 
@@ -102,47 +102,49 @@ class CapabilityProbe:
             self._arm.settle()
         return None if sent.ending else sent.answer
 
-    def _scored(self, plain: Answer | None, route: ScoringRoute) -> Support:
-        """Ask for the law at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
+    def _scored(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
+        """Ask for the distribution at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
 
         The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score.
         """
-        law = self._law(plain, route)
-        if law is None or law.failed:
-            return Support.UNKNOWN
-        if not law.positions:
-            return Support.REFUSED if law.error.startswith("4") else Support.IGNORED
-        best = [position.atom_ids[:1] == (position.token_id,) for position in law.positions]
-        return Support.HONOURED if best[0] or 2 * sum(best) > len(best) else Support.IGNORED
+        distribution = self._distribution(plain, route)
+        if distribution is None or distribution.failed:
+            return FeatureSupport.UNKNOWN
+        if not distribution.positions:
+            return FeatureSupport.REFUSED if distribution.error.startswith("4") else FeatureSupport.IGNORED
+        best = [position.top_ids[:1] == (position.token_id,) for position in distribution.positions]
+        return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 
-    def _stop(self, plain: Answer | None) -> Support:
+    def _stop(self, plain: Answer | None) -> FeatureSupport:
         """Stop at a piece of what the server is known to say."""
         text = plain.choice.text if plain else ""
         word = text[len(text) // 2 :][:4]
         if not word.strip():
-            return Support.UNKNOWN
+            return FeatureSupport.UNKNOWN
         answer = self._send(Route.COMPLETIONS, {**_PLAIN, "stop": [word]})
         return _judged(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
 
     def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
-        """Return whether log-probabilities reported at temperature 0.7 and top-k 5 lie nearer to the plain law than to that; so if unknown.
+        """Return whether log-probabilities reported at temperature 0.7 and top-k 5 lie nearer to the raw distribution; True if unknown.
 
         The two are tens of percents apart, noise and leaning scores a few.
         """
-        law = self._law(warm, route)
-        if law is None or warm is None:
+        distribution = self._distribution(warm, route)
+        if distribution is None or warm is None:
             return True
-        pairs = list(zip(warm.choice.logprobs or (), law.positions, strict=False))
-        plain, processed = (math.fsum(_apart(reported, law_of(position)) for reported, position in pairs) for law_of in (_raw, _warmed))
+        pairs = list(zip(warm.choice.logprobs or (), distribution.positions, strict=False))
+        plain, processed = (
+            math.fsum(_apart(reported, distribution_of(position)) for reported, position in pairs) for distribution_of in (_raw, _warmed)
+        )
         return plain <= processed
 
-    def _law(self, answer: Answer | None, route: ScoringRoute) -> Law | None:
+    def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
             return None
-        asked = Asked(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, atoms=_TOP)
-        return scorer(route, self._arm, _DEADLINE_S).law(asked)
+        asked = ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=_TOP)
+        return scorer(route, self._arm, _DEADLINE_S).distribution(asked)
 
-    def _format(self, feature: str) -> Support:
+    def _format(self, feature: str) -> FeatureSupport:
         body = {**_CHAT, "response_format": _FORMATS[feature]}
         return _judged(self._send(Route.CHAT, body), _obeys_schema if feature == "json_schema" else _looks_like_object)
 
@@ -152,8 +154,8 @@ def _raw(position: Position) -> float:
 
 
 def _warmed(position: Position) -> float:
-    """Return the log-probability under the warm question's law; nan where the token is not among those that it leaves."""
-    weights = {token: logprob / _WARM for token, logprob in zip(position.atom_ids, position.atom_logprobs, strict=True)}
+    """Return the log-probability under the warm question's distribution; nan where the token is not among those that it leaves."""
+    weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
     if position.token_id not in weights:
         return math.nan
     most = max(weights.values())
@@ -164,27 +166,27 @@ def _apart(reported: float, expected: float) -> float:
     return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
 
 
-def _judged(answer: Answer | None, effect: Callable[[Choice], bool]) -> Support:
+def _judged(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
     if answer is None:
-        return Support.UNKNOWN
+        return FeatureSupport.UNKNOWN
     if not answer.ok:
-        return Support.REFUSED
-    return Support.HONOURED if effect(answer.choice) else Support.IGNORED
+        return FeatureSupport.REFUSED
+    return FeatureSupport.HONOURED if effect(answer.choice) else FeatureSupport.IGNORED
 
 
 def _says_the_same(choice: Choice, plain: Answer | None) -> bool:
     return plain is not None and choice.text == plain.choice.text
 
 
-def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> Support:
+def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> FeatureSupport:
     """Ask for the same text from the same seed; that another seed gives another shows that there was something to repeat."""
     if first is None or again is None or other is None:
-        return Support.UNKNOWN
+        return FeatureSupport.UNKNOWN
     if not (first.ok and again.ok and other.ok):
-        return Support.REFUSED
+        return FeatureSupport.REFUSED
     if not _says_the_same(again.choice, first):
-        return Support.IGNORED
-    return Support.UNKNOWN if _says_the_same(other.choice, first) else Support.HONOURED
+        return FeatureSupport.IGNORED
+    return FeatureSupport.UNKNOWN if _says_the_same(other.choice, first) else FeatureSupport.HONOURED
 
 
 def _obeys_schema(choice: Choice) -> bool:

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any, cast
 import openai
 
 from pytest_specdec.capture import responses, sse
-from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, Bounds, Transport
+from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, ExchangeLimits, Transport
 from pytest_specdec.engines.protocol import HOST
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.transcript import Answer, Ending, Timing
+from pytest_specdec.model.transcript import Answer, FailureKind, Timing
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from pytest_specdec.capture.sse import Burst, Event, Received
-    from pytest_specdec.engines.protocol import Dialect, Steps
+    from pytest_specdec.capture.sse import Burst, Event, ReceivedResponse
+    from pytest_specdec.engines.protocol import Dialect, VerifySteps
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Busy", "Client", "Exchange", "Sent"]
+__all__ = ["BusyTime", "Client", "Exchange", "TimedAnswer"]
 
 
-class Busy:
+class BusyTime:
     """Adds up the union of the intervals of requests that may overlap, from its making on."""
 
     def __init__(self) -> None:
@@ -89,17 +89,17 @@ class Exchange:
     done_s: float
     status: int | None
     error: str | None = None
-    ending: Ending | None = None
+    ending: FailureKind | None = None
     """How the server failed the request; None for an answer and for a refusal."""
-    received: Received | None = None
+    received: ReceivedResponse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class TimedAnswer:
     """An answer with what capture needs to know beside it."""
 
     answer: Answer
-    ending: Ending | None = None
+    ending: FailureKind | None = None
     counters: SpecCounters | None = None
     """The verify steps of this answer alone, where the server told them."""
 
@@ -127,7 +127,7 @@ class Client:
         self._secrets = secrets
         self._model = model
         self._draft_tokens = draft_tokens
-        self.busy = Busy()
+        self.busy = BusyTime()
         self._openai = openai.OpenAI(
             base_url=f"http://{HOST}:{port}/v1",
             api_key=api_key or "none",
@@ -140,24 +140,24 @@ class Client:
         """Close the connections."""
         self._openai.close()
 
-    def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> Sent:
+    def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
         """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
         body = {**request.body, **self._dialect.added(request, stream=streamed)}
         exchange = self.exchange(request.route, body, streamed=streamed, deadline_s=deadline_s)
         try:
             return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
-            return _failed(request, pass_index, exchange, _outside(error), Ending.ERROR)
+            return _failed(request, pass_index, exchange, _outside(error), FailureKind.ERROR)
 
     def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
         """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds."""
-        with self.busy.flight(), Bounds(seconds=deadline_s, most_bytes=_most_bytes(body)) as bounds:
+        with self.busy.flight(), ExchangeLimits(seconds=deadline_s, most_bytes=_most_bytes(body)) as bounds:
             return self._exchange(route, body, bounds, streamed=streamed, deadline_s=deadline_s)
 
-    def _exchange(self, route: Route, body: Mapping[str, JSON], bounds: Bounds, *, streamed: bool, deadline_s: float) -> Exchange:
+    def _exchange(self, route: Route, body: Mapping[str, JSON], bounds: ExchangeLimits, *, streamed: bool, deadline_s: float) -> Exchange:
         sent_s = time.monotonic()
 
-        def failed(error: str, ending: Ending | None, status: int | None = None) -> Exchange:
+        def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:
             return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
 
         try:
@@ -165,13 +165,13 @@ class Client:
                 received = sse.read(response.iter_bytes())
             return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
         except openai.APIStatusError as error:
-            return failed(self._message(error), None if error.status_code in _REFUSED else Ending.ERROR, error.status_code)
+            return failed(self._message(error), None if error.status_code in _REFUSED else FailureKind.ERROR, error.status_code)
         except _LOST as error:
             if bounds.overdue or isinstance(error, _TIMED_OUT):
-                return failed(f"no answer within {deadline_s:g} s", Ending.HUNG)
-            return failed(f"connection lost: {error.__cause__ or error!r}", Ending.DIED)
+                return failed(f"no answer within {deadline_s:g} s", FailureKind.HUNG)
+            return failed(f"connection lost: {error.__cause__ or error!r}", FailureKind.DIED)
         except _MALFORMED as error:
-            return failed(_outside(error), Ending.ERROR)
+            return failed(_outside(error), FailureKind.ERROR)
 
     def _open(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
         """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
@@ -197,7 +197,7 @@ class Client:
         told = error.get("message") or error if isinstance(error, Mapping) else error or ""
         return self._secrets.mask(str(told))[:_LONGEST_MESSAGE]
 
-    def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> Sent:
+    def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:
             return _failed(request, pass_index, exchange, exchange.error or "", exchange.ending)
         if exchange.status != _OK:
@@ -207,20 +207,20 @@ class Client:
             return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
         data = exchange.received.json()
         if data.get("error"):
-            return _failed(request, pass_index, exchange, self._words(data["error"]), Ending.ERROR)
+            return _failed(request, pass_index, exchange, self._words(data["error"]), FailureKind.ERROR)
         if streamed:
             msg = "an unstreamed answer to a request for a stream"
             raise ValueError(msg)
         steps = self._dialect.steps(data)
         return _answered(request, pass_index, exchange, responses.of_whole(data, steps), steps, first=None)
 
-    def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> Sent:
+    def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
         stamped = list(sse.objects(events))
         failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
-            return _failed(request, pass_index, exchange, self._words(failed), Ending.ERROR)
+            return _failed(request, pass_index, exchange, self._words(failed), FailureKind.ERROR)
         if not any(event.data == sse.DONE for event in events):
-            return _failed(request, pass_index, exchange, "connection lost: the stream has no end", Ending.DIED)
+            return _failed(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         chunks = [chunk for _, chunk in stamped]
         _expect_no_text_behind_the_end(events)
         steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
@@ -229,7 +229,7 @@ class Client:
 
 
 def _most_bytes(body: Mapping[str, JSON]) -> int:
-    """Return how long a response may be: the law at every token of a long prompt takes more than any answer."""
+    """Return how long a response may be: the distribution at every token of a long prompt takes more than any answer."""
     prompt, listed = body.get("prompt"), body.get("prompt_logprobs")
     if not isinstance(prompt, (list, tuple)) or not isinstance(listed, int):
         return MOST_BYTES
@@ -249,8 +249,8 @@ def _expect_no_text_behind_the_end(events: Sequence[Event]) -> None:
 
 
 def _answered(
-    request: Request, pass_index: int, exchange: Exchange, said: responses.Reply, steps: Steps | None, *, first: Burst | None
-) -> Sent:
+    request: Request, pass_index: int, exchange: Exchange, said: responses.ParsedResponse, steps: VerifySteps | None, *, first: Burst | None
+) -> TimedAnswer:
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
@@ -265,10 +265,10 @@ def _answered(
             first_tokens=first.tokens(said.usage) if first else None,
         ),
     )
-    return Sent(answer=answer, counters=steps.counters if steps else None)
+    return TimedAnswer(answer=answer, counters=steps.counters if steps else None)
 
 
-def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: Ending | None) -> Sent:
+def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
@@ -276,4 +276,4 @@ def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, e
         error=error,
         timing=Timing(sent_s=exchange.sent_s, first_s=None, done_s=exchange.done_s),
     )
-    return Sent(answer=answer, ending=ending)
+    return TimedAnswer(answer=answer, ending=ending)

@@ -6,17 +6,17 @@ import threading
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import CaptureError
-from pytest_specdec.model.status import Missing, Served, State, Status
+from pytest_specdec.model.status import BootTime, MissingAnswers, State, Status
 
 if TYPE_CHECKING:
-    from pytest_specdec.capture.remaining import Kept
-    from pytest_specdec.capture.server.server import Arm
-    from pytest_specdec.model.plan import Boot, Plan, Tokens
+    from pytest_specdec.capture.remaining import ReusableResults
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.plan import Boot, Plan, ScoringTask
 
-__all__ = ["Ledger"]
+__all__ = ["Completeness"]
 
 
-class Ledger:
+class Completeness:
     """Keeps the account of one capture."""
 
     def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
@@ -29,7 +29,7 @@ class Ledger:
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
         before = earlier or Status(state=State.RUNNING)
-        self._served: dict[int, Served] = {one.boot: one for one in before.served}
+        self._served: dict[int, BootTime] = {one.boot: one for one in before.served}
         self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
         self._lock = threading.Lock()
 
@@ -38,7 +38,7 @@ class Ledger:
         with self._lock:
             self._boots += 1
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: ReusableResults) -> None:
         """Enter what an earlier capture left whole."""
         self._answered |= kept.answers
         self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if kept.has(boot, t)}
@@ -56,12 +56,12 @@ class Ledger:
             self._version = self._version or version
             return is_first
 
-    def ended(self, boot: Boot, arm: Arm) -> None:
+    def ended(self, boot: Boot, arm: ArmServer) -> None:
         """Enter what a stopped server did."""
         with self._lock:
             self._restarts += arm.restarts
             if arm.wall_s > 0:
-                self._served[boot.index] = Served(
+                self._served[boot.index] = BootTime(
                     boot=boot.index,
                     arm=boot.arm,
                     readiness_s=round(arm.readiness_s, 3),
@@ -80,7 +80,7 @@ class Ledger:
         """Return whether a whole transcript is there."""
         return (arm, workload) in self._answered
 
-    def scored(self, boot: Boot, asked: Tokens, missing: str) -> None:
+    def scored(self, boot: Boot, asked: ScoringTask, missing: str) -> None:
         """Enter scores, with the reason if some are not there."""
         if missing:
             self._score_gaps[boot.index, asked.arm, asked.workload] = missing
@@ -104,23 +104,23 @@ class Ledger:
             served=tuple(served for _, served in sorted(self._served.items())),
         )
 
-    def _missing(self, boot: Boot, error: str) -> list[Missing]:
+    def _missing(self, boot: Boot, error: str) -> list[MissingAnswers]:
         reason = self._boot_errors.get(boot.index) or error or "the capture ended before this"
-        missing: list[Missing] = []
+        missing: list[MissingAnswers] = []
         for arm in boot.arms:
             missing += self._missing_answers(arm, boot, reason)
         return missing + self._missing_scores(boot, reason)
 
-    def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[Missing]:
+    def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[MissingAnswers]:
         gaps = [name for name in boot.answers if (arm, name) not in self._answered]
         if len(gaps) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in gaps):
-            return [Missing(arm=arm, workload="", reason=reason)] if gaps else []
-        return [Missing(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in gaps]
+            return [MissingAnswers(arm=arm, workload="", reason=reason)] if gaps else []
+        return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in gaps]
 
-    def _missing_scores(self, boot: Boot, reason: str) -> list[Missing]:
+    def _missing_scores(self, boot: Boot, reason: str) -> list[MissingAnswers]:
         """Leave out scores of tokens that are missing themselves."""
         return [
-            Missing(
+            MissingAnswers(
                 arm=asked.arm,
                 workload=asked.workload,
                 reason=f"no scores under {boot.under}: {self._score_gaps.get((boot.index, asked.arm, asked.workload), reason)}",

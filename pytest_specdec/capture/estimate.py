@@ -11,11 +11,11 @@ from pytest_specdec.model.transcript import ScoringRoute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_specdec.engines.protocol import Pace
+    from pytest_specdec.engines.protocol import RoughRates
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["Step", "seconds", "seconds_side_by_side", "steps"]
+__all__ = ["EstimatedStep", "seconds", "seconds_side_by_side", "steps"]
 
 _PROBE_TOKENS = 100
 _FULL = 0.5
@@ -29,7 +29,7 @@ _CROWDED = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EstimatedStep:
     """One thing that a boot does."""
 
     boot: int
@@ -42,10 +42,10 @@ class Step:
 def steps(
     boots: Sequence[Boot],
     workloads: Sequence[Workload],
-    pace: Pace,
+    pace: RoughRates,
     *,
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS,
-) -> tuple[Step, ...]:
+) -> tuple[EstimatedStep, ...]:
     """Return what every boot does, in order, scores coming by ``route``."""
     named = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
@@ -53,12 +53,12 @@ def steps(
     return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, pace))
 
 
-def seconds(planned: Sequence[Step]) -> float:
+def seconds(planned: Sequence[EstimatedStep]) -> float:
     """Return the sum over all steps."""
     return sum(step.seconds for step in planned)
 
 
-def seconds_side_by_side(planned: Sequence[Step], servers: int) -> float:
+def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
     """Return what is left of the sum where ``servers`` boot at once and scoring rides behind the answers, which share one machine."""
     boots = [step.seconds for step in planned if step.doing == "booting"]
     rounds = [boots[at : at + servers] for at in range(0, len(boots), servers)]
@@ -66,22 +66,22 @@ def seconds_side_by_side(planned: Sequence[Step], servers: int) -> float:
     return booting + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
 
 
-def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: Pace) -> Iterator[Step]:
-    yield Step(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
-    probe = Step(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / pace.tokens_per_s)
+def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: RoughRates) -> Iterator[EstimatedStep]:
+    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
+    probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / pace.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe
     for arm in boot.arms:
         for name in boot.answers:
-            yield Step(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))
+            yield EstimatedStep(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))
     for tokens in boot.scores:
         scored = _tokens(named(tokens.workload)) / pace.scored_tokens_per_s
-        yield Step(boot=boot.index, doing="scoring", arm=tokens.arm, workload=tokens.workload, seconds=scored)
+        yield EstimatedStep(boot=boot.index, doing="scoring", arm=tokens.arm, workload=tokens.workload, seconds=scored)
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
 
 
-def _answering(workload: Workload, pace: Pace) -> float:
+def _answering(workload: Workload, pace: RoughRates) -> float:
     side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * _FULL)
     warm_up = 1 + (1 / workload.passes if workload.timed else 0)
     return _tokens(workload) * warm_up / (pace.tokens_per_s * side_by_side)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.transcript import Casualty, Ending
+from pytest_specdec.model.transcript import FailureKind, ServerFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.capture.client import Sent
-    from pytest_specdec.capture.server.server import Arm
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.server.server import ArmServer
 
 __all__ = ["Failure"]
 
@@ -19,48 +19,48 @@ __all__ = ["Failure"]
 class Failure:
     """One failure of an arm's server: the requests that it took down, and which of them, or which group, did it again."""
 
-    def __init__(self, arm: Arm, number: int, failed: Sequence[Sent]) -> None:
+    def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
         """Take note of what was in flight, while the server, or what is left of it, still stands; ``number`` counts within a transcript."""
         self._arm = arm
         self._number = number
         ended = self._ended(failed)
         self._met = {sent.answer.key: self._described(sent, ended, recurred=None) for sent in failed}
-        self._company: Casualty | None = None
+        self._company: ServerFailure | None = None
 
     @property
-    def casualties(self) -> tuple[Casualty, ...]:
+    def server_failures(self) -> tuple[ServerFailure, ...]:
         """What there is to say of it by now, in the order of the requests; a group that did it again comes last."""
         return (*self._met.values(), *([self._company] if self._company else []))
 
     @property
     def is_explained(self) -> bool:
         """Whether something did it again."""
-        return any(casualty.recurred for casualty in self.casualties)
+        return any(server_failure.recurred for server_failure in self.server_failures)
 
-    def answered(self, sent: Sent) -> None:
+    def answered(self, sent: TimedAnswer) -> None:
         """Enter that a request was answered alone."""
         self._met[sent.answer.key] = replace(self._met[sent.answer.key], recurred=False)
 
-    def recurred(self, sent: Sent) -> Casualty:
+    def recurred(self, sent: TimedAnswer) -> ServerFailure:
         """Enter that a request failed again alone."""
         found = self._met[sent.answer.key] = self._described(sent, self._ended([sent]), recurred=True)
         return found
 
-    def recurred_together(self, sent: Sent, group: Sequence[str]) -> Casualty:
+    def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Enter that ``group``, smaller than any before it, failed again with all of it in flight; ``sent`` is the first that did."""
         self._company = self._described(sent, self._ended([sent]), recurred=True, group=tuple(group))
         return self._company
 
-    def _ended(self, failed: Sequence[Sent]) -> str:
+    def _ended(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended; empty where it goes on, or hangs."""
-        return self._arm.settle() if any(sent.ending is not Ending.HUNG for sent in failed) else ""
+        return self._arm.settle() if any(sent.ending is not FailureKind.HUNG for sent in failed) else ""
 
-    def _described(self, sent: Sent, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> Casualty:
+    def _described(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
         arm = self._arm
         own = f"server, {ended}" if ended else f"server still running, {sent.answer.error}"
-        return Casualty(
+        return ServerFailure(
             request_id=sent.answer.request_id,
-            ending=Ending.DIED if ended else sent.ending or Ending.ERROR,
+            ending=FailureKind.DIED if ended else sent.ending or FailureKind.ERROR,
             recurred=recurred,
             group=group,
             failure=self._number,

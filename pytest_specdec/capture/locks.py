@@ -18,7 +18,7 @@ from pytest_specdec.files.run_directory import safe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LONGEST_S", "device", "folder", "loud", "quiet"]
+__all__ = ["LONGEST_S", "device", "exclusive", "folder", "shared"]
 
 LONGEST_S = 3600.0
 """Seconds to wait for other captures where no deadline is given."""
@@ -48,7 +48,7 @@ def device(name: str, wait_s: float, tick: Callable[[], None]) -> Iterator[None]
 
 
 @contextmanager
-def quiet(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
+def exclusive(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
     """Hold the machine alone to measure seconds: no other capture boots or asks meanwhile. Raises LeaseError."""
     with ExitStack() as held:
         # Whoever wants to make noise passes the gate first, so that a quiet one cannot be starved by a row of loud ones.
@@ -58,7 +58,7 @@ def quiet(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def loud(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
+def shared(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
     """Say that this machine is at work, which any number of captures may do at once. Raises LeaseError."""
     with ExitStack() as held:
         with _held("gate", fcntl.LOCK_SH, wait_s, tick, "the clock"):

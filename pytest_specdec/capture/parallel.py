@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import locks
-from pytest_specdec.capture.boot import Duties
-from pytest_specdec.capture.scoring import asked_for
+from pytest_specdec.capture.boot import BootSession
+from pytest_specdec.capture.scoring import scoring_request
 from pytest_specdec.errors import EngineError, SpecdecError
 from pytest_specdec.model.plan import Role
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from pytest_specdec.capture.scoring import Asked, Scoring
+    from pytest_specdec.capture.scoring import ScoringRequest, TranscriptScorer
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer
 
-    _Job: TypeAlias = tuple[Scoring, Asked]
+    _Job: TypeAlias = tuple[TranscriptScorer, ScoringRequest]
 
-    from pytest_specdec.capture.boot import Recipes
-    from pytest_specdec.capture.completeness import Ledger
+    from pytest_specdec.capture.boot import ServerRecipes
+    from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.capture.workload_runner import Answering
+    from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["Ahead", "Waves", "in_waves", "run"]
+__all__ = ["BootWaves", "ScoringQueue", "in_waves", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waves:
+class BootWaves:
     """The order in which boots come and go."""
 
     staying: tuple[Boot, ...]
@@ -44,7 +44,7 @@ class Waves:
     """What comes beside them, wave by wave; at least one, maybe empty."""
 
 
-def in_waves(boots: Sequence[Boot], servers: int) -> Waves:
+def in_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
     The servers that score stay while there is room for one more beside them; a draft model that finds none comes after those whose tokens
@@ -55,7 +55,7 @@ def in_waves(boots: Sequence[Boot], servers: int) -> Waves:
     rest = [boot for boot in boots if not boot.scores] + [boot for boot in scoring if boot not in staying]
     room = max(1, servers - len(staying))
     waves = tuple(tuple(rest[at : at + room]) for at in range(0, len(rest), room))
-    return Waves(staying=staying, waves=waves or ((),))
+    return BootWaves(staying=staying, waves=waves or ((),))
 
 
 _THREADS = 4
@@ -64,33 +64,33 @@ _LONGEST = 256
 _SCORING_PAUSE_S = 0.1
 
 
-class Ahead:
+class ScoringQueue:
     """One scoring server's queue; what it leaves undone, for whatever reason, is done in its turn."""
 
-    def __init__(self, duties: Duties) -> None:
-        self._duties = duties
+    def __init__(self, session: BootSession) -> None:
+        self._session = session
         self._waiting: queue.Queue[_Job] = queue.Queue(_LONGEST)
         self._closed = threading.Event()
-        self._scorings: dict[str, Scoring] = {}
+        self._scorings: dict[str, TranscriptScorer] = {}
 
-    def scoring(self, workload: str) -> Scoring:
+    def scoring(self, workload: str) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, always the same."""
-        return self._scorings.setdefault(workload, self._duties.scoring(self._duties.recipes.plan.workload(workload)))
+        return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
 
     def start(self) -> None:
         """Begin to score as soon as the baseline is probed; until then answers wait."""
         for _ in range(_THREADS):
             threading.Thread(target=self._work, name="specdec-scoring", daemon=True).start()
 
-    def taker(self, workload: str, atoms: int) -> Callable[[Answer], None]:
+    def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
         """Return what takes the answers of one arm to ``workload``."""
         scoring = self.scoring(workload)
-        return lambda answer: self._put((scoring, asked_for(answer, atoms)))
+        return lambda answer: self._put((scoring, scoring_request(answer, top_tokens)))
 
     def drain(self) -> None:
         """Wait until everything that was taken is scored, or will not be, as where no capabilities were probed."""
         with self._waiting.all_tasks_done:
-            while self._waiting.unfinished_tasks and self._duties.probed and not self._is_over:
+            while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:
                 self._waiting.all_tasks_done.wait(_SCORING_PAUSE_S)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Ahead:
 
     @property
     def _is_over(self) -> bool:
-        return self._closed.is_set() or self._duties.reporter.left_s <= 0
+        return self._closed.is_set() or self._session.reporter.left_s <= 0
 
     def _put(self, job: _Job) -> None:
         while not self._is_over:
@@ -108,7 +108,7 @@ class Ahead:
                 return
 
     def _work(self) -> None:
-        while not (self._duties.probed or self._is_over):
+        while not (self._session.probed or self._is_over):
             self._closed.wait(_SCORING_PAUSE_S)
         while not self._is_over:
             try:
@@ -116,7 +116,7 @@ class Ahead:
             except queue.Empty:
                 continue
             try:
-                with self._duties.loud():
+                with self._session.shared():
                     scoring.ahead(asked)
             except (SpecdecError, OSError, RuntimeError):
                 continue  # the server is gone for the moment, or the time is up: its turn will tell
@@ -129,14 +129,14 @@ _END_S = 30.0
 """Seconds that lanes get to notice that their servers were killed."""
 
 
-def run(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> None:
+def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots, at most ``plan.servers`` at once; one that fails does not stop the others, unless it is the scoring baseline."""
     planned = in_waves(boots, recipes.plan.servers)
-    everyone = _Everyone(reporter)
-    staying = [_lane(boot, recipes, reporter, ledger) for boot in planned.staying]
+    everyone = _Lanes(reporter)
+    staying = [_lane(boot, recipes, reporter, completeness) for boot in planned.staying]
     try:
         for number, wave in enumerate(planned.waves):
-            coming = [_lane(boot, recipes, reporter, ledger) for boot in wave]
+            coming = [_lane(boot, recipes, reporter, completeness) for boot in wave]
             _Wave(everyone, coming=(staying if number == 0 else []) + coming, staying=staying).run()
             everyone.all([lane for lane in coming if lane.up], _Lane.stop)
         everyone.all([lane for lane in staying if lane.up], _Lane.stop)
@@ -148,17 +148,17 @@ def run(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Led
 class _Lane:
     """One boot at work in a thread of its own."""
 
-    duties: Duties
-    ahead: Ahead
+    session: BootSession
+    ahead: ScoringQueue
     up: bool = False
     scored: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def boot(self) -> Boot:
-        return self.duties.boot
+        return self.session.boot
 
     def start(self) -> None:
-        self.duties.start()
+        self.session.start()
         self.up = True
         if self.boot.scores:
             self.ahead.start()
@@ -166,20 +166,20 @@ class _Lane:
     def stop(self, *, at_once: bool = False) -> None:
         self.ahead.close()
         self.up = False
-        self.duties.stop(at_once=at_once)
+        self.session.stop(at_once=at_once)
 
     def named(self, *, timed: bool) -> list[tuple[str, Workload]]:
         """Return the arms that this boot answers as, each with a workload."""
-        workloads = [self.duties.recipes.plan.workload(name) for name in self.boot.answers]
+        workloads = [self.session.recipes.plan.workload(name) for name in self.boot.answers]
         return [(name, workload) for name in self.boot.arms for workload in workloads if workload.timed is timed]
 
 
-def _lane(boot: Boot, recipes: Recipes, reporter: Reporter, ledger: Ledger) -> _Lane:
-    duties = Duties(boot=boot, recipes=recipes, reporter=reporter.beside(boot), ledger=ledger)
-    return _Lane(duties, Ahead(duties))
+def _lane(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Lane:
+    session = BootSession(boot=boot, recipes=recipes, reporter=reporter.beside(boot), completeness=completeness)
+    return _Lane(session, ScoringQueue(session))
 
 
-class _Everyone:
+class _Lanes:
     """The lanes of a capture, worked on in parallel and ended together."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -206,7 +206,7 @@ class _Everyone:
         if running:
             self._reporter.end("the capture was ended")
         for lane in running:
-            lane.duties.kill()
+            lane.session.kill()
         for thread in self._threads:
             thread.join(_END_S)
         for lane in self._lanes:
@@ -217,7 +217,7 @@ class _Everyone:
         try:
             work(lane)
         except EngineError as error:
-            lane.duties.ledger.failed(lane.boot, str(error))
+            lane.session.completeness.failed(lane.boot, str(error))
             if lane.boot.scores and lane.boot.role is not Role.DRAFT:
                 self._fail(error)
         except BaseException as error:  # noqa: BLE001 - raised in the calling thread
@@ -232,7 +232,7 @@ class _Everyone:
 class _Wave:
     """The servers that come together, beside those that stay."""
 
-    def __init__(self, everyone: _Everyone, *, coming: Sequence[_Lane], staying: Sequence[_Lane]) -> None:
+    def __init__(self, everyone: _Lanes, *, coming: Sequence[_Lane], staying: Sequence[_Lane]) -> None:
         self._everyone = everyone
         self._coming = coming
         self._staying = staying
@@ -261,30 +261,30 @@ class _Wave:
         names = dict.fromkeys(workload.name for lane in self._up for _, workload in lane.named(timed=True))
         for name in names:
             timed = [_Timed(lane, arm, w) for lane in self._up for arm, w in lane.named(timed=True) if w.name == name]
-            duties = timed[0].lane.duties
-            with locks.quiet(duties.lease_s, duties.tick):
+            session = timed[0].lane.session
+            with locks.exclusive(session.lease_s, session.tick):
                 _alternate(timed)
             for one in timed:
-                one.lane.duties.keep(one.answering)
+                one.lane.session.keep(one.answering)
 
     def _answer(self, lane: _Lane) -> None:
         """Probe the baseline first and a variant last: a question that kills a variant then costs no answers."""
-        duties = lane.duties
+        session = lane.session
         if lane.boot.role is not Role.VARIANT:
-            duties.probe()
+            session.probe()
         for name, workload in lane.named(timed=False):
-            duties.announce(name, workload)
-            answering = duties.answering(name, workload, self._taker(name, workload.name))
-            with duties.loud():
+            session.announce(name, workload)
+            answering = session.answering(name, workload, self._taker(name, workload.name))
+            with session.shared():
                 answering.run()
-            duties.keep(answering)
+            session.keep(answering)
         if lane.boot.role is Role.VARIANT:
-            duties.probe()
+            session.probe()
 
     def _taker(self, arm: str, workload: str) -> Callable[[Answer], None]:
         """Return what hands an answer on to every server that is to score it."""
         takers = [
-            lane.ahead.taker(workload, asked.atoms)
+            lane.ahead.taker(workload, asked.top_tokens)
             for lane in dict.fromkeys([*self._staying, *self._coming], True)
             for asked in lane.boot.scores
             if (asked.arm, asked.workload) == (arm, workload)
@@ -304,13 +304,13 @@ class _Timed:
     lane: _Lane
     arm: str
     workload: Workload
-    answering: Answering = field(init=False)
+    answering: WorkloadRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        self.answering = self.lane.duties.answering(self.arm, self.workload)
+        self.answering = self.lane.session.answering(self.arm, self.workload)
 
     def do(self, work: Callable[[], None]) -> None:
-        self.lane.duties.announce(self.arm, self.workload)
+        self.lane.session.announce(self.arm, self.workload)
         work()
 
 
@@ -329,6 +329,6 @@ def _score(lane: _Lane) -> None:
     lane.ahead.drain()
     for asked in lane.boot.scores:
         key = (asked.arm, asked.workload)
-        if key not in lane.scored and lane.duties.ledger.has_answers(*key):
+        if key not in lane.scored and lane.session.completeness.has_answers(*key):
             lane.scored.add(key)
-            lane.duties.score(asked, lane.ahead.scoring(asked.workload))
+            lane.session.score(asked, lane.ahead.scoring(asked.workload))

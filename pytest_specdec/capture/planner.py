@@ -15,7 +15,7 @@ from pytest_specdec.engines import cli_args
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, DraftSampling, Pair, Variant
-from pytest_specdec.model.plan import Boot, Cell, Placement, Plan, Role, Tokens, alpha_of
+from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Role, ScoringTask, alpha_of
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.prompts import reported
 from pytest_specdec.stats.request_params import penalties
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Room", "Wanted", "accelerated", "make", "of_arm", "of_draft", "once", "placement"]
+__all__ = ["MachinePlacement", "SelectedWorkload", "accelerated", "make", "of_arm", "of_draft", "once", "placement"]
 
 _FEW = 5
-"""As good as twenty where the draft's law is one-hot, and several times cheaper."""
+"""As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
 _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
 
@@ -42,18 +42,18 @@ def of_arm(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
 
 
 def of_draft(workload: Workload, pairs: Sequence[Pair]) -> int:
-    """Return what is needed of the law of a draft model that ``pairs`` share."""
+    """Return what is needed of the distribution of a draft model that ``pairs`` share."""
     greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
-    return min(_ONE, workload.atoms) if greedy else workload.atoms
+    return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
 
 
 def _of_pair(pair: Pair, workload: Workload) -> int:
     one_hot = pair.variant.draft.sampling is DraftSampling.GREEDY
-    return min(_FEW, workload.atoms) if one_hot and all(map(_is_plain, workload.requests)) else workload.atoms
+    return min(_FEW, workload.top_tokens) if one_hot and all(map(_is_plain, workload.requests)) else workload.top_tokens
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether few atoms give the requested law as exactly as many: greedy, or drawn at temperature 1 from all tokens as they are."""
+    """Whether few top tokens give the requested distribution as exactly as many: greedy, or plain draws at temperature 1."""
     body = request.body
     temperature = body.get("temperature", 1.0)
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
@@ -67,7 +67,7 @@ _USABLE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MachinePlacement:
     """The placement that a config comes to on this machine."""
 
     placement: Placement
@@ -76,26 +76,26 @@ class Room:
     reason: str = ""
 
 
-def placement(config: Config, engine: Engine) -> Room:
+def placement(config: Config, engine: Engine) -> MachinePlacement:
     """Return the config's placement, ``auto`` resolved from the machine's size and the engine's estimate of one server.
 
     Raises PlanError when side by side is asked for and the servers' port is pinned.
     """
     if config.placement is Placement.IN_TURN:
-        return Room(placement=Placement.IN_TURN)
+        return MachinePlacement(placement=Placement.IN_TURN)
     if "port" in config.engine.args:
         return _pinned(config)
     if config.placement is Placement.SIDE_BY_SIDE:
-        return Room(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
+        return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
     fit, why = _fitting(config, engine)
     if fit < _LEAST:
-        return Room(placement=Placement.IN_TURN, reason=why)
-    return Room(placement=Placement.SIDE_BY_SIDE, servers=min(fit, config.limits.servers), reason=why)
+        return MachinePlacement(placement=Placement.IN_TURN, reason=why)
+    return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=min(fit, config.limits.servers), reason=why)
 
 
-def _pinned(config: Config) -> Room:
+def _pinned(config: Config) -> MachinePlacement:
     if config.placement is Placement.AUTO:
-        return Room(placement=Placement.IN_TURN, reason="the config pins the servers' port")
+        return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")
     what = "servers side by side cannot share a port"
     found = f"placement: {config.placement}, port: {config.engine.args['port']}"
     raise PlanError(what, where="engine.args.port", found=found, remedy="remove `port`: then free ones are chosen")
@@ -124,7 +124,7 @@ _CALIBRATING_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SelectedWorkload:
     """A workload that a selected test judges, and the family that judges it."""
 
     workload: Workload
@@ -133,10 +133,10 @@ class Wanted:
 
 def make(
     config: Config,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[SelectedWorkload],
     depth: Depth,
     only: Sequence[str] | None = None,
-    collected: Sequence[Wanted] = (),
+    collected: Sequence[SelectedWorkload] = (),
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
 
@@ -164,7 +164,7 @@ def make(
         depth=depth,
         pairs=pairs,
         workloads=workloads,
-        cells=_cells(pairs, kept, _counted([*collected, *wanted], depth), depth, variants=len(config.variants)),
+        judgements=_judgements(pairs, kept, _counted([*collected, *wanted], depth), depth, variants=len(config.variants)),
         boots=boots,
         estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
         placement=found.placement,
@@ -208,7 +208,7 @@ def _selected(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair
     return tuple(pair for pair in pairs if only is None or pair.name in only)
 
 
-def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
+def _united(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
     found: dict[str, Workload] = {}
     for one in wanted:
         known = found.setdefault(one.workload.name, one.workload)
@@ -227,7 +227,7 @@ def _united(wanted: Sequence[Wanted]) -> tuple[Workload, ...]:
 
 
 def _as_judged(workload: Workload, families: set[Family]) -> Workload:
-    """Return it unscored where only its speed is judged: no law is asked for, and no draft model booted, for what nobody reads."""
+    """Return it unscored where only its speed is judged: no distribution is asked for, and no draft model booted, for what nobody reads."""
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
@@ -236,10 +236,11 @@ def _is_sent(workload: Workload, depth: Depth) -> bool:
     return workload.take.get(depth) != 0
 
 
-def _calibrations(wanted: Sequence[Wanted], depth: Depth) -> Iterator[Workload]:
+def _calibrations(wanted: Sequence[SelectedWorkload], depth: Depth) -> Iterator[Workload]:
     """Give the calibration, if any sampling is to be scored: its first requests, which report, as the baseline alone draws them.
 
-    No other arm is asked, since reporting takes some engines off their fast path. Tokens come from the law as it is, without seeds.
+    No other arm is asked, since reporting takes some engines off their fast path. Tokens come from the distribution as it is, without
+    seeds.
     """
     drawn = [one.workload for one in wanted if one.family is Family.SAMPLING and one.workload.scored]
     for source in drawn[:1]:
@@ -255,17 +256,17 @@ def _calibrating(request: Request) -> Request:
 
 
 def _calibrated(laid: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots; those that answer as the baseline answer the calibration too, scored with all its atoms whatever judges need."""
+    """Give the boots; those that answer as the baseline answer the calibration too, scored with all its top tokens whatever judges need."""
     boots = tuple(laid)
     arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
-    asked = tuple(Tokens(arm=arm, workload=one.name, atoms=one.atoms) for one in calibration for arm in arms)
+    asked = tuple(ScoringTask(arm=arm, workload=one.name, top_tokens=one.top_tokens) for one in calibration for arm in arms)
     for boot in boots:
         answers = _names(workloads) if BASELINE in boot.arms else boot.answers
         scores = (*boot.scores, *asked) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
 
 
-def _name(one: Wanted) -> tuple[str, Family]:
+def _name(one: SelectedWorkload) -> tuple[str, Family]:
     """Sort by name, so that tests in another order, shuffled ones say, come to the same plan."""
     return (one.workload.name, one.family)
 
@@ -275,15 +276,17 @@ def _order(workload: Workload) -> tuple[bool, bool, str]:
     return (workload.may_kill, not workload.timed, workload.name)
 
 
-def _counted(wanted: Sequence[Wanted], depth: Depth) -> Counter[Family]:
+def _counted(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family]:
     """Return how many workloads ``depth`` sends of each family."""
     return Counter(family for family, _ in {(one.family, one.workload.name) for one in wanted if _is_sent(one.workload, depth)})
 
 
-def _cells(pairs: Sequence[Pair], wanted: Sequence[Wanted], counts: Counter[Family], depth: Depth, *, variants: int) -> tuple[Cell, ...]:
+def _judgements(
+    pairs: Sequence[Pair], wanted: Sequence[SelectedWorkload], counts: Counter[Family], depth: Depth, *, variants: int
+) -> tuple[Judgement, ...]:
     asked = dict.fromkeys((one.workload.name, one.family) for one in wanted)
     return tuple(
-        Cell(pair=pair.name, workload=workload, family=family, alpha=alpha_of(family, variants, depth, counts[family]))
+        Judgement(pair=pair.name, workload=workload, family=family, alpha=alpha_of(family, variants, depth, counts[family]))
         for pair in pairs
         for workload, family in asked
     )
@@ -325,10 +328,10 @@ def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
     return tuple(workload.name for workload in workloads)
 
 
-def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[Tokens, ...]:
+def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
     return tuple(
-        Tokens(arm=arm, workload=workload.name, atoms=of_arm(arm, workload, pairs))
+        ScoringTask(arm=arm, workload=workload.name, top_tokens=of_arm(arm, workload, pairs))
         for workload in workloads
         if workload.scored
         for arm in arms
@@ -342,7 +345,7 @@ def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterat
     for model in models if asked else ():
         users = [pair for pair, draft in drafts if draft.model == model]
         scores = [
-            Tokens(arm=arm, workload=workload.name, atoms=of_draft(workload, users))
+            ScoringTask(arm=arm, workload=workload.name, top_tokens=of_draft(workload, users))
             for workload in asked
             for arm in (*(pair.name for pair in users), CONTROL)
         ]

@@ -13,7 +13,7 @@ from pytest_specdec.model.status import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_specdec.capture.estimate import Step
+    from pytest_specdec.capture.estimate import EstimatedStep
     from pytest_specdec.model.plan import Boot
 
 __all__ = ["Reporter"]
@@ -43,7 +43,7 @@ class Reporter:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[EstimatedStep],
         boots: int,
         deadline_s: float | None,
         tell: Callable[[Progress], None],
@@ -151,5 +151,5 @@ class Reporter:
         return next((i for i, step in enumerate(self._steps) if _same(step, current)), None)
 
 
-def _same(step: Step, current: Progress) -> bool:
+def _same(step: EstimatedStep, current: Progress) -> bool:
     return (step.boot, step.doing, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.plan import Boot, Plan, Tokens
+    from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Kept", "discard", "discard_torn", "has_harmed", "of"]
+__all__ = ["ReusableResults", "discard", "discard_torn", "has_harmed", "of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """Answers by (arm, workload), scores by (whose law, arm, workload), and the arms whose capabilities are known."""
+class ReusableResults:
+    """Answers by (arm, workload), scores by (whose distribution, arm, workload), and the arms whose capabilities are known."""
 
     answers: frozenset[tuple[str, str]]
     scores: frozenset[tuple[str, str, str]]
@@ -31,7 +31,7 @@ class Kept:
         cut = (self._cut(boot) for boot in plan.boots)
         return tuple(boot for boot in cut if boot.answers or boot.scores or boot.probe)
 
-    def has(self, boot: Boot, asked: Tokens) -> bool:
+    def has(self, boot: Boot, asked: ScoringTask) -> bool:
         """Return whether the scores are there."""
         return (boot.under, asked.arm, asked.workload) in self.scores
 
@@ -44,7 +44,7 @@ class Kept:
         )
 
 
-def of(directory: RunDirectory, plan: Plan) -> Kept:
+def of(directory: RunDirectory, plan: Plan) -> ReusableResults:
     """Return what is whole in ``directory``; what is not whole is as good as not there.
 
     A timed workload is kept only when all arms have it: figures of two occasions are not compared. Answers beside a death that no
@@ -59,7 +59,7 @@ def of(directory: RunDirectory, plan: Plan) -> Kept:
     # Scores that nobody can have are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
     asked = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
-    return Kept(
+    return ReusableResults(
         answers=answers,
         scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if unscorable or _is_scored(directory, boot.under, t)),
         probes=frozenset(run_documents.read_capabilities(directory)),
@@ -82,7 +82,7 @@ def discard_torn(directory: RunDirectory) -> None:
             path.unlink(missing_ok=True)
 
 
-def discard(directory: RunDirectory, plan: Plan, kept: Kept) -> None:
+def discard(directory: RunDirectory, plan: Plan, kept: ReusableResults) -> None:
     """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
     for boot in plan.boots:
         for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in kept.answers):
@@ -120,11 +120,13 @@ def _is_harmed(transcript: Transcript, findings: Collection[str]) -> bool:
     return bool(transcript.unexplained) and transcript.arm not in findings
 
 
-def _is_scored(directory: RunDirectory, under: str, asked: Tokens) -> bool:
+def _is_scored(directory: RunDirectory, under: str, asked: ScoringTask) -> bool:
     try:
         transcript = transcripts.read(directory, asked.arm, asked.workload)
-        law = {score.key: score for score in transcripts.read_scores(directory, under, asked.arm, asked.workload)}
+        distribution = {score.key: score for score in transcripts.read_scores(directory, under, asked.arm, asked.workload)}
     except RunError:
         return False
     emitted = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}
-    return law.keys() == emitted.keys() and all(tuple(p.token_id for p in law[key].positions) == ids for key, ids in emitted.items())
+    return distribution.keys() == emitted.keys() and all(
+        tuple(p.token_id for p in distribution[key].positions) == ids for key, ids in emitted.items()
+    )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_specdec.model.transcript import Choice, Usage
 
 if TYPE_CHECKING:
-    from pytest_specdec.engines.protocol import Steps
+    from pytest_specdec.engines.protocol import VerifySteps
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Reply", "Size", "of_stream", "of_whole", "size"]
+__all__ = ["ChunkSize", "ParsedResponse", "of_stream", "of_whole", "size"]
 
 _MOST = 2**31
 """Ids and counts lie below: engines hold them in 32 bits."""
@@ -25,7 +25,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ParsedResponse:
     """What one response says."""
 
     choices: tuple[Choice, ...] = ()
@@ -34,26 +34,26 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ChunkSize:
     """How much one chunk of a stream brings, over all choices."""
 
     token_ids: int
     characters: int
 
 
-def of_whole(data: Mapping[str, JSON], steps: Steps | None) -> Reply:
+def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the reply in an unstreamed body. Raises ValueError when it has no choices, or fields that are not of the protocol."""
     told = _numbered(data)
     choices = tuple(_choice(index, choice) for index, choice in sorted(told.items()))
     _all_there(told)
-    return Reply(
+    return ParsedResponse(
         choices=_with_windows(choices, steps),
         prompt_token_ids=_prompt_ids(data, told),
         usage=_usage(data.get("usage")),
     )
 
 
-def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: Steps | None, draft_tokens: int) -> Reply:
+def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int) -> ParsedResponse:
     """Return the reply that the chunks of a stream add up to.
 
     Windows come from ``steps``; without them from the chunks' lengths, if none is longer than a verify step can be: ``draft_tokens`` + 1.
@@ -66,20 +66,20 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: Steps | None, draft_t
             pieces.setdefault(index, []).append(choice)
     _all_there(pieces)
     joined = tuple(_joined(index, parts, draft_tokens) for index, parts in sorted(pieces.items()))
-    return Reply(
+    return ParsedResponse(
         choices=_with_windows(joined, steps),
         prompt_token_ids=next((ids for chunk, choices in told if (ids := _prompt_ids(chunk, choices))), ()),
         usage=next((usage for chunk, _ in reversed(told) if (usage := _usage(chunk.get("usage")))), None),
     )
 
 
-def size(chunk: Mapping[str, JSON]) -> Size:
+def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     """Return how much a chunk brings; an opening role chunk and a closing usage chunk bring nothing.
 
     Raises ValueError when its fields are not of the protocol.
     """
     choices = _numbered(chunk).values()
-    return Size(
+    return ChunkSize(
         token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
         characters=sum(len(_text(choice)) for choice in choices),
     )
@@ -124,7 +124,7 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int) 
     )
 
 
-def _with_windows(choices: tuple[Choice, ...], steps: Steps | None) -> tuple[Choice, ...]:
+def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
     """Take the windows from ``steps`` where they cover the tokens: a step without a draft may have gone uncounted."""
     if steps is None or len(choices) != 1 or sum(steps.windows) < len(choices[0].token_ids):
         return choices

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, estimate, locks, remaining
-from pytest_specdec.capture.completeness import Ledger
+from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.server import orphans
 from pytest_specdec.config import variables
@@ -24,7 +24,7 @@ from pytest_specdec.model.status import State, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_specdec.capture.boot import Recipes
+    from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan
@@ -39,9 +39,9 @@ def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     What goes wrong with an engine, a lease or the deadline is in the status, with what is missing because of it. ConfigError is raised
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
-    directory, ledger = replace(directory, secrets=variables.secrets_of(config.text)), Ledger(plan)
+    directory, completeness = replace(directory, secrets=variables.secrets_of(config.text)), Completeness(plan)
     run_documents.write_environment(directory, environment.environment(config, ""))
-    return _recorded(config, plan, plan.boots, directory, ledger, deadline_s=deadline_s, tell=tell)
+    return _recorded(config, plan, plan.boots, directory, completeness, deadline_s=deadline_s, tell=tell)
 
 
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
@@ -53,9 +53,11 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     remaining.discard_torn(directory)
     found = remaining.of(directory, plan)
     remaining.discard(directory, plan, found)
-    ledger = Ledger(plan, earlier=run_documents.read_status(directory), version=run_documents.read_environment(directory).engine_version)
-    ledger.keep(found)
-    return _recorded(config, plan, found.remaining(plan), directory, ledger, deadline_s=deadline_s, tell=tell)
+    completeness = Completeness(
+        plan, earlier=run_documents.read_status(directory), version=run_documents.read_environment(directory).engine_version
+    )
+    completeness.keep(found)
+    return _recorded(config, plan, found.remaining(plan), directory, completeness, deadline_s=deadline_s, tell=tell)
 
 
 def _recorded(
@@ -63,12 +65,12 @@ def _recorded(
     plan: Plan,
     boots: Sequence[Boot],
     directory: RunDirectory,
-    ledger: Ledger,
+    completeness: Completeness,
     *,
     deadline_s: float | None,
     tell: Callable[[Progress], None],
 ) -> Status:
-    from pytest_specdec.capture.boot import Recipes  # noqa: PLC0415 - a process that waits for another's capture never pays for openai
+    from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415 - a process that waits for another's capture never pays for openai
 
     engine, telling = engine_of(config.engine.kind), threading.Lock()
 
@@ -80,22 +82,22 @@ def _recorded(
 
     planned = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route)
     reporter = Reporter(planned, len(plan.boots), deadline_s, told)
-    recipes = Recipes(config=config, plan=plan, directory=directory, engine=engine)
+    recipes = ServerRecipes(config=config, plan=plan, directory=directory, engine=engine)
     _write_beginnings(config, plan, directory)
     try:
         with _sigterm_raises():
-            error = _carried_out(boots, recipes, reporter, ledger)
+            error = _carried_out(boots, recipes, reporter, completeness)
     except BaseException as ended:
         with suppress(RunError):
             error = f"the capture was ended by {type(ended).__name__}: {ended}"
-            run_documents.write_status(directory, ledger.status(wall_s=reporter.elapsed_s, error=error))
+            run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, error=error))
         raise
-    status = ledger.status(wall_s=reporter.elapsed_s, error=error)
+    status = completeness.status(wall_s=reporter.elapsed_s, error=error)
     run_documents.write_status(directory, status)
     return status
 
 
-def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> str:
+def _carried_out(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> str:
     """Return what ended the capture early; empty when nothing did."""
     from pytest_specdec.capture import parallel, sequential  # noqa: PLC0415 - as above
 
@@ -108,9 +110,9 @@ def _carried_out(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, le
             for device in _devices():
                 held.enter_context(locks.device(device, min(reporter.left_s, locks.LONGEST_S), reporter.check))
             if plan.placement is Placement.SIDE_BY_SIDE:
-                parallel.run(boots, recipes, reporter, ledger)
+                parallel.run(boots, recipes, reporter, completeness)
             else:
-                sequential.run(boots, recipes, reporter, ledger)
+                sequential.run(boots, recipes, reporter, completeness)
     except (EngineError, CaptureError, RunError) as error:
         return str(error)
     except OSError as error:

@@ -14,25 +14,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.capture.server.server import Arm
+    from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Asked", "Continuations", "Law", "PromptLogprobs", "Scored", "Scorer", "Scoring", "asked_for", "scorer"]
+__all__ = [
+    "Continuations",
+    "PromptLogprobs",
+    "ScoredSequence",
+    "ScoredTranscript",
+    "Scorer",
+    "ScoringRequest",
+    "TranscriptScorer",
+    "scorer",
+    "scoring_request",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A token sequence whose law is wanted."""
+class ScoringRequest:
+    """A token sequence whose distribution is wanted."""
 
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    atoms: int
+    top_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law:
-    """The law at every token of a sequence, or why there is none."""
+class ScoredSequence:
+    """The distribution at every token of a sequence, or why there is none."""
 
     positions: tuple[Position, ...] = ()
     error: str = ""
@@ -41,75 +51,77 @@ class Law:
 
 
 class Scorer(Protocol):
-    """A route to a server's law at given tokens."""
+    """A route to a server's distribution at given tokens."""
 
-    def law(self, asked: Asked) -> Law:
-        """Return the law at every token; safe to call from several threads."""
+    def distribution(self, asked: ScoringRequest) -> ScoredSequence:
+        """Return the distribution at every token; safe to call from several threads."""
 
 
 class PromptLogprobs:
     """The route through prompt log-probabilities: one completion per answer."""
 
-    def __init__(self, arm: Arm, deadline_s: float) -> None:
+    def __init__(self, arm: ArmServer, deadline_s: float) -> None:
         self._arm = arm
         self._deadline_s = deadline_s
 
-    def law(self, asked: Asked) -> Law:
-        """Send the tokens as a prompt and read the law off the reply."""
+    def distribution(self, asked: ScoringRequest) -> ScoredSequence:
+        """Send the tokens as a prompt and read the distribution off the reply."""
         dialect = self._arm.recipe.engine.dialect
-        body = dialect.scoring_body(asked.prompt_token_ids, asked.token_ids, asked.atoms)
-        return _read(self._arm, body, self._deadline_s, lambda reply: dialect.positions(reply, asked.token_ids, asked.atoms))
+        body = dialect.scoring_body(asked.prompt_token_ids, asked.token_ids, asked.top_tokens)
+        return _read(self._arm, body, self._deadline_s, lambda reply: dialect.positions(reply, asked.token_ids, asked.top_tokens))
 
 
 class Continuations:
     """The route through one-token continuations of every prefix: one completion per token, each with the token ids so far as its prompt.
 
-    Of a token outside the atoms the log-probability stays unknown. The prefixes of one answer are sent in order, so that each finds all
-    of itself but the last token in the server's prefix cache; answers are scored side by side.
+    Of a token outside the top tokens the log-probability stays unknown. The prefixes of one answer are sent in order, so that each finds
+    all of itself but the last token in the server's prefix cache; answers are scored side by side.
     """
 
-    def __init__(self, arm: Arm, deadline_s: float, is_over: Callable[[], bool]) -> None:
+    def __init__(self, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool]) -> None:
         """Ask nothing further once ``is_over``."""
         self._arm = arm
         self._deadline_s = deadline_s
         self._is_over = is_over
 
-    def law(self, asked: Asked) -> Law:
-        """Continue every prefix and read the law off the replies; a prefix that gets none ends it."""
+    def distribution(self, asked: ScoringRequest) -> ScoredSequence:
+        """Continue every prefix and read the distribution off the replies; a prefix that gets none ends it."""
         positions: list[Position] = []
         prefix = list(asked.prompt_token_ids)
         for token_id in asked.token_ids:
             if self._is_over():
-                return Law(error="not scored before the capture ended")
-            found = self._next(prefix, token_id, asked.atoms)
+                return ScoredSequence(error="not scored before the capture ended")
+            found = self._next(prefix, token_id, asked.top_tokens)
             if not found.positions:
                 return found
             positions += found.positions
             prefix.append(token_id)
-        return Law(positions=tuple(positions))
+        return ScoredSequence(positions=tuple(positions))
 
-    def _next(self, prefix: list[int], token_id: int, atoms: int) -> Law:
+    def _next(self, prefix: list[int], token_id: int, top_tokens: int) -> ScoredSequence:
         dialect = self._arm.recipe.engine.dialect
-        body = dialect.continuation_body(prefix, atoms)
-        return _read(self._arm, body, self._deadline_s, lambda reply: (dialect.position(reply, token_id, atoms),))
+        body = dialect.continuation_body(prefix, top_tokens)
+        return _read(self._arm, body, self._deadline_s, lambda reply: (dialect.position(reply, token_id, top_tokens),))
 
 
-def scorer(route: ScoringRoute, arm: Arm, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
+def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
     """Return what scores under ``arm`` by ``route``, each request within ``deadline_s`` seconds."""
     return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
 
 
-def _read(arm: Arm, body: Mapping[str, JSON], deadline_s: float, positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]]) -> Law:
+def _read(
+    arm: ArmServer, body: Mapping[str, JSON], deadline_s: float, positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]]
+) -> ScoredSequence:
     left_s = arm.left_s()
     if left_s <= 0:
-        return Law(error="not scored before the capture ended")
+        return ScoredSequence(error="not scored before the capture ended")
     exchange = arm.client.exchange(Route.COMPLETIONS, body, streamed=False, deadline_s=min(deadline_s, left_s))
     if exchange.received is None:
-        return Law(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
+        return ScoredSequence(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
     try:
-        return Law(positions=positions(exchange.received.json()))
+        return ScoredSequence(positions=positions(exchange.received.json()))
     except (RequestError, ValueError, RecursionError) as error:
-        return Law(error=str(error))
+        return ScoredSequence(error=str(error))
 
 
 _CONCURRENCY = 8
@@ -117,7 +129,7 @@ _CONCURRENCY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class ScoredTranscript:
     """The scores of one transcript, and why some are not there."""
 
     scores: tuple[Score, ...]
@@ -125,47 +137,47 @@ class Scored:
 
 
 @dataclass(slots=True, kw_only=True)
-class Scoring:
-    """Scores transcripts under one boot; equal sequences are scored once, since the law there is the same."""
+class TranscriptScorer:
+    """Scores transcripts under one boot; equal sequences are scored once, since the distribution there is the same."""
 
-    arm: Arm
+    arm: ArmServer
     under: str
     scorer: Callable[[], Scorer]
-    """Called once, when the first law is wanted."""
+    """Called once, when the first distribution is wanted."""
     reporter: Reporter
-    _known: dict[Asked, Law] = field(default_factory=dict)
+    _known: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
     _settled: Scorer | None = None
 
-    def score(self, transcript: Transcript, atoms: int) -> Scored:
-        """Return one score per answer of status 200, in their order; one without positions where the law is not to be had."""
+    def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
+        """Return one score per answer of status 200, in their order; one without positions where the distribution is not to be had."""
         answers = [answer for answer in transcript.answers if answer.ok]
-        asked = [asked_for(answer, atoms) for answer in answers]
+        asked = [scoring_request(answer, top_tokens) for answer in answers]
         self._ask([one for one in dict.fromkeys(asked) if one.token_ids and one not in self._known])
-        laws = [self._known.get(one, Law()) if one.token_ids else Law() for one in asked]
+        distributions = [self._known.get(one, ScoredSequence()) if one.token_ids else ScoredSequence() for one in asked]
         scores = tuple(
             Score(
                 request_id=answer.request_id,
                 pass_index=answer.pass_index,
                 arm=transcript.arm,
                 under=self.under,
-                positions=law.positions,
+                positions=distribution.positions,
             )
-            for answer, law in zip(answers, laws, strict=True)
+            for answer, distribution in zip(answers, distributions, strict=True)
         )
-        return Scored(scores=scores, missing=_gaps(answers, laws))
+        return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
 
-    def ahead(self, asked: Asked) -> None:
+    def ahead(self, asked: ScoringRequest) -> None:
         """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
         if asked.token_ids and asked not in self._known:
-            law = self._law(asked)
-            if not law.failed:
-                self._known[asked] = law
+            distribution = self._distribution(asked)
+            if not distribution.failed:
+                self._known[asked] = distribution
 
-    def _law(self, asked: Asked) -> Law:
+    def _distribution(self, asked: ScoringRequest) -> ScoredSequence:
         self._settled = self._settled or self.scorer()
-        return self._settled.law(asked)
+        return self._settled.distribution(asked)
 
-    def _ask(self, wanted: Sequence[Asked]) -> None:
+    def _ask(self, wanted: Sequence[ScoringRequest]) -> None:
         """Ask for all, and once more, one by one on a fresh server, for those on which the server failed."""
         while self.reporter.left_s > 0 and self.arm.ensure():
             pending = [one for one in wanted if one not in self._known]
@@ -178,30 +190,36 @@ class Scoring:
             if not failed:
                 return
 
-    def _ask_side_by_side(self, wanted: Sequence[Asked], concurrency: int) -> None:
+    def _ask_side_by_side(self, wanted: Sequence[ScoringRequest], concurrency: int) -> None:
         at_once = self.arm.at_once(concurrency)
-        traffic = Traffic(wanted, self._law, at_once, until=lambda law: law.failed, is_over=lambda: self.reporter.left_s <= 0)
+        traffic = Traffic(
+            wanted, self._distribution, at_once, until=lambda distribution: distribution.failed, is_over=lambda: self.reporter.left_s <= 0
+        )
         done = tokens = 0
-        for asked, law in traffic:
-            self._known[asked] = law
-            done, tokens = done + 1, tokens + len(law.positions)
+        for asked, distribution in traffic:
+            self._known[asked] = distribution
+            done, tokens = done + 1, tokens + len(distribution.positions)
             self.reporter.update(done, tokens)
             if self.reporter.left_s <= 0:
                 traffic.stop()
 
 
-def asked_for(answer: Answer, atoms: int) -> Asked:
+def scoring_request(answer: Answer, top_tokens: int) -> ScoringRequest:
     """Return the sequence that an answer is."""
-    return Asked(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, atoms=atoms)
+    return ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=top_tokens)
 
 
-def _gaps(answers: Sequence[Answer], laws: Sequence[Law]) -> str:
-    """Say how many answers have tokens but no law, and the first reason; empty when none."""
+def _gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
+    """Say how many answers have tokens but no distribution, and the first reason; empty when none."""
     counted = {True: "no token ids came with the answer", False: "not scored before the capture ended"}
-    gaps = [law.error or counted[not answer.choice.token_ids] for answer, law in zip(answers, laws, strict=True) if _is_gap(answer, law)]
+    gaps = [
+        distribution.error or counted[not answer.choice.token_ids]
+        for answer, distribution in zip(answers, distributions, strict=True)
+        if _is_gap(answer, distribution)
+    ]
     return f"{len(gaps)} of {len(answers)} answers are not scored: {gaps[0]}" if gaps else ""
 
 
-def _is_gap(answer: Answer, law: Law) -> bool:
+def _is_gap(answer: Answer, distribution: ScoredSequence) -> bool:
     emitted = answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
-    return not law.positions and emitted > 0
+    return not distribution.positions and emitted > 0

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import locks
-from pytest_specdec.capture.boot import Duties
+from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.errors import BootError, EngineError
 from pytest_specdec.model.pair import CONTROL
 from pytest_specdec.model.plan import Role
@@ -14,8 +14,8 @@ from pytest_specdec.model.plan import Role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.capture.boot import Recipes
-    from pytest_specdec.capture.completeness import Ledger
+    from pytest_specdec.capture.boot import ServerRecipes
+    from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.workload import Workload
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(boots: Sequence[Boot], recipes: Recipes, reporter: Reporter, ledger: Ledger) -> None:
+def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots; one that fails does not stop the others, unless it is the baseline, without which nothing is judged."""
     dead: set[str] = set()
     for boot in boots:
         if why := _needless(boot, recipes.plan, dead):
-            ledger.failed(boot, why)
+            completeness.failed(boot, why)
             continue
         try:
             reporter.check()
-            _run(Duties(boot=boot, recipes=recipes, reporter=reporter, ledger=ledger))
+            _run(BootSession(boot=boot, recipes=recipes, reporter=reporter, completeness=completeness))
         except EngineError as error:
-            ledger.failed(boot, str(error))
+            completeness.failed(boot, str(error))
             if isinstance(error, BootError) and boot.role is Role.VARIANT:
                 dead.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL}:
@@ -55,38 +55,38 @@ def _needless(boot: Boot, plan: Plan, dead: set[str]) -> str:
     return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 
-def _run(duties: Duties) -> None:
-    duties.start()
+def _run(session: BootSession) -> None:
+    session.start()
     in_order = False
     try:
-        _work(duties)
+        _work(session)
         in_order = True
     except EngineError:
         in_order = True
         raise
     finally:
-        duties.stop(at_once=not in_order)
+        session.stop(at_once=not in_order)
 
 
-def _work(duties: Duties) -> None:
+def _work(session: BootSession) -> None:
     """Probe the baseline first and a variant last: a question that kills a variant then costs no answers."""
-    boot, plan = duties.boot, duties.recipes.plan
+    boot, plan = session.boot, session.recipes.plan
     if boot.role is not Role.VARIANT:
-        duties.probe()
+        session.probe()
     for name in boot.arms:
         for asked in boot.answers:
-            _answer(duties, name, plan.workload(asked))
+            _answer(session, name, plan.workload(asked))
     for name, scored in groupby(boot.scores, key=lambda tokens: tokens.workload):
-        scoring = duties.scoring(plan.workload(name))
+        scoring = session.scoring(plan.workload(name))
         for tokens in scored:
-            duties.score(tokens, scoring)
+            session.score(tokens, scoring)
     if boot.role is Role.VARIANT:
-        duties.probe()
+        session.probe()
 
 
-def _answer(duties: Duties, name: str, workload: Workload) -> None:
-    duties.announce(name, workload)
-    answering = duties.answering(name, workload)
-    with locks.quiet(duties.lease_s, duties.tick) if workload.timed else duties.loud():
+def _answer(session: BootSession, name: str, workload: Workload) -> None:
+    session.announce(name, workload)
+    answering = session.answering(name, workload)
+    with locks.exclusive(session.lease_s, session.tick) if workload.timed else session.shared():
         answering.run()
-    duties.keep(answering)
+    session.keep(answering)

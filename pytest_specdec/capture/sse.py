@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Usage
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DONE", "WAITED_S", "Burst", "Event", "Received", "first", "objects", "parsed", "read"]
+__all__ = ["DONE", "WAITED_S", "Burst", "Event", "ReceivedResponse", "first", "objects", "parsed", "read"]
 
 WAITED_S = 0.0005
 """A chunk so soon behind another had been waiting: this client reads one in 10 to 90 us, and a step of a server takes a millisecond."""
@@ -73,7 +73,7 @@ _BLANK = re.compile(_END + _END)
 _MOST_EVENTS = 2**19
 """Several times what the longest answers take; some hundred bytes of memory each, however short they are."""
 _MOST_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
-"""Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a law 60 on the wire."""
+"""Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a distribution 60 on the wire."""
 _ORDER_MARK = b"\xef\xbb\xbf"
 DONE = "[DONE]"
 """What the last event says."""
@@ -89,7 +89,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ReceivedResponse:
     """The parts of a response as they came."""
 
     stamps_s: tuple[float, ...]
@@ -122,7 +122,7 @@ class Received:
         return tuple(found)
 
 
-def read(parts: Iterable[bytes]) -> Received:
+def read(parts: Iterable[bytes]) -> ReceivedResponse:
     """Read ``parts`` to their end, stamping each."""
     stamps: list[float] = []
     received: list[bytes] = []
@@ -130,7 +130,7 @@ def read(parts: Iterable[bytes]) -> Received:
     for part in parts:
         stamps.append(clock())
         received.append(part)
-    return Received(stamps_s=tuple(stamps), parts=tuple(received))
+    return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received))
 
 
 def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextvars import Token
     from typing import Self
 
-__all__ = ["HTTPX", "MOST_BYTES", "Bounds", "Transport"]
+__all__ = ["HTTPX", "MOST_BYTES", "ExchangeLimits", "Transport"]
 
 HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
 """What this version of openai stands on: httpx, or what came after it."""
@@ -40,7 +40,7 @@ _EITHER_HEADER = zlib.MAX_WBITS | 32
 """Lets zlib find out whether gzip's header or its own comes first."""
 
 
-class Bounds:
+class ExchangeLimits:
     """What one exchange may take, for as long as the block runs: seconds, and bytes of its body."""
 
     def __init__(self, *, seconds: float, most_bytes: int = MOST_BYTES) -> None:
@@ -52,7 +52,7 @@ class Bounds:
         self._lock = threading.Lock()
         self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._expire)
         self._timer.daemon = True
-        self._token: Token[Bounds] | None = None
+        self._token: Token[ExchangeLimits] | None = None
 
     def __enter__(self) -> Self:
         self._token = _bounds.set(self)
@@ -98,11 +98,11 @@ class Bounds:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-_bounds: ContextVar[Bounds] = ContextVar("bounds")
+_bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
 class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # which module it is comes out at run time
-    """httpx's own transport under the :class:`Bounds` in whose block it is called; safe to use from several threads."""
+    """httpx's own transport under the :class:`ExchangeLimits` in whose block it is called; safe to use from several threads."""
 
     def __init__(self) -> None:
         # All is on the loopback interface, where certificates and proxies are of no use and cost 90 ms to set up.
@@ -134,7 +134,7 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
 class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as above
     """A response's body, decoded, counted, and at an end when the time is."""
 
-    def __init__(self, stream: Any, encoding: str, bounds: Bounds) -> None:  # noqa: ANN401 - as above
+    def __init__(self, stream: Any, encoding: str, bounds: ExchangeLimits) -> None:  # noqa: ANN401 - as above
         self._stream = stream
         self._encoding = encoding
         self._bounds = bounds
@@ -186,6 +186,6 @@ def _inflated(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - z
 _OVERDUE = "the response was not over in time"
 
 
-def _overdue(bounds: Bounds, error: Exception) -> Exception:
+def _overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
     """Return what ``error`` is: the doing of the timer, or itself."""
     return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.group_replay import Failure
 from pytest_specdec.capture.thread_pool import Traffic
-from pytest_specdec.model.transcript import Answer, Ending, SpecCounters, Transcript
+from pytest_specdec.model.transcript import Answer, FailureKind, SpecCounters, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_specdec.capture.client import Sent
+    from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.deadlines import Deadlines
     from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.capture.server.server import Arm
-    from pytest_specdec.model.transcript import Casualty
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["Answered", "Answering"]
+__all__ = ["WorkloadResult", "WorkloadRunner"]
 
 _RESTARTS = 2
 """Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
@@ -46,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class WorkloadResult:
     """A transcript, and why it is not whole, if it is not."""
 
     transcript: Transcript
@@ -57,12 +57,12 @@ class _Lost(Exception):  # noqa: N818 - not an error of ours: the rest of the wo
     """The server is gone for good, or the time is used up."""
 
 
-class Answering:
+class WorkloadRunner:
     """Sends a workload to an arm, which no other workload uses meanwhile; all passes at once, or one by one."""
 
     def __init__(
         self,
-        arm: Arm,
+        arm: ArmServer,
         workload: Workload,
         *,
         name: str,
@@ -79,9 +79,9 @@ class Answering:
         self._deadlines = deadlines
         self._reporter = reporter
         self._then = then
-        self._sent: dict[tuple[str, int], Sent] = {}
+        self._sent: dict[tuple[str, int], TimedAnswer] = {}
         self._unanswered: dict[tuple[str, int], Answer] = {}
-        self._casualties: list[Casualty] = []
+        self._server_failures: list[ServerFailure] = []
         self._cut: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
         self._restarts_before = arm.restarts
@@ -116,9 +116,9 @@ class Answering:
         """Read the counters again."""
         self._unless_lost(self._count)
 
-    def answered(self) -> Answered:
+    def answered(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
-        return Answered(transcript=self._transcript(), missing=self._excused(self._lost))
+        return WorkloadResult(transcript=self._transcript(), missing=self._excused(self._lost))
 
     def _unless_lost(self, work: Callable[[], None]) -> None:
         if not self._lost:
@@ -137,7 +137,7 @@ class Answering:
 
     def _excused(self, missing: str) -> str:
         """Leave a workload that was lost to a request which kills every time: that is a finding, not a gap."""
-        return "" if any(casualty.recurred for casualty in self._casualties) and self._reporter.left_s > 0 else missing
+        return "" if any(server_failure.recurred for server_failure in self._server_failures) and self._reporter.left_s > 0 else missing
 
     def _warm_up(self) -> None:
         if self._workload.timed:
@@ -149,7 +149,7 @@ class Answering:
                 if self._has_failed(job, sent):
                     failed.append(sent)
             if failed:
-                self._casualties += self._failure(failed).casualties
+                self._server_failures += self._failure(failed).server_failures
                 self._drop_unless_sound(failed)
         self._ensure()
 
@@ -159,7 +159,7 @@ class Answering:
             if failed := self._send_all(pending):
                 self._investigate(failed, self._company(jobs, failed))
 
-    def _send_all(self, jobs: Sequence[Job]) -> list[tuple[Job, Sent]]:
+    def _send_all(self, jobs: Sequence[Job]) -> list[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` until one fails; return those that failed, in the order of the workload."""
         failed = {}
         for job, sent in self._traffic(jobs):
@@ -171,7 +171,7 @@ class Answering:
                 self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
         return [failed[job.key] for job in jobs if job.key in failed]
 
-    def _traffic(self, jobs: Sequence[Job]) -> Traffic[Job, Sent]:
+    def _traffic(self, jobs: Sequence[Job]) -> Traffic[Job, TimedAnswer]:
         return Traffic(
             jobs,
             self._send,
@@ -180,7 +180,7 @@ class Answering:
             is_over=lambda: self._reporter.left_s <= 0,
         )
 
-    def _company(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, Sent]]) -> list[Job]:
+    def _company(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
         """Return what failed and what was in flight beside it, in the order of the workload; of many those sent nearest in time."""
         times = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
         first_s, last_s = min((t.sent_s for t in times), default=0.0), max((t.done_s for t in times), default=0.0)
@@ -194,7 +194,7 @@ class Answering:
         members = {job.key for job, _ in failed} | {job.key for _, job in nearest}
         return [job for job in jobs if job.key in members]
 
-    def _investigate(self, failed: Sequence[tuple[Job, Sent]], company: Sequence[Job]) -> None:
+    def _investigate(self, failed: Sequence[tuple[Job, TimedAnswer]], company: Sequence[Job]) -> None:
         """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
         failure = self._failure([sent for _, sent in failed])
         for job, sent in failed:
@@ -207,7 +207,7 @@ class Answering:
             else:
                 self._drop_unless_sound([sent for _, sent in failed])
         finally:
-            self._casualties += failure.casualties
+            self._server_failures += failure.server_failures
 
     def _alone(self, failure: Failure, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -218,8 +218,8 @@ class Answering:
                 self._keep(job, again)
                 failure.answered(again)
             elif self._has_failed(job, again):
-                casualty = failure.recurred(again)
-                text = f"quarantined: alone on a fresh server it failed again: {casualty.process}: {again.answer.error}"
+                server_failure = failure.recurred(again)
+                text = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {again.answer.error}"
                 self._unanswered[job.key] = _without_answer(job, text)
                 self._drop_unless_sound([again])
 
@@ -252,21 +252,21 @@ class Answering:
             self._drop_unless_sound(failed)
         return bool(failed)
 
-    def _failure(self, failed: Sequence[Sent]) -> Failure:
-        number = 1 + max((casualty.failure for casualty in self._casualties), default=-1)
+    def _failure(self, failed: Sequence[TimedAnswer]) -> Failure:
+        number = 1 + max((server_failure.failure for server_failure in self._server_failures), default=-1)
         return Failure(self._arm, number, failed)
 
-    def _drop_unless_sound(self, failed: Sequence[Sent]) -> None:
+    def _drop_unless_sound(self, failed: Sequence[TimedAnswer]) -> None:
         """End the server, unless all it did was to answer 5xx."""
-        if any(sent.ending is not Ending.ERROR for sent in failed):
+        if any(sent.ending is not FailureKind.ERROR for sent in failed):
             self._arm.drop()
 
-    def _has_failed(self, job: Job, sent: Sent) -> bool:
+    def _has_failed(self, job: Job, sent: TimedAnswer) -> bool:
         """Say whether the server failed the request, rather than the capture's own deadline."""
-        cut = sent.ending is Ending.HUNG and job.key in self._cut
+        cut = sent.ending is FailureKind.HUNG and job.key in self._cut
         return sent.ending is not None and not cut and self._reporter.left_s > 0
 
-    def _send(self, job: Job) -> Sent:
+    def _send(self, job: Job) -> TimedAnswer:
         workload, left_s = self._workload, max(self._reporter.left_s, _LEAST_S)
         deadline = self._deadlines.of(job.request, job.pass_index, self._arm.slowest_s)
         if left_s < deadline.seconds:
@@ -282,9 +282,9 @@ class Answering:
         elif sent.answer.ok and sent.answer.timing is not None:
             self._arm.slowest_s = max(self._arm.slowest_s, sent.answer.timing.latency_s)
             self._deadlines.learn(job.request, sent.answer)
-        return _explained(sent, deadline.reason) if sent.ending is Ending.HUNG else sent
+        return _explained(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
-    def _keep(self, job: Job, sent: Sent) -> None:
+    def _keep(self, job: Job, sent: TimedAnswer) -> None:
         self._sent[job.key] = sent
         self._reporter.update(len(self._sent), sum(kept.tokens for kept in self._sent.values()))
         if self._then is not None and sent.answer.ok:
@@ -337,7 +337,7 @@ class Answering:
             digest=self._workload.digest,
             answers=tuple(self._answer(job) for job in jobs),
             counters=self._counters,
-            casualties=tuple(self._casualties),
+            server_failures=tuple(self._server_failures),
             restarts=self._arm.restarts - self._restarts_before,
             concurrency=at_once if (at_once := self._arm.at_once(self._workload.concurrency)) < self._workload.concurrency else None,
             started_at=self._started_at,
@@ -350,7 +350,7 @@ class Answering:
         return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._lost}".strip())
 
 
-def _explained(sent: Sent, reason: str) -> Sent:
+def _explained(sent: TimedAnswer, reason: str) -> TimedAnswer:
     """Return a hung request's answer with where its deadline comes from."""
     return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
 

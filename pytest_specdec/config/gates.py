@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.validate import Problem
-    from pytest_specdec.files.yaml import Document
+    from pytest_specdec.files.yaml import YamlDocument
     from pytest_specdec.model.pair import Pair
 
 __all__ = ["check", "odd", "stated"]
@@ -23,7 +23,7 @@ __all__ = ["check", "odd", "stated"]
 _NO_SLOWER = 1.0
 
 
-def stated(document: Document, name: str) -> Iterator[Gate]:
+def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
     """Give the gates of a config called ``name``; the speedup has one whether it is stated or not."""
     data: Any = document.data
     gates = data.get("gates", {})
@@ -33,7 +33,7 @@ def stated(document: Document, name: str) -> Iterator[Gate]:
         yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))
 
 
-def odd(document: Document) -> Iterator[Problem]:
+def odd(document: YamlDocument) -> Iterator[Problem]:
     """Give the numbers that the schema takes and nothing can be held against: a gate of ``.nan`` never fails."""
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
-    from pytest_specdec.config.rules import Drafting, Rules, Silent
+    from pytest_specdec.config.rules import DraftingRule, EngineRules, SilentChange
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Arm", "Setting", "baseline", "check", "lint", "variants"]
+__all__ = ["ArmSettings", "Setting", "baseline", "check", "lint", "variants"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class ArmSettings:
     """One server's settings, overlays applied; argument names in their one spelling, null ones gone."""
 
     where: KeyPath
@@ -52,25 +52,25 @@ class Arm:
         return found
 
 
-def baseline(config: Config) -> Arm:
+def baseline(config: Config) -> ArmSettings:
     """Return the arm that must not speculate."""
     return _arm(config.engine, config.baseline, ("baseline",))
 
 
-def variants(config: Config) -> Iterator[tuple[str, Arm]]:
+def variants(config: Config) -> Iterator[tuple[str, ArmSettings]]:
     """Give every variant's name and arm."""
     for variant in config.variants:
         yield variant.name, _arm(config.engine, variant, ("variants", variant.name))
 
 
-def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> Arm:
+def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> ArmSettings:
     layers: tuple[tuple[KeyPath, EngineSettings | Overlay | VariantSettings], ...] = ((("engine",), engine), (where, overlay))
     args: dict[str, Setting] = {}
     env: dict[str, Setting] = {}
     for path, layer in layers:
         args.update({plain(name): Setting(value=value, path=(*path, "args", name)) for name, value in layer.args.items()})
         env.update({name: Setting(value=value, path=(*path, "env", name)) for name, value in layer.env.items()})
-    return Arm(where=where, args={name: setting for name, setting in args.items() if setting.value is not None}, env=env)
+    return ArmSettings(where=where, args={name: setting for name, setting in args.items() if setting.value is not None}, env=env)
 
 
 def _inside(setting: Setting | None, name: str) -> Setting | None:
@@ -115,7 +115,7 @@ def lint(config: Config) -> tuple[Problem, ...]:
 class _Lint:
     """One config under one engine's rules."""
 
-    def __init__(self, config: Config, rules: Rules) -> None:
+    def __init__(self, config: Config, rules: EngineRules) -> None:
         self._lossy_allowed = config.lossy
         self._rules = rules
         self._document = yaml.load(config.text, str(config.path))
@@ -136,7 +136,7 @@ class _Lint:
                 yield from self._method(variant, known)
                 yield from self._tokens(variant, known)
 
-    def _method(self, variant: Arm, known: Drafting) -> Iterator[Problem]:
+    def _method(self, variant: ArmSettings, known: DraftingRule) -> Iterator[Problem]:
         setting = variant.at(self._rules.method)
         if setting is None or _is_open(setting.value) or setting.value in known.methods:
             return
@@ -144,7 +144,7 @@ class _Lint:
         found = f"{_shown(setting)}, which is no drafting method known here"
         yield self._problem(setting.path, found, _listed(known.methods), near, refused=known.complete or bool(near))
 
-    def _tokens(self, variant: Arm, known: Drafting) -> Iterator[Problem]:
+    def _tokens(self, variant: ArmSettings, known: DraftingRule) -> Iterator[Problem]:
         settings = [found for path in known.tokens if (found := variant.at(path)) is not None]
         method = variant.at(self._rules.method)
         expected = "the number of draft tokens, a whole number above 0"
@@ -189,11 +189,11 @@ class _Lint:
     def _may_differ(self, name: str) -> bool:
         return self._rules.speculates(name) or name in self._rules.statistics
 
-    def _applies(self, change: Silent, variant: Arm) -> bool:
+    def _applies(self, change: SilentChange, variant: ArmSettings) -> bool:
         method = variant.at(self._rules.method)
         return not change.methods or (method is not None and method.value in change.methods)
 
-    def _is_pinned(self, change: Silent) -> bool:
+    def _is_pinned(self, change: SilentChange) -> bool:
         """Whether the baseline states it; where a variant states something else, that is a difference."""
         stated = self._baseline.env if change.env else self._baseline.args
         return any(name in stated for name in (change.name, *change.also))

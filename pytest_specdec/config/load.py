@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.validate import Problem
-    from pytest_specdec.files.yaml import Document
+    from pytest_specdec.files.yaml import YamlDocument
 
 __all__ = ["FEATURES", "find", "load"]
 
@@ -112,7 +112,7 @@ def _text(path: Path) -> str:
         raise ConfigError(what, where=str(path), found=str(error), expected="a YAML file in UTF-8") from None
 
 
-def _texts_in_args(document: Document) -> Iterator[Problem]:
+def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
     """Check the JSON of every ``args`` that is a string; what is no mapping otherwise, the schema has told."""
     for path, args in _all_args(document.data):
         if isinstance(args, str) and not isinstance(_parsed(args), Mapping):
@@ -123,7 +123,7 @@ def _texts_in_args(document: Document) -> Iterator[Problem]:
             yield from _texts_in_settings(document, path, args)
 
 
-def _texts_in_settings(document: Document, path: yaml.KeyPath, args: Mapping[str, JSON]) -> Iterator[Problem]:
+def _texts_in_settings(document: YamlDocument, path: yaml.KeyPath, args: Mapping[str, JSON]) -> Iterator[Problem]:
     """Check the JSON of a speculative setting that is a string: who drafts is read from it before anything boots."""
     for name, value in args.items():
         is_open = isinstance(value, str) and "${" in value
@@ -132,7 +132,7 @@ def _texts_in_settings(document: Document, path: yaml.KeyPath, args: Mapping[str
             yield validate.problem(document, (*path, name), found, "a mapping, or JSON that holds one")
 
 
-def _unknown_features(document: Document) -> Iterator[Problem]:
+def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
     """Check the names under ``require``: one that nothing asks for would never fail."""
     stated = document.data.get("require") if isinstance(document.data, Mapping) else None
     for index, name in enumerate(stated if isinstance(stated, list) else ()):

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["RULES", "Lossy", "Rules", "Silent", "plain"]
+__all__ = ["RULES", "EngineRules", "LossySetting", "SilentChange", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lossy:
-    """A setting under which the engine accepts drafts that the target's law would not."""
+class LossySetting:
+    """A setting under which the engine accepts drafts that the target's distribution would not."""
 
     path: tuple[str, ...]
     """In the merged arguments, names as :func:`plain` writes them; or an environment variable."""
@@ -29,7 +29,7 @@ class Lossy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silent:
+class SilentChange:
     """A setting that the engine changes by itself when it speculates, unless both arms state it."""
 
     name: str
@@ -43,7 +43,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafting:
+class DraftingRule:
     """What a speculative setting has to say before an engine boots with it."""
 
     methods: frozenset[str]
@@ -57,7 +57,7 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class EngineRules:
     """What is known of one engine."""
 
     prefixes: tuple[str, ...]
@@ -68,10 +68,10 @@ class Rules:
     """Settings that only count, and that a baseline refuses."""
     method: tuple[str, ...] = ()
     """Where the drafting method stands."""
-    drafting: Drafting | None = None
+    drafting: DraftingRule | None = None
     """None where the engine's own words for it are not known here."""
-    lossy: tuple[Lossy, ...] = ()
-    silent: tuple[Silent, ...] = ()
+    lossy: tuple[LossySetting, ...] = ()
+    silent: tuple[SilentChange, ...] = ()
 
     def speculates(self, name: str) -> bool:
         """Whether an argument or a variable belongs to the speculative setting."""
@@ -112,29 +112,31 @@ _VLLM_METHODS = frozenset(
 )
 """``SpeculativeMethod`` of vLLM 0.32's config/speculative.py, of its many ``*_mtp`` the longest known."""
 
-_VLLM = Rules(
+_VLLM = EngineRules(
     prefixes=("speculative-", "spec-", "ngram-prompt-lookup", "typical-acceptance"),
     names=frozenset({"sc", "disable-logprobs-during-spec-decoding"}),
     statistics=frozenset({"per-request-spec-decode-metrics"}),
     method=("speculative-config", "method"),
-    drafting=Drafting(methods=_VLLM_METHODS, tokens=_VLLM_TOKENS, uncounted=frozenset({"suffix"})),
+    drafting=DraftingRule(methods=_VLLM_METHODS, tokens=_VLLM_TOKENS, uncounted=frozenset({"suffix"})),
     lossy=(
-        Lossy(
+        LossySetting(
             path=("speculative-config", "rejection-sample-method"),
             is_lossy=lambda v: v in {"synthetic", "fly"},
             lossless="standard or block",
         ),
-        Lossy(path=("speculative-config", "acceptance-method"), is_lossy=lambda v: "typical" in str(v), lossless="rejection_sampler"),
-        Lossy(path=("spec-decoding-acceptance-method",), is_lossy=lambda v: "typical" in str(v), lossless="rejection_sampler"),
+        LossySetting(
+            path=("speculative-config", "acceptance-method"), is_lossy=lambda v: "typical" in str(v), lossless="rejection_sampler"
+        ),
+        LossySetting(path=("spec-decoding-acceptance-method",), is_lossy=lambda v: "typical" in str(v), lossless="rejection_sampler"),
     ),
     silent=(
-        Silent(
+        SilentChange(
             name="async-scheduling",
             also=("no-async-scheduling",),
             methods=_V1_ONLY | {"ngram"},
             what="switches asynchronous scheduling off for this method, in the speculative arm only",
         ),
-        Silent(
+        SilentChange(
             name="VLLM_USE_V2_MODEL_RUNNER",
             env=True,
             methods=_V1_ONLY,
@@ -142,35 +144,37 @@ _VLLM = Rules(
         ),
     ),
 )
-_TRTLLM = Rules(
+_TRTLLM = EngineRules(
     prefixes=("speculative-",),
     method=("speculative-config", "decoding-type"),
     lossy=(
-        Lossy(path=("speculative-config", "use-relaxed-acceptance-for-thinking"), is_lossy=bool, lossless="false"),
-        Lossy(path=("speculative-config", "posterior-threshold"), is_lossy=_given, lossless="nothing: leave it out"),
-        Lossy(path=("speculative-config", "greedy-sampling"), is_lossy=lambda v: v is False, lossless="true"),
+        LossySetting(path=("speculative-config", "use-relaxed-acceptance-for-thinking"), is_lossy=bool, lossless="false"),
+        LossySetting(path=("speculative-config", "posterior-threshold"), is_lossy=_given, lossless="nothing: leave it out"),
+        LossySetting(path=("speculative-config", "greedy-sampling"), is_lossy=lambda v: v is False, lossless="true"),
     ),
-    silent=(Silent(name="disable-overlap-scheduler", what="schedules some drafting methods without overlap, in the speculative arm only"),),
+    silent=(
+        SilentChange(name="disable-overlap-scheduler", what="schedules some drafting methods without overlap, in the speculative arm only"),
+    ),
 )
-_SGLANG = Rules(
+_SGLANG = EngineRules(
     prefixes=("speculative-",),
     names=frozenset({"sglang-enable-spec-v2"}),
     method=("speculative-algorithm",),
     lossy=(
-        Lossy(path=("speculative-accept-threshold-single",), is_lossy=_below_one, lossless="1.0"),
-        Lossy(path=("speculative-accept-threshold-acc",), is_lossy=_below_one, lossless="1.0"),
-        Lossy(path=("SGLANG_SIMULATE_ACC_LEN",), is_lossy=_given, lossless="nothing: leave it out", env=True),
+        LossySetting(path=("speculative-accept-threshold-single",), is_lossy=_below_one, lossless="1.0"),
+        LossySetting(path=("speculative-accept-threshold-acc",), is_lossy=_below_one, lossless="1.0"),
+        LossySetting(path=("SGLANG_SIMULATE_ACC_LEN",), is_lossy=_given, lossless="nothing: leave it out", env=True),
     ),
     silent=(
-        Silent(name="max-running-requests", what="allows 48 running requests when it speculates, another number when not"),
-        Silent(
+        SilentChange(name="max-running-requests", what="allows 48 running requests when it speculates, another number when not"),
+        SilentChange(
             name="disable-overlap-schedule",
             methods=frozenset({"NGRAM"}),
             what="schedules without overlap for this method, in the speculative arm only",
         ),
     ),
 )
-_LLAMACPP = Rules(
+_LLAMACPP = EngineRules(
     prefixes=("spec-", "draft", "ngram-"),
     names=frozenset(
         {
@@ -190,19 +194,19 @@ _LLAMACPP = Rules(
     ),
     method=("spec-type",),
     lossy=(
-        Lossy(path=("spec-synth-len",), is_lossy=_given, lossless="nothing: leave it out"),
-        Lossy(path=("spec-synth-rates",), is_lossy=_given, lossless="nothing: leave it out"),
+        LossySetting(path=("spec-synth-len",), is_lossy=_given, lossless="nothing: leave it out"),
+        LossySetting(path=("spec-synth-rates",), is_lossy=_given, lossless="nothing: leave it out"),
     ),
-    silent=(Silent(name="fit", what="fits context and layers to the memory that is left, which a draft model takes part of"),),
+    silent=(SilentChange(name="fit", what="fits context and layers to the memory that is left, which a draft model takes part of"),),
 )
 
-RULES: Mapping[str, Rules] = {
-    "reference": Rules(
+RULES: Mapping[str, EngineRules] = {
+    "reference": EngineRules(
         prefixes=_VLLM.prefixes,
         names=_VLLM.names,
         statistics=_VLLM.statistics,
         method=_VLLM.method,
-        drafting=Drafting(methods=frozenset({"draft_model", "ngram"}), tokens=_VLLM_TOKENS, complete=True),
+        drafting=DraftingRule(methods=frozenset({"draft_model", "ngram"}), tokens=_VLLM_TOKENS, complete=True),
     ),
     "vllm": _VLLM,
     "trtllm": _TRTLLM,

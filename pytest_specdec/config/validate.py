@@ -17,7 +17,7 @@ from pytest_specdec.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_specdec.files.yaml import Document, KeyPath
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
 
 __all__ = ["Problem", "dotted", "error", "nearest", "problem", "problems"]
 
@@ -99,7 +99,7 @@ class _Words(NamedTuple):
     suggestion: str = ""
 
 
-def problems(document: Document) -> tuple[Problem, ...]:
+def problems(document: YamlDocument) -> tuple[Problem, ...]:
     """Return everything in ``document`` that the schema does not allow."""
     errors = list(_validator().iter_errors(document.data))
     meant = {meant for error in errors if error.validator == "additionalProperties" for meant in _meant(error)}
@@ -107,7 +107,7 @@ def problems(document: Document) -> tuple[Problem, ...]:
     return tuple(dict.fromkeys(told))
 
 
-def problem(document: Document, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
+def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
     """Return a problem at ``path``, with the line that it stands on."""
     return Problem(
         source=document.source, line=document.line(path), path=dotted(path), found=found, expected=expected, suggestion=suggestion
@@ -120,7 +120,7 @@ def _validator() -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema))
 
 
-def _told(document: Document, error: _Error, meant: set[KeyPath]) -> Iterator[Problem]:
+def _told(document: YamlDocument, error: _Error, meant: set[KeyPath]) -> Iterator[Problem]:
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         known = _properties(error)

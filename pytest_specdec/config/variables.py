@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.secrets import Secrets
-    from pytest_specdec.files.yaml import Document, KeyPath
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
 __all__ = ["changed", "digests", "expand", "filled", "names", "secrets_of", "written_out"]
@@ -89,7 +89,7 @@ def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
     return secrets.Secrets.of(environ, also=_values(yaml.load(config, "config.yaml").data, environ))
 
 
-def written_out(document: Document) -> Iterator[Problem]:
+def written_out(document: YamlDocument) -> Iterator[Problem]:
     """Give a problem for every secret that stands in the config itself, without showing it: the file is kept with the run."""
     for path, text in _texts(document.data, ()):
         if text and not names(text) and (_is_secret(path) or secrets.is_literal(text)):

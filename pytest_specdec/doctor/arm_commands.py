@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.cli_args import merged
-from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, DraftKind
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Arm", "arms", "secrets", "unset"]
+__all__ = ["ArmCommand", "arms", "secrets", "unset"]
 
 _ANY_PORT = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class ArmCommand:
     """One server that a run would start."""
 
     name: str
@@ -43,16 +43,16 @@ class Arm:
     def command(self, config: Config, engine: Engine) -> Command:
         """Return the command that would serve this arm. Raises EngineError when engine or model are not there."""
         args = {name: value for name, value in self.args.items() if name != "port"}
-        setup = Setup(
+        setup = ServerSetup(
             model=self.model, port=_ANY_PORT, args=args, env=self.env, speculative=self.speculative, secrets=secrets(config, os.environ)
         )
         return engine.command(config, setup)
 
 
-def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Arm, ...]:
+def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[ArmCommand, ...]:
     """Return the baseline, every variant, and every draft model that can be served alone."""
     found = [_arm(config, environ, BASELINE, ("baseline",), config.baseline)]
-    drafts: dict[str, Arm] = {}
+    drafts: dict[str, ArmCommand] = {}
     for variant in config.variants:
         arm = _arm(config, environ, variant.name, ("variants", variant.name), variant, speculative=True)
         draft = engine.draft(arm.args)
@@ -88,10 +88,10 @@ def _arm(
     *,
     speculative: bool = False,
     model: str = "",
-) -> Arm:
+) -> ArmCommand:
     places: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}
     places.update({plain(key): (*where, "args", key) for key in overlay.args})
-    return Arm(
+    return ArmCommand(
         name=name,
         model=model or config.engine.model,
         places=places,

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner
-from pytest_specdec.capture.planner import Wanted
+from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.rules import RULES
 from pytest_specdec.doctor.arm_commands import unset
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.doctor.probe import Ran
+    from pytest_specdec.doctor.probe import ProgramResult
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Depth
@@ -85,7 +85,7 @@ def check(config: Config, folder: Path, environment: Environment) -> tuple[Check
 _PLAN = "specdec: "
 _NOT_NEWS = "warning:"
 """Warnings of the pair lint have a check of their own."""
-_STAND_IN = Wanted(workload=Workload(name="any", version=1, requests=(), draft_scored=True), family=Family.GREEDY)
+_STAND_IN = SelectedWorkload(workload=Workload(name="any", version=1, requests=(), draft_scored=True), family=Family.GREEDY)
 
 
 def suites(config: Config, here: Path) -> Path | None:
@@ -100,7 +100,7 @@ def collecting(config: Config, folder: Path, depth: Depth) -> tuple[str, ...]:
     return (sys.executable, "-m", "pytest", str(folder), "--co", "-q", "--color=no", "-p", "no:cacheprovider", *asked)
 
 
-def collection(ran: Ran, folder: Path) -> Check:
+def collection(ran: ProgramResult, folder: Path) -> Check:
     """Return the plan that a collection printed, or why there is none."""
     lines = ran.out.splitlines()
     start = next((index for index, line in enumerate(lines) if line.startswith(_PLAN)), None)

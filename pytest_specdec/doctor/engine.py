@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.doctor.arm_commands import Arm
+    from pytest_specdec.doctor.arm_commands import ArmCommand
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.doctor.probe import Help, Ran, Tool
+    from pytest_specdec.doctor.probe import EngineProgram, Help, ProgramResult
     from pytest_specdec.engines.protocol import Engine
-    from pytest_specdec.files.yaml import Document
+    from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["Commands", "Parser", "Unknown", "arguments", "commands", "flags_of", "given", "image", "known", "unknown", "version"]
+__all__ = ["Commands", "Parser", "UnknownFlag", "arguments", "commands", "flags_of", "given", "image", "known", "unknown", "version"]
 
 _ENTRY = re.compile(r" {1,8}(-.*)")
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
@@ -45,7 +45,7 @@ class Parser:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class UnknownFlag:
     """A flag that the engine's parser would refuse."""
 
     flag: str
@@ -73,16 +73,16 @@ def given(argv: Iterable[str]) -> Iterator[str]:
             yield f"--{name.replace('_', '-')}"
 
 
-def unknown(arm: Arm, argv: Sequence[str], parser: Parser, document: Document) -> tuple[Unknown, ...]:
+def unknown(arm: ArmCommand, argv: Sequence[str], parser: Parser, document: YamlDocument) -> tuple[UnknownFlag, ...]:
     """Return the flags of ``argv``, the command of ``arm``, that ``parser`` would refuse."""
     return tuple(
-        Unknown(flag=flag, where=_where(arm, flag, document), nearest=nearest(flag, parser.flags))
+        UnknownFlag(flag=flag, where=_where(arm, flag, document), nearest=nearest(flag, parser.flags))
         for flag in dict.fromkeys(given(argv))
         if not parser.knows(flag)
     )
 
 
-def _where(arm: Arm, flag: str, document: Document) -> str:
+def _where(arm: ArmCommand, flag: str, document: YamlDocument) -> str:
     name = plain(flag)
     path = arm.places.get(name) or arm.places.get(name.removeprefix(_INVERSE))
     if path is None:
@@ -95,7 +95,7 @@ def _where(arm: Arm, flag: str, document: Document) -> str:
 class Commands:
     """What a run would execute, by arm."""
 
-    argv: tuple[tuple[Arm, tuple[str, ...]], ...]
+    argv: tuple[tuple[ArmCommand, tuple[str, ...]], ...]
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class Commands:
         return self.argv[0][1]
 
 
-def commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> Commands | Check:
+def commands(config: Config, engine: Engine, arms: Sequence[ArmCommand]) -> Commands | Check:
     """Return the command of every arm, or the check that says why there is none."""
     try:
         engine.check(config)
@@ -122,7 +122,7 @@ def _is_no_flag(word: str) -> bool:
     return not word.startswith("--")
 
 
-def version(kind: str, asked: Tool, ran: Ran) -> Check:
+def version(kind: str, asked: EngineProgram, ran: ProgramResult) -> Check:
     """Return what the engine says of itself."""
     lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
     if ran.exit_code != 0 or not lines:
@@ -134,7 +134,7 @@ def version(kind: str, asked: Tool, ran: Ran) -> Check:
     return ok("engine", f"{kind} {lines[-1]}, {os.path.normpath(asked.version[0])}")
 
 
-def image(name: str, ran: Ran) -> Check:
+def image(name: str, ran: ProgramResult) -> Check:
     """Return whether the engine's image is on this machine; ``ran`` is ``docker image inspect``."""
     if ran.exit_code == 0:
         return ok("engine", f"image {name}")

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.doctor.arm_commands import Arm
+    from pytest_specdec.doctor.arm_commands import ArmCommand
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.workload import Depth
 
-__all__ = ["Patient", "admitted", "examine"]
+__all__ = ["CheckedConfig", "admitted", "examine"]
 
 _QUICK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class CheckedConfig:
     """A config whose schema is sound, and what the doctor was asked about it."""
 
     config: Config
@@ -48,15 +48,15 @@ class Patient:
         return arm_commands.secrets(self.config, os.environ)
 
 
-def admitted(path: Path, depth: Depth, baselines: Path, here: Path) -> Patient | Check:
+def admitted(path: Path, depth: Depth, baselines: Path, here: Path) -> CheckedConfig | Check:
     """Return the config at ``path``, or the check that tells all of its problems."""
     try:
-        return Patient(config=load.load(path), depth=depth, baselines=baselines, here=here)
+        return CheckedConfig(config=load.load(path), depth=depth, baselines=baselines, here=here)
     except ConfigError as error:
         return failed("config", error)
 
 
-def examine(patient: Patient) -> Iterator[Check]:
+def examine(patient: CheckedConfig) -> Iterator[Check]:
     """Give every check as soon as it is known."""
     config = patient.config
     yield config_checks.schema(config)
@@ -84,7 +84,7 @@ def examine(patient: Patient) -> Iterator[Check]:
         yield plan.result()
 
 
-def _engine(config: Config, engine: Engine, arms: tuple[Arm, ...], pool: ThreadPoolExecutor) -> Generator[Check, None, str]:
+def _engine(config: Config, engine: Engine, arms: tuple[ArmCommand, ...], pool: ThreadPoolExecutor) -> Generator[Check, None, str]:
     """Give the engine's checks; return what it says of its version."""
     found = engines.commands(config, engine, arms)
     if isinstance(found, Check):
@@ -104,9 +104,9 @@ def _engine(config: Config, engine: Engine, arms: tuple[Arm, ...], pool: ThreadP
 
 
 def _asked(
-    config: Config, found: engines.Commands, asked: probe.Tool, baseline: Arm, pool: ThreadPoolExecutor
+    config: Config, found: engines.Commands, asked: probe.EngineProgram, baseline: ArmCommand, pool: ThreadPoolExecutor
 ) -> Generator[Check, None, str]:
-    ran: Future[probe.Ran] = pool.submit(probe.run, asked.version, baseline.env)
+    ran: Future[probe.ProgramResult] = pool.submit(probe.run, asked.version, baseline.env)
     listed = pool.submit(probe.listing, asked.help, engines.arguments(found), baseline.env)
     version = engines.version(config.engine.kind, asked, ran.result())
     yield version
@@ -114,10 +114,10 @@ def _asked(
     return version.said
 
 
-def _models(config: Config, arms: tuple[Arm, ...]) -> Iterator[Check]:
+def _models(config: Config, arms: tuple[ArmCommand, ...]) -> Iterator[Check]:
     if config.engine.kind == "reference":
         return  # its adapter has looked for every checkpoint by now
-    hub = models.Hub.of({**os.environ, **arms[0].env})
+    hub = models.ModelHub.of({**os.environ, **arms[0].env})
     named = models.named(arms)
     checks = [models.check(config, arm, model, hub) for arm, model in named]
     yield from checks
@@ -126,12 +126,12 @@ def _models(config: Config, arms: tuple[Arm, ...]) -> Iterator[Check]:
         yield machine.download(hub.cache, missing)
 
 
-def _devices(config: Config, arms: tuple[Arm, ...], version: str) -> Iterator[Check]:
+def _devices(config: Config, arms: tuple[ArmCommand, ...], version: str) -> Iterator[Check]:
     needed = config.engine.kind != "reference" and "cpu" not in version
     yield from machine.accelerators(machine.devices(probe.run(machine.QUERY, {}, _QUICK_S)), arms, needed=needed)
 
 
-def _plan(patient: Patient) -> Check:
+def _plan(patient: CheckedConfig) -> Check:
     """Return the suites' plan, or that of the boots where there are no suites or the config has no plan at all."""
     boots = config_checks.boots(patient.config, patient.depth)
     folder = config_checks.suites(patient.config, patient.here)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_specdec.doctor.arm_commands import Arm
+    from pytest_specdec.doctor.arm_commands import ArmCommand
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.doctor.probe import Ran
+    from pytest_specdec.doctor.probe import ProgramResult
     from pytest_specdec.model.workload import JSON
 
 __all__ = ["QUERY", "Device", "accelerators", "devices", "disk", "download", "leases", "ports"]
@@ -50,7 +50,7 @@ class Device:
         return self.total_gib - self.used_gib
 
 
-def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
+def ports(arms: Sequence[ArmCommand]) -> tuple[Check, ...]:
     """Return whether the ports that the config pins can be bound, and who holds those that cannot."""
     pinned = dict.fromkeys(value for arm in arms if isinstance(value := arm.args.get("port"), int))
     return tuple(_port(number) for number in pinned) or (ok("port", "none pinned: every boot takes a free one"),)
@@ -91,7 +91,7 @@ def _nearest(folder: Path) -> Path:
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())
 
 
-def devices(ran: Ran) -> tuple[Device, ...]:
+def devices(ran: ProgramResult) -> tuple[Device, ...]:
     """Return what nvidia-smi listed; () where it is missing or failed."""
     rows = [line.split(", ") for line in ran.out.splitlines()] if ran.exit_code == 0 else []
     return tuple(
@@ -101,7 +101,7 @@ def devices(ran: Ran) -> tuple[Device, ...]:
     )
 
 
-def accelerators(found: Sequence[Device], arms: Sequence[Arm], *, needed: bool) -> tuple[Check, ...]:
+def accelerators(found: Sequence[Device], arms: Sequence[ArmCommand], *, needed: bool) -> tuple[Check, ...]:
     """Return whether the devices have the number and the free memory that the arms ask for; ``needed`` is whether there must be one."""
     if not found:
         said = "no accelerator: nvidia-smi lists none"
@@ -126,7 +126,7 @@ def _memory(device: Device, share: float) -> Check:
     return ok("device", said)
 
 
-def _numbers(arms: Iterable[Arm], names: Sequence[str]) -> list[float]:
+def _numbers(arms: Iterable[ArmCommand], names: Sequence[str]) -> list[float]:
     stated = [_named(arm.args, name) for arm in arms for name in names]
     return [float(value) for value in stated if isinstance(value, (int, float)) and not isinstance(value, bool)]
 

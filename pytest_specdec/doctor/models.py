@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.doctor.arm_commands import Arm
+    from pytest_specdec.doctor.arm_commands import ArmCommand
     from pytest_specdec.doctor.check import Check
 
-__all__ = ["GATED", "Hub", "check", "named", "on_hub"]
+__all__ = ["GATED", "ModelHub", "check", "named", "on_hub"]
 
 GATED = (
     "meta-llama/*",
@@ -41,7 +41,7 @@ _ACCEPT = "accept the licence on the model's page, then export HF_TOKEN=…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hub:
+class ModelHub:
     """The hub as the servers see it."""
 
     cache: Path
@@ -49,7 +49,7 @@ class Hub:
     has_token: bool
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Hub:
+    def of(cls, environ: Mapping[str, str]) -> ModelHub:
         """Return what the variables of huggingface_hub say, which are looked at for presence and paths only."""
         home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
         token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
@@ -64,7 +64,7 @@ class Hub:
         return any((self.cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/*"))
 
 
-def named(arms: Sequence[Arm]) -> tuple[tuple[str, str], ...]:
+def named(arms: Sequence[ArmCommand]) -> tuple[tuple[str, str], ...]:
     """Return (arm, model) for every model that the arms load, each model once."""
     found: dict[str, str] = {}
     for arm in arms:
@@ -80,7 +80,7 @@ def on_hub(config: Config, model: str) -> bool:
     return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
 
 
-def check(config: Config, arm: str, model: str, hub: Hub) -> Check:
+def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     """Return whether one model can be loaded, as far as can be seen without loading it."""
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
@@ -98,7 +98,7 @@ def _local(arm: str, path: Path) -> Check:
     )
 
 
-def _remote(arm: str, model: str, hub: Hub) -> Check:
+def _remote(arm: str, model: str, hub: ModelHub) -> Check:
     if hub.holds(model):
         return ok("models", f"{arm}: {model}, in the hub cache {hub.cache}")
     if hub.offline:

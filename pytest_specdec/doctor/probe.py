@@ -14,7 +14,7 @@ from pytest_specdec.doctor import engine
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Help", "Ran", "Tool", "listing", "run", "tool"]
+__all__ = ["EngineProgram", "Help", "ProgramResult", "listing", "run", "tool"]
 
 LIMIT_S = 120.0
 """An engine imports its framework to print its help; from a cold disk that takes half a minute."""
@@ -24,7 +24,7 @@ _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class EngineProgram:
     """How an engine's program is asked."""
 
     version: tuple[str, ...]
@@ -35,7 +35,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ProgramResult:
     """How a program ended."""
 
     exit_code: int | None
@@ -60,16 +60,16 @@ class Help:
     """Its words about a value, or why it could not be asked."""
 
 
-def tool(kind: str, argv: Sequence[str]) -> Tool | None:
+def tool(kind: str, argv: Sequence[str]) -> EngineProgram | None:
     """Return how the engine whose servers are started with ``argv`` is asked; None where that is not known."""
     if kind == "vllm":
-        return Tool(version=(argv[0], "--version"), help=tuple(argv[:2]), abbreviates=True)
+        return EngineProgram(version=(argv[0], "--version"), help=tuple(argv[:2]), abbreviates=True)
     if kind == "reference":
-        return Tool(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)
+        return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)
     return None
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> Ran:
+def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> ProgramResult:
     """Run ``argv`` with ``env`` added to our own environment; end it, and all that it started, after ``limit_s`` seconds."""
     environ = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **env}
     try:
@@ -77,15 +77,15 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -
             argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
-        return Ran(exit_code=None, out="", err=str(error))
+        return ProgramResult(exit_code=None, out="", err=str(error))
     with process:
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            return Ran(exit_code=None, out="", err=f"not done after {limit_s:g} s")
-    return Ran(exit_code=process.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+            return ProgramResult(exit_code=None, out="", err=f"not done after {limit_s:g} s")
+    return ProgramResult(exit_code=process.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
 
 def listing(base: Sequence[str], arguments: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> Help:
@@ -93,7 +93,7 @@ def listing(base: Sequence[str], arguments: Sequence[str], env: Mapping[str, str
 
     A parser reads what stands before its help flag, so that one call shows both; only a complaint takes another.
     """
-    bare = Ran(exit_code=None, out="", err="")
+    bare = ProgramResult(exit_code=None, out="", err="")
     for spelling in _HELP:
         whole = run((*base, *arguments, spelling), env, limit_s)
         if whole.exit_code == 0 and (found := engine.known(whole.out)):

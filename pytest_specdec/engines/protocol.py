@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position, ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["HOST", "Command", "Dialect", "Engine", "Footprint", "Pace", "Setup", "Steps"]
+__all__ = ["HOST", "Command", "Dialect", "Engine", "Footprint", "RoughRates", "ServerSetup", "VerifySteps"]
 
 HOST = "127.0.0.1"
 
@@ -42,7 +42,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RoughRates:
     """Rough rates for the estimate that is printed before anything boots; what is measured corrects them."""
 
     boot_s: float
@@ -63,7 +63,7 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class ServerSetup:
     """What one server is to serve, every ``${VAR}`` filled in."""
 
     model: str
@@ -76,7 +76,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class VerifySteps:
     """What a server tells about the verify steps of one answer."""
 
     accepted: tuple[int, ...]
@@ -110,30 +110,30 @@ class Dialect(Protocol):
     def added(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the fields that capture adds to a request's body to learn token ids, usage and windows."""
 
-    def steps(self, reply: Mapping[str, JSON]) -> Steps | None:
+    def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Return the verify steps that a reply, or the last chunk of a stream, tells of."""
 
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``; None where there are none."""
 
-    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], atoms: int) -> Mapping[str, JSON]:
-        """Return the body of a completion whose reply holds the law at every one of ``token_ids``."""
+    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+        """Return the body of a completion whose reply holds the distribution at every one of ``token_ids``."""
 
-    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], atoms: int) -> tuple[Position, ...]:
-        """Return the law at every one of ``token_ids``. Raises RequestError when the reply does not hold it."""
+    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Return the distribution at every one of ``token_ids``. Raises RequestError when the reply does not hold it."""
 
-    def continuation_body(self, prefix: Sequence[int], atoms: int) -> Mapping[str, JSON]:
-        """Return the body of a completion by one token whose reply lists the ``atoms`` most probable ones, nothing processed."""
+    def continuation_body(self, prefix: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+        """Return the body of a completion by one token whose reply lists the ``top_tokens`` most probable ones, nothing processed."""
 
-    def position(self, reply: Mapping[str, JSON], token_id: int, atoms: int) -> Position:
-        """Return the law at ``token_id``, which came after the prefix. Raises RequestError when the reply does not hold it."""
+    def position(self, reply: Mapping[str, JSON], token_id: int, top_tokens: int) -> Position:
+        """Return the distribution at ``token_id``, which came after the prefix. Raises RequestError when the reply does not hold it."""
 
 
 class Engine(Protocol):
     """One serving engine: how it is installed, started and asked."""
 
     kind: str
-    pace: Pace
+    pace: RoughRates
     dialect: Dialect
     scored_with: str
     """How a server has to be set up so that its tokens can be scored, in the engine's own options: the remedy where they cannot."""
@@ -144,7 +144,7 @@ class Engine(Protocol):
     def check(self, config: Config) -> None:
         """Raise EngineError when the engine is not installed or a model is not there."""
 
-    def command(self, config: Config, setup: Setup) -> Command:
+    def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the command that serves ``setup``."""
 
     def vocabulary(self, config: Config) -> int:

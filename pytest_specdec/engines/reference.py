@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import locate, vllm
 from pytest_specdec.engines.cli_args import filled, flags, merged
-from pytest_specdec.engines.protocol import HOST, Command, Dialect, Footprint, Pace
+from pytest_specdec.engines.protocol import HOST, Command, Dialect, Footprint, RoughRates
 from pytest_specdec.engines.vllm import METRICS, VllmDialect, same_vocabulary, vocabulary_of
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import Setup
+    from pytest_specdec.engines.protocol import ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -37,7 +37,7 @@ class Reference:
     """The adapter of the engine that this package ships; it speaks vLLM's dialect."""
 
     kind = "reference"
-    pace = Pace(boot_s=2.0, tokens_per_s=80.0, scored_tokens_per_s=350.0)
+    pace = RoughRates(boot_s=2.0, tokens_per_s=80.0, scored_tokens_per_s=350.0)
     dialect: Dialect = VllmDialect()
     scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
 
@@ -59,7 +59,7 @@ class Reference:
                 where = f"variants.{variant.name}.args.speculative-config.model"
                 same_vocabulary(_checkpoint(config, draft.model, where), _checkpoint(config, config.engine.model, "engine.model"), where)
 
-    def command(self, config: Config, setup: Setup) -> Command:
+    def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the module's command line; a draft checkpoint beside the config is handed over by its path."""
         args: dict[str, JSON] = {"host": HOST, **_with_paths(config, setup.args), "port": setup.port}
         if setup.speculative:

@@ -12,15 +12,15 @@ from pytest_specdec.model.transcript import Position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Listed", "position"]
+__all__ = ["ListedToken", "position"]
 
 WHERE = "the log-probabilities of a one-token completion"
 _NAMELESS = -2
-"""The first of the ids below 0 that stand for texts; -1 marks the lack of an atom."""
+"""The first of the ids below 0 that stand for texts; -1 marks the lack of a top token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedToken:
     """One token of a listing."""
 
     logprob: float
@@ -29,23 +29,23 @@ class Listed:
     text: str = ""
 
 
-def position(token_id: int, listed: Sequence[Listed], atoms: int, text: str | None = None) -> Position:
-    """Return the law at ``token_id``, whose text is ``text`` where that is known, over the ``atoms`` most probable of ``listed``.
+def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text: str | None = None) -> Position:
+    """Return the distribution at ``token_id``, whose text is ``text`` if known, over the ``top_tokens`` most probable of ``listed``.
 
     Servers add the token that they drew to the most probable ones: it is cut off, for it is chance what it is. Tokens of one text that have
     no id are one outcome, with the sum of their probabilities, since nobody can tell which of them was meant: the emitted token is that
-    outcome when its text is that text, and the atom then has its id; other texts get ids below 0, which match no token. A token of a listed
-    text that lies beyond the list is not in the sum, which is short by at most the last listed probability. A server that lists texts as
-    the keys of an object has kept one token of each: that is no listing.
+    outcome when its text is that text, and the top token then has its id; other texts get ids below 0, which match no token. A token of a
+    listed text that lies beyond the list is not in the sum, which is short by at most the last listed probability. A server that lists
+    texts as the keys of an object has kept one token of each: that is no listing.
 
-    The log-probability of ``token_id`` is that of its atom, nan without one. Raises RequestError when nothing is listed, and when tokens
-    are named by text while that of the emitted one is unknown.
+    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError when nothing is listed, and when
+    tokens are named by text while that of the emitted one is unknown.
     """
-    ranked = sorted((one for one in listed if math.isfinite(one.logprob)), key=lambda one: -one.logprob)[:atoms]
+    ranked = sorted((one for one in listed if math.isfinite(one.logprob)), key=lambda one: -one.logprob)[:top_tokens]
     if not ranked:
         what = "the server listed no log-probabilities of a next token"
         remedy = "let the server report log-probabilities (vLLM: --max-logprobs)"
-        raise RequestError(what, where=WHERE, found="an empty list", expected=f"the {atoms} most probable tokens", remedy=remedy)
+        raise RequestError(what, where=WHERE, found="an empty list", expected=f"the {top_tokens} most probable tokens", remedy=remedy)
     if text is None and any(one.token_id is None for one in ranked):
         what = "the server names tokens by text alone"
         expected, remedy = "token ids, or a known text of the emitted token", "let it name tokens by id (vLLM: return_tokens_as_token_ids)"
@@ -56,12 +56,12 @@ def position(token_id: int, listed: Sequence[Listed], atoms: int, text: str | No
     return Position(
         token_id=token_id,
         logprob=logprobs[ids.index(token_id)] if token_id in ids else math.nan,
-        atom_ids=ids,
-        atom_logprobs=logprobs,
+        top_ids=ids,
+        top_logprobs=logprobs,
     )
 
 
-def _merged(ranked: Sequence[Listed]) -> list[tuple[int | str, float]]:
+def _merged(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     """Return ids and texts with their log-probabilities, by falling probability; texts that come several times are summed."""
     found: dict[int | str, float] = {}
     for one in ranked:

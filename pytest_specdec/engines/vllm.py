@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import docker, locate, top_logprobs
 from pytest_specdec.engines.cli_args import filled, flags
-from pytest_specdec.engines.protocol import HOST, Command, Dialect, Footprint, Pace, Steps
-from pytest_specdec.engines.top_logprobs import Listed
+from pytest_specdec.engines.protocol import HOST, Command, Dialect, Footprint, RoughRates, VerifySteps
+from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import EngineError, RequestError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 from pytest_specdec.model.transcript import Position, ScoringRoute, SpecCounters
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import Setup
+    from pytest_specdec.engines.protocol import ServerSetup
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["FLAGS", "Vllm", "VllmDialect", "draft", "parse", "same_vocabulary", "speculative_setting", "vocabulary_of"]
@@ -152,7 +152,7 @@ class VllmDialect:
             fields["stream_options"] = {"include_usage": True, **(asked if isinstance(asked, Mapping) else {})}
         return fields
 
-    def steps(self, reply: Mapping[str, JSON]) -> Steps | None:
+    def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later)."""
         metrics = reply.get("metrics")
         told = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
@@ -161,33 +161,35 @@ class VllmDialect:
         accepted, drafted = _integers(told.get("per_step_accepted")), _integers(told.get("per_step_drafted"))
         if accepted is None or drafted is None:
             return None
-        return Steps(accepted=accepted, drafted=drafted)
+        return VerifySteps(accepted=accepted, drafted=drafted)
 
     def counters(self, text: str) -> SpecCounters | None:
         """Read the ``vllm:spec_decode_num_*`` series."""
         return parse(text)
 
-    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], atoms: int) -> Mapping[str, JSON]:
-        """Ask for one token, which is thrown away: the law at a prompt's tokens comes with the prompt."""
+    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+        """Ask for one token, which is thrown away: the distribution at a prompt's tokens comes with the prompt."""
         prompt = [*prompt_token_ids, *token_ids]
-        return {"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": atoms}
+        return {"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens}
 
-    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], atoms: int) -> tuple[Position, ...]:
+    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``."""
         told = _first(reply).get("prompt_logprobs")
         if not isinstance(told, Sequence) or len(told) < len(token_ids):
             what = "the server returned no prompt log-probabilities"
             raise RequestError(what, found=str(told)[:200], expected=f"{len(token_ids)} entries in choices[0].prompt_logprobs")
-        return tuple(_position(entry, token, atoms) for entry, token in zip(told[len(told) - len(token_ids) :], token_ids, strict=True))
+        return tuple(
+            _position(entry, token, top_tokens) for entry, token in zip(told[len(told) - len(token_ids) :], token_ids, strict=True)
+        )
 
-    def continuation_body(self, prefix: Sequence[int], atoms: int) -> Mapping[str, JSON]:
+    def continuation_body(self, prefix: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
         """Ask for one token at temperature 1, untruncated, with the most probable ones by id."""
-        named: Mapping[str, JSON] = {"logprobs": atoms, "return_tokens_as_token_ids": True}
+        named: Mapping[str, JSON] = {"logprobs": top_tokens, "return_tokens_as_token_ids": True}
         return {"prompt": list(prefix), "max_tokens": 1, **_AS_IT_IS, **named}
 
-    def position(self, reply: Mapping[str, JSON], token_id: int, atoms: int) -> Position:
+    def position(self, reply: Mapping[str, JSON], token_id: int, top_tokens: int) -> Position:
         """Read the first token's list out of ``choices[0].logprobs``."""
-        return top_logprobs.position(token_id, _listed(_first(reply).get("logprobs")), atoms)
+        return top_logprobs.position(token_id, _listed(_first(reply).get("logprobs")), top_tokens)
 
 
 def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -196,7 +198,7 @@ def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
     return first if isinstance(first, Mapping) else {}
 
 
-def _listed(told: JSON) -> list[Listed]:
+def _listed(told: JSON) -> list[ListedToken]:
     """Read the completions form, an object by name, or the chat form, a list of tokens."""
     if not isinstance(told, Mapping):
         return []
@@ -209,23 +211,23 @@ def _listed(told: JSON) -> list[Listed]:
     return [_token(str(token.get("token")), token.get("logprob")) for token in known]
 
 
-def _token(name: str, logprob: JSON) -> Listed:
+def _token(name: str, logprob: JSON) -> ListedToken:
     number = name.removeprefix(_BY_ID)
     is_id = name.startswith(_BY_ID) and number.isdecimal()
-    return Listed(logprob=_logprob(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
+    return ListedToken(logprob=_logprob(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
 
 
-def _position(entry: JSON, token_id: int, atoms: int) -> Position:
-    law = {int(key): value for key, value in entry.items() if isinstance(value, Mapping)} if isinstance(entry, Mapping) else {}
-    if token_id not in law:
+def _position(entry: JSON, token_id: int, top_tokens: int) -> Position:
+    distribution = {int(key): value for key, value in entry.items() if isinstance(value, Mapping)} if isinstance(entry, Mapping) else {}
+    if token_id not in distribution:
         what = "a scored token is missing from the prompt log-probabilities"
         raise RequestError(what, found=str(entry)[:200], expected=f'an entry "{token_id}"')
-    ranked = sorted(law.items(), key=lambda item: (-_logprob(item[1].get("logprob")), _rank(item[1].get("rank"))))[:atoms]
+    ranked = sorted(distribution.items(), key=lambda item: (-_logprob(item[1].get("logprob")), _rank(item[1].get("rank"))))[:top_tokens]
     return Position(
         token_id=token_id,
-        logprob=_logprob(law[token_id].get("logprob")),
-        atom_ids=tuple(token for token, _ in ranked),
-        atom_logprobs=tuple(_logprob(value.get("logprob")) for _, value in ranked),
+        logprob=_logprob(distribution[token_id].get("logprob")),
+        top_ids=tuple(token for token, _ in ranked),
+        top_logprobs=tuple(_logprob(value.get("logprob")) for _, value in ranked),
     )
 
 
@@ -271,7 +273,7 @@ class Vllm:
     """The adapter of vLLM's OpenAI server (facts: its ``arg_utils.py`` and ``cli_args.py``)."""
 
     kind = "vllm"
-    pace = Pace(boot_s=60.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
+    pace = RoughRates(boot_s=60.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
     dialect: Dialect = VllmDialect()
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
 
@@ -288,7 +290,7 @@ class Vllm:
             locate.model_there(config)
             self._same_vocabularies(config)
 
-    def command(self, config: Config, setup: Setup) -> Command:
+    def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
         model = config.resolve(setup.model)
         args = self._args(config, setup)
@@ -328,7 +330,7 @@ class Vllm:
                 where = f"variants.{variant.name}.args.speculative-config.model"
                 same_vocabulary(Path(config.resolve(draft.model)), Path(config.resolve(config.engine.model)), where)
 
-    def _args(self, config: Config, setup: Setup) -> dict[str, JSON]:
+    def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **_with_paths(config, setup.args), "port": setup.port}
         if setup.speculative and self._version(config) >= _METRICS_SINCE:
             args.setdefault(METRICS, "detailed")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.baseline import Gate
-    from pytest_specdec.model.plan import Cell, Plan
-    from pytest_specdec.model.transcript import Casualty, Position, Score, Transcript
+    from pytest_specdec.model.plan import Judgement, Plan
+    from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
 
 __all__ = ["MOST_TOKENS", "read", "read_calibration"]
 
@@ -29,11 +29,11 @@ MOST_TOKENS = 8192
 
 
 def read_calibration(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], ...]:
-    """Return log-probabilities that the baseline and the control reported of tokens from the law as it is, with the scored positions.
+    """Return log-probabilities that baseline and control reported of plain draws at temperature 1, with the scored positions.
 
-    Only there is what is reported of the scored law, whether the server reports it before or after processing; and a token drawn cold is
-    chosen for what noise adds to it. () where none are reported. A file that cannot be read is passed over: the judgement that it belongs
-    to says so.
+    Only there is what is reported of the scored distribution, whether the server reports it before or after processing; and a token drawn
+    cold is chosen for what noise adds to it. () where none are reported. A file that cannot be read is passed over: the judgement that it
+    belongs to says so.
     """
     return tuple(islice(_pairs(directory, plan), MOST_TOKENS))
 
@@ -52,10 +52,10 @@ def _of(
 ) -> Iterator[tuple[float, Position]]:
     """Yield the pairs of one arm; an answer that was ``heard`` before, token by token, is no further evidence."""
     transcript = transcripts.read(directory, arm, workload)
-    law = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
+    distribution = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
         said = answer.choice
-        reported, positions = said.logprobs, law.get(answer.key, ())
+        reported, positions = said.logprobs, distribution.get(answer.key, ())
         again = heard.get(answer.key) == said.token_ids
         if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not again:
             heard[answer.key] = said.token_ids
@@ -63,39 +63,39 @@ def _of(
 
 
 def read(
-    directory: RunDirectory, plan: Plan, cell: Cell, gates: tuple[Gate, ...], calibration: tuple[tuple[float, Position], ...] = ()
+    directory: RunDirectory, plan: Plan, judgement: Judgement, gates: tuple[Gate, ...], calibration: tuple[tuple[float, Position], ...] = ()
 ) -> Captured:
     """Return everything that the run holds for one judgement; ``calibration`` is of the whole run (files/calibration.py).
 
     Raises RunError, with the reason that the capture gave, when an arm's answers or scores that the plan has are not there, and when an arm
     answered another workload of that name.
     """
-    pair, parts = plan.pair(cell.pair), _parts(plan, cell)
-    runs = [_Run(directory, plan, replace(cell, workload=name)) for name in parts]
-    scored = [arm for arm in (cell.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
+    pair, parts = plan.pair(judgement.pair), _parts(plan, judgement)
+    runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
+    scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
     return Captured(
         pair=pair,
-        workload=replace(plan.workload(cell.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests)),
-        family=cell.family,
+        workload=replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests)),
+        family=judgement.family,
         baseline=_joined([run.transcript(BASELINE) for run in runs]),
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
-        speculative=_joined([run.transcript(cell.pair) for run in runs]),
+        speculative=_joined([run.transcript(judgement.pair) for run in runs]),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for each in drafts for score in each.get(arm, ())) for arm in drafts[0]},
         calibration=calibration,
         capabilities=run_documents.read_capabilities(directory),
-        alpha=cell.alpha,
-        failures=server_failures.read(directory, plan, cell.pair),
-        gates=tuple(gate for gate in gates if gate.pair in {"", cell.pair} and gate.workload in {"", cell.workload}),
+        alpha=judgement.alpha,
+        failures=server_failures.read(directory, plan, judgement.pair),
+        gates=tuple(gate for gate in gates if gate.pair in {"", judgement.pair} and gate.workload in {"", judgement.workload}),
     )
 
 
-def _parts(plan: Plan, cell: Cell) -> tuple[str, ...]:
+def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     """Return the workload and those that take it further for this pair: only a sampling judge goes on where it stopped."""
-    further = plan.extensions.get(cell.workload, ()) if cell.family is Family.SAMPLING else ()
-    answered = {name for boot in plan.boots if boot.arm == cell.pair for name in boot.answers}
-    return (cell.workload, *(name for name in further if name in answered))
+    further = plan.extensions.get(judgement.workload, ()) if judgement.family is Family.SAMPLING else ()
+    answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
+    return (judgement.workload, *(name for name in further if name in answered))
 
 
 def _joined(parts: Sequence[Transcript]) -> Transcript:
@@ -108,29 +108,29 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         first,
         answers=tuple(answer for part in parts for answer in part.answers),
         counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
-        casualties=tuple(replace(met, failure=number) for number, met in _numbered(parts)),
+        server_failures=tuple(replace(met, failure=number) for number, met in _numbered(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),
     )
 
 
-def _numbered(parts: Sequence[Transcript]) -> Iterator[tuple[int, Casualty]]:
-    """Give the casualties of all parts with the number of their failure over all of them."""
+def _numbered(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
+    """Give the server failures of all parts with the number of their failure over all of them."""
     numbers: dict[tuple[int, int], int] = {}
     for part, transcript in enumerate(parts):
-        for met in transcript.casualties:
+        for met in transcript.server_failures:
             yield numbers.setdefault((part, met.failure), len(numbers)), met
 
 
 class _Run:
     """One cell's part of a run."""
 
-    def __init__(self, directory: RunDirectory, plan: Plan, cell: Cell) -> None:
+    def __init__(self, directory: RunDirectory, plan: Plan, judgement: Judgement) -> None:
         self._directory = directory
         self._plan = plan
-        self._cell = cell
-        self._workload = cell.workload
+        self._judgement = judgement
+        self._workload = judgement.workload
 
     def is_planned(self, arm: str) -> bool:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
@@ -157,11 +157,13 @@ class _Run:
         return found
 
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
-        """Return the draft model's law by arm: it sharpens a verdict, so that none is missing without it."""
+        """Return the draft model's distribution by arm: it sharpens a verdict, so that none is missing without it."""
         if model is None:
             return {}
-        found = {arm: transcripts.read_scores(self._directory, model, arm, self._workload) for arm in (self._cell.pair, CONTROL, BASELINE)}
-        return {arm: law for arm, law in found.items() if law}
+        found = {
+            arm: transcripts.read_scores(self._directory, model, arm, self._workload) for arm in (self._judgement.pair, CONTROL, BASELINE)
+        }
+        return {arm: distribution for arm, distribution in found.items() if distribution}
 
     def _missing(self, arm: str, what: str) -> RunError:
         where = f"{arm}/{self._workload}"

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Lines", "compact", "read", "write"]
+__all__ = ["JsonLines", "compact", "read", "write"]
 
 
-class Lines:
+class JsonLines:
     """A file of JSON lines, read and counted."""
 
     def __init__(self, path: Path, header: dict[str, JSON], rest: tuple[JSON, ...]) -> None:
@@ -43,7 +43,7 @@ def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]
     atomic_write(path, "\n".join([compact({"schema": schema, **header, "count": len(texts)}), *texts, ""]))
 
 
-def read(path: Path, schema: str) -> Lines | None:
+def read(path: Path, schema: str) -> JsonLines | None:
     """Return the lines of ``path``, None when it is absent. Raises RunError with file and line when it is cut, torn or of another kind."""
     try:
         data = path.read_bytes()
@@ -63,7 +63,7 @@ def read(path: Path, schema: str) -> Lines | None:
         found, remedy = f"{len(parsed) - 1} lines after the header", "capture again: the file was cut"
         msg = "the file is not whole"
         raise RunError(msg, where=f"{path}:{len(parsed)}", found=found, expected=f"{count}", remedy=remedy)
-    return Lines(path, header, tuple(parsed[1:]))
+    return JsonLines(path, header, tuple(parsed[1:]))
 
 
 def _parsed(path: Path, number: int, line: str) -> JSON:

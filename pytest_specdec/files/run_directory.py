@@ -124,7 +124,7 @@ class RunDirectory:
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
     def scores(self, under: str, arm: str, workload: str) -> Path:
-        """Return the file with the law of ``under`` at the tokens of ``arm``."""
+        """Return the file with the distribution of ``under`` at the tokens of ``arm``."""
         return self.root / "scores" / safe(under) / safe(arm) / f"{safe(workload)}.jsonl"
 
 

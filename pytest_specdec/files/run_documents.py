@@ -120,7 +120,7 @@ def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
 
 
 def unscorable(directory: RunDirectory) -> str:
-    """Return why the baseline's law at given tokens cannot be had, by its capability probe; empty where it can."""
+    """Return why the baseline's distribution at given tokens cannot be had, by its capability probe; empty where it can."""
     known = read_capabilities(directory).get(BASELINE)
     return "" if known is None else known.unscorable
 

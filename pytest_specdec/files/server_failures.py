@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import transcripts
-from pytest_specdec.model.captured import Failures
+from pytest_specdec.model.captured import UnexplainedFailures
 from pytest_specdec.model.pair import BASELINE, CONTROL
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["put_by", "read"]
 
 
-def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Failures]:
+def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, UnexplainedFailures]:
     """Return the failures of ``pair``'s variant and, where it has any, of the baseline and the control, by arm; else nothing.
 
     All workloads of the plan count, those that were not answered to the end too.
@@ -43,9 +43,9 @@ def put_by(directory: RunDirectory, arm: str, workload: str) -> None:
                 transcripts.write(directory, replace(transcript, workload=f"{workload}.earlier{number}"))
 
 
-def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> Failures:
+def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailures:
     found = list(_transcripts(directory, plan, arm))
-    return Failures(
+    return UnexplainedFailures(
         requests=sum(_requests(transcript) for transcript in found),
         unexplained=tuple(line for transcript in found for line in _lines(transcript)),
     )
@@ -67,7 +67,7 @@ def _earlier(directory: RunDirectory, arm: str, workload: str) -> list[str]:
 
 def _requests(transcript: Transcript) -> int:
     """Count the requests that came to an end, one way or the other."""
-    failed = {casualty.request_id for casualty in transcript.casualties}
+    failed = {server_failure.request_id for server_failure in transcript.server_failures}
     return sum(answer.status is not None or answer.request_id in failed for answer in transcript.answers)
 
 

@@ -44,7 +44,7 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
         raise found.error(error, 1) from None
 
 
-def _answer(found: jsonl.Lines, number: int, line: JSON) -> Answer:
+def _answer(found: jsonl.JsonLines, number: int, line: JSON) -> Answer:
     try:
         return codec.decode(Answer, line)
     except RunError as error:
@@ -64,13 +64,13 @@ SCORES_SCHEMA = "urn:pytest-specdec:score:1"
 
 
 def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, scores: Sequence[Score]) -> None:
-    """Write the scores of ``arm`` under the law of ``under``, log-probabilities rounded to 7 significant digits."""
+    """Write the scores of ``arm`` under the distribution of ``under``, log-probabilities rounded to 7 significant digits."""
     header: dict[str, JSON] = {"under": under, "arm": arm, "workload": workload}
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
 
 
 def read_scores(directory: RunDirectory, under: str, arm: str, workload: str) -> tuple[Score, ...]:
-    """Return the scores of ``arm`` under the law of ``under``; () when there are none. Raises RunError with file and line."""
+    """Return the scores of ``arm`` under the distribution of ``under``; () when there are none. Raises RunError with file and line."""
     found = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if found is None:
         return ()
@@ -82,7 +82,7 @@ def _line(score: Score) -> JSON:
 
 
 def _position(position: Position) -> JSON:
-    return [position.token_id, _short(position.logprob), list(position.atom_ids), [_short(value) for value in position.atom_logprobs]]
+    return [position.token_id, _short(position.logprob), list(position.top_ids), [_short(value) for value in position.top_logprobs]]
 
 
 def _short(logprob: float) -> JSON:
@@ -90,14 +90,14 @@ def _short(logprob: float) -> JSON:
     return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
 
 
-def _score(found: jsonl.Lines, number: int, line: JSON, *, under: str, arm: str) -> Score:
+def _score(found: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
         positions = tuple(
-            Position(token_id=token, logprob=float(logprob), atom_ids=tuple(ids), atom_logprobs=tuple(map(float, values)))
+            Position(token_id=token, logprob=float(logprob), top_ids=tuple(ids), top_logprobs=tuple(map(float, values)))
             for token, logprob, ids, values in fields["positions"]
         )
         return Score(request_id=fields["request_id"], pass_index=fields["pass_index"], arm=arm, under=under, positions=positions)
     except (KeyError, TypeError, ValueError) as error:
-        expected = "request_id, pass_index, positions of [token, logprob, [atoms], [logprobs]]"
+        expected = "request_id, pass_index, positions of [token, logprob, [top tokens], [logprobs]]"
         raise found.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None

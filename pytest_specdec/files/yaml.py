@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Document", "KeyPath", "dump", "load"]
+__all__ = ["KeyPath", "YamlDocument", "dump", "load"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and indices from the root."""
@@ -42,7 +42,7 @@ _PREFIX = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class YamlDocument:
     """A parsed file that remembers where everything stood."""
 
     data: JSON
@@ -92,7 +92,7 @@ _Dumper.add_multi_representer(
 )
 
 
-def load(text: str, source: str) -> Document:
+def load(text: str, source: str) -> YamlDocument:
     """Return the one document in ``text``; ``source`` is what errors call the file. Raises ConfigError with file and line."""
     reader = _Reader(source)
     try:
@@ -108,7 +108,7 @@ def load(text: str, source: str) -> Document:
     except yaml.reader.ReaderError as error:
         found, line = f"a character that YAML does not allow: U+{int(error.character):04X}", text.count("\n", 0, error.position) + 1
         raise reader.error(found, line) from None
-    return Document(data=data, source=source, lines=reader.lines)
+    return YamlDocument(data=data, source=source, lines=reader.lines)
 
 
 def dump(data: JSON) -> str:

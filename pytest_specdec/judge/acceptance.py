@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scipy.special import stdtrit
 
 from pytest_specdec.judge.prerequisites import speculating
-from pytest_specdec.judge.speed_gates import PROVEN_ERROR, Ruling, ruled, stated
+from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH
 from pytest_specdec.model.verdict import Outcome
@@ -17,7 +17,7 @@ from pytest_specdec.model.verdict import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.speed_gates import Ruled
+    from pytest_specdec.judge.speed_gates import RuledGate
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import SpecCounters, Transcript
@@ -102,14 +102,14 @@ def _gated(captured: Captured, length: AcceptanceLength | None) -> Verdict:
     return _said(captured, length, rulings, *_ruling(length, rulings))
 
 
-def _ruling(length: AcceptanceLength | None, rulings: Sequence[Ruled]) -> tuple[Outcome, str]:
+def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate]) -> tuple[Outcome, str]:
     """Return the outcome and the reason for it."""
     gates = [one.gate for one in rulings]
-    missed = [one.gate for one in rulings if one.ruling is Ruling.MISSED]
+    missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return Outcome.FAIL, f"below {missed[0]}"
-    if any(one.ruling is Ruling.OPEN for one in rulings):
-        open_ = next(one.gate for one in rulings if one.ruling is Ruling.OPEN)
+    if any(one.ruling is GateRuling.OPEN for one in rulings):
+        open_ = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
         return Outcome.NOT_DECIDED, f"{_why_open(length, open_)} {open_}"
     return Outcome.PASS, f"above {' and '.join(map(str, gates))}" if gates else "no gate asks for more"
 
@@ -141,12 +141,12 @@ def shown(length: AcceptanceLength | None) -> str:
     return f"{length.tokens:.2f}{limits} tokens a step"
 
 
-def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[Ruled], outcome: Outcome, why: str) -> Verdict:
+def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[RuledGate], outcome: Outcome, why: str) -> Verdict:
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"limits: 95 %, Student's t over {over} prompts; {drafted} draft tokens a step"
     lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters)]
-    proven = [one.low for one in rulings if one.ruling is Ruling.PROVEN]
+    proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
     return say(
         captured,
         outcome,

@@ -1,4 +1,4 @@
-"""A divergence: the first token at which an answer bound to a grammar and the baseline's own part, both held against the raw law.
+"""A divergence: the first token at which an answer bound to a grammar and the baseline's own part, both held against the raw distribution.
 
 Up to there both arms have said the same, so that the grammar leaves them the same tokens, and at temperature 0 the baseline's own token is
 the likeliest of those. A likelier one is not among them: its mask was skipped. An unlikelier one is, perhaps, and is the wrong choice.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position, Transcript
 
-__all__ = ["Divergence", "Shared", "shared"]
+__all__ = ["Divergence", "SharedPrefix", "shared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharedPrefix:
     """What one arm's answers at temperature 0 have in common with the baseline's own."""
 
     tokens: int
@@ -45,7 +45,7 @@ class Shared:
     """Answers that part from the baseline's at a token that nothing is known of."""
 
 
-def shared(captured: Captured, arm: Transcript) -> Shared:
+def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
     """Compare the answers of ``arm``, token by token up to the first that differs, with the baseline's own.
 
     Raises ValueError when a score is of another token than was answered.
@@ -56,7 +56,7 @@ def shared(captured: Captured, arm: Transcript) -> Shared:
     alike = [_alike(mine, theirs) for mine, theirs in pairs]
     parted = [(pair, index) for pair, index in zip(pairs, alike, strict=True) if index < _shorter(*pair)]
     found = tuple(_divergences(captured, arm.arm, parted))
-    return Shared(tokens=sum(alike) + len(found), divergences=found, unscored=len(parted) - len(found))
+    return SharedPrefix(tokens=sum(alike) + len(found), divergences=found, unscored=len(parted) - len(found))
 
 
 def _shorter(mine: Answer, theirs: Answer) -> int:
@@ -90,7 +90,7 @@ def _gap(mine: Position, theirs: Position) -> float | None:
     """Return the gap, or the nearest to 0 that it can be where one token is not listed, which lies below all that are; None for two."""
     if math.isnan(mine.logprob) and math.isnan(theirs.logprob):
         return None
-    least = min(theirs.atom_logprobs if math.isnan(mine.logprob) else mine.atom_logprobs, default=-math.inf)
+    least = min(theirs.top_logprobs if math.isnan(mine.logprob) else mine.top_logprobs, default=-math.inf)
     if math.isnan(mine.logprob):
         return max(0.0, theirs.logprob - least)
     return min(0.0, least - mine.logprob) if math.isnan(theirs.logprob) else theirs.logprob - mine.logprob

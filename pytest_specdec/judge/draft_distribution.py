@@ -1,5 +1,6 @@
 """The draft's distribution q: what is known of it, from the draft model served alone or from the tokens themselves."""
 
+# ruff: noqa: ARG002 - the sources of one protocol need different arguments of it
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.transcript import Answer, Position, Score
-    from pytest_specdec.stats.token_distribution import Ints, Law, Processing, Raw
-    from pytest_specdec.stats.verify_slots import Places
+    from pytest_specdec.stats.token_distribution import Ints, Processing, RawDistribution, TokenDistribution
+    from pytest_specdec.stats.verify_slots import VerifySlots
 
-__all__ = ["Drafting", "PromptLookup", "ServedDraft", "Unseen", "View", "certain", "drafting", "drawn"]
+__all__ = ["DraftSource", "DraftView", "PromptLookup", "ServedDraft", "UnknownDraft", "certain", "drafting", "drawn"]
 
 TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class View:
-    """The draft's law at N tokens."""
+class DraftView:
+    """The draft's distribution at N tokens."""
 
     q: Floats
     """[N, K+1]."""
@@ -45,7 +46,7 @@ class View:
     """[N, K+1], ``q`` where nothing that the request asks for is done."""
 
 
-class Drafting(Protocol):
+class DraftSource(Protocol):
     """What is known of a drafter."""
 
     unknown: str
@@ -57,41 +58,50 @@ class Drafting(Protocol):
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
         """Return the window lengths that follow from the tokens of ``answer`` alone, the prefill's first; None where they do not."""
 
-    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:
-        """Return the draft's law on the baseline's outcomes ``ids``; None where it is not known at all."""
+    def view(
+        self, answers: Sequence[Answer], slots: VerifySlots, ids: Ints, distribution: TokenDistribution, processing: Processing
+    ) -> DraftView | None:
+        """Return the draft's distribution on the baseline's outcomes ``ids``; None where it is not known at all."""
 
 
-def drafting(captured: Captured) -> Drafting:
+def drafting(captured: Captured) -> DraftSource:
     """Return what ``captured`` knows of the draft. Decided by the set-up alone, never by how well the server's answers agree with it."""
     draft = captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM:
         if all(answer.prompt_token_ids for answer in captured.speculative.answers if answer.ok):
             return PromptLookup(draft)
-        return Unseen(draft.tokens, "the prompts' token ids are missing")
+        return UnknownDraft(draft.tokens, "the prompts' token ids are missing")
     if draft.kind is not DraftKind.MODEL:
-        return Unseen(draft.tokens, "its drafter cannot be served alone")
+        return UnknownDraft(draft.tokens, "its drafter cannot be served alone")
     scores = captured.draft_scores.get(captured.arm, ())
     if not scores:
-        return Unseen(draft.tokens, "the draft model was not served alone")
-    return ServedDraft(draft, scores, captured.workload.atoms)
+        return UnknownDraft(draft.tokens, "the draft model was not served alone")
+    return ServedDraft(draft, scores, captured.workload.top_tokens)
 
 
-class Unseen:
-    """A drafter whose law is not known."""
+class UnknownDraft:
+    """A drafter whose distribution is not known."""
 
     def __init__(self, k: int, unknown: str) -> None:
         self.unknown = unknown
         self._k = k
 
-    def drafted(self, answer: Answer, start: int) -> int:  # noqa: ARG002 - the protocol's arguments
+    def drafted(self, answer: Answer, start: int) -> int:
         """Every step drafts as many as the settings say."""
         return self._k
 
-    def windows(self, answer: Answer) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's arguments
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:
         """Nothing follows from the tokens."""
         return None
 
-    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+    def view(
+        self,
+        answers: Sequence[Answer],
+        slots: VerifySlots,
+        ids: Ints,
+        distribution: TokenDistribution,
+        processing: Processing,
+    ) -> DraftView | None:
         """Nothing is known."""
         return None
 
@@ -101,20 +111,27 @@ class ServedDraft:
 
     unknown = ""
 
-    def __init__(self, draft: Draft, scores: Sequence[Score], atoms: int) -> None:
+    def __init__(self, draft: Draft, scores: Sequence[Score], top_tokens: int) -> None:
         self._draft = draft
         self._scores: Mapping[tuple[str, int], Score] = {score.key: score for score in scores}
-        self._atoms = atoms
+        self._top_tokens = top_tokens
 
-    def drafted(self, answer: Answer, start: int) -> int:  # noqa: ARG002 - the protocol's arguments
+    def drafted(self, answer: Answer, start: int) -> int:
         """Every step drafts as many as the settings say."""
         return self._draft.tokens
 
-    def windows(self, answer: Answer) -> tuple[int, ...] | None:  # noqa: ARG002 - the protocol's arguments
-        """Left to the filter over the draft's law (stats/chances.py), which is sure where the draft is."""
+    def windows(self, answer: Answer) -> tuple[int, ...] | None:
+        """Left to the filter over the draft's distribution (stats/chances.py), which is sure where the draft is."""
         return None
 
-    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
+    def view(
+        self,
+        answers: Sequence[Answer],
+        slots: VerifySlots,
+        ids: Ints,
+        distribution: TokenDistribution,
+        processing: Processing,
+    ) -> DraftView | None:
         """Return the draft's distribution processed as the request asks, or one-hot at its best token where it drafts greedily.
 
         Tokens of an answer that the draft did not score count as not drafted.
@@ -123,12 +140,12 @@ class ServedDraft:
         scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
         if not scored.any():
             return None
-        known = raw([position for row in rows if row is not None for position in row], self._atoms)
+        known = raw([position for row in rows if row is not None for position in row], self._top_tokens)
         if self._draft.sampling is DraftSampling.GREEDY:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = known.ids[:, 0]
-            return certain(best, ids, law, _emitted(answers))
-        return drawn(known, scored, ids, law, processing)
+            return certain(best, ids, distribution, _emitted(answers))
+        return drawn(known, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
         score = self._scores.get(answer.key)
@@ -136,21 +153,21 @@ class ServedDraft:
         return score.positions if score is not None and fits else None
 
 
-def drawn(known: Raw, scored: Bools, ids: Ints, law: Law, processing: Processing) -> View:
-    """Return the view of a drafter that draws from the law that is ``known`` at the ``scored`` tokens [N], processed as asked."""
-    none, nothing = np.zeros(law.p.shape, dtype=np.bool_), np.zeros(len(scored))
-    view = View(
-        q=law.p.copy(),
+def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
+    """Return the view of a drafter that draws from the distribution that is ``known`` at the ``scored`` tokens [N], processed as asked."""
+    none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
+    view = DraftView(
+        q=distribution.p.copy(),
         drafted=scored,
         kept=nothing.copy(),
         chosen=nothing.copy(),
         accept=nothing + 1.0,
         listed=none,
-        q_unasked=law.unasked.copy(),
+        q_unasked=distribution.unasked.copy(),
     )
-    own, chosen = requested(known, processing.at(scored)), law.chosen[scored]
-    view.q[scored] = mapped(own.p, known.ids, ids[scored], law.p[scored])
-    view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], law.unasked[scored])
+    own, chosen = requested(known, processing.at(scored)), distribution.chosen[scored]
+    view.q[scored] = mapped(own.p, known.ids, ids[scored], distribution.p[scored])
+    view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], distribution.unasked[scored])
     view.kept[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
     view.chosen[scored] = own.chosen_floor
     view.accept[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
@@ -158,14 +175,14 @@ def drawn(known: Raw, scored: Bools, ids: Ints, law: Law, processing: Processing
     return view
 
 
-def certain(tokens: Ints, ids: Ints, law: Law, emitted: Ints) -> View:
+def certain(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
     """Return the view of a drafter that proposed ``tokens`` [N] for certain; -1 where it proposed nothing."""
-    q = one_hot(index_of(tokens, ids), law.p.shape[1])
-    atoms = np.ones(q.shape, dtype=np.bool_)
-    atoms[:, -1] = False
+    q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
+    top_tokens = np.ones(q.shape, dtype=np.bool_)
+    top_tokens[:, -1] = False
     same = (tokens == emitted).astype(np.float64)
-    accept = np.where(tokens == emitted, law.chosen, 1.0)
-    return View(q=q, drafted=tokens >= 0, kept=same, chosen=same, accept=accept, listed=atoms, q_unasked=q)
+    accept = np.where(tokens == emitted, distribution.chosen, 1.0)
+    return DraftView(q=q, drafted=tokens >= 0, kept=same, chosen=same, accept=accept, listed=top_tokens, q_unasked=q)
 
 
 def _emitted(answers: Sequence[Answer]) -> Ints:
@@ -195,11 +212,18 @@ class PromptLookup:
             start += length
         return tuple(found)
 
-    def view(self, answers: Sequence[Answer], places: Places, ids: Ints, law: Law, processing: Processing) -> View | None:  # noqa: ARG002
-        """Return one-hot laws at the tokens of the window's own draft; where windows are unknown, as if one began at every token."""
+    def view(
+        self,
+        answers: Sequence[Answer],
+        slots: VerifySlots,
+        ids: Ints,
+        distribution: TokenDistribution,
+        processing: Processing,
+    ) -> DraftView | None:
+        """Return one-hot distributions at the window's own draft tokens; where windows are unknown, as if one began at every token."""
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
-        proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(places.slot, ends), strict=True)]
-        return certain(np.concatenate(proposed), ids, law, _emitted(answers))
+        proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
+        return certain(np.concatenate(proposed), ids, distribution, _emitted(answers))
 
     def tokens(self, answer: Answer, slots: Ints) -> Ints:
         """Return what was drafted at each token of ``answer``, whose places in their windows are ``slots`` [T]; -1 where nothing was.

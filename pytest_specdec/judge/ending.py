@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Flaw", "Habits", "Kind", "Limits", "ended", "habits", "limits"]
+__all__ = ["BadEnd", "BaselineEndings", "EndKind", "RequestLimits", "ended", "habits", "limits"]
 
 _GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
 
 
-class Kind(StrEnum):
+class EndKind(StrEnum):
     """What besides the model may end an answer."""
 
     PLAIN = "plain"
@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """What one request says about where its answer may end."""
 
     most: int | None
@@ -60,17 +60,17 @@ class Limits:
     grammar: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> EndKind:
         """What may end the answer besides the model; a grammar before stops, since it ends where no token says so."""
         if self.grammar:
-            return Kind.GRAMMAR
-        return Kind.STOPS if self.strings or self.ids else Kind.PLAIN
+            return EndKind.GRAMMAR
+        return EndKind.STOPS if self.strings or self.ids else EndKind.PLAIN
 
 
-def limits(request: Request) -> Limits:
+def limits(request: Request) -> RequestLimits:
     """Return the limits that ``request`` sets."""
     body = request.body
-    return Limits(
+    return RequestLimits(
         most=_whole_number(body.get("max_completion_tokens")) or _whole_number(body.get("max_tokens")),
         least=_whole_number(body.get("min_tokens")) or 0,
         ignores_eos=body.get("ignore_eos") is True,
@@ -104,7 +104,7 @@ _TELLING = 3
 _REASONS = ("stop", "length")
 
 
-class Flaw(StrEnum):
+class BadEnd(StrEnum):
     """What is wrong with the end of an answer."""
 
     CUT = "answers are cut short"
@@ -115,12 +115,12 @@ class Flaw(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class AnswerEnd:
     """One choice of one answer, with what its request allows."""
 
     answer: Answer
     choice: Choice
-    limits: Limits
+    limits: RequestLimits
     twin: Choice | None
     """What the baseline answered to the same request; None where there is no such answer, or there are several choices."""
 
@@ -138,41 +138,41 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class BaselineEndings:
     """How the baseline's boots end their own answers."""
 
     within: frozenset[int]
     """Ids behind which answers go on: no ends of sequence."""
     eos_ids: frozenset[int]
     """Ids that are shown to end a sequence."""
-    hidden: Mapping[Kind, bool]
+    hidden: Mapping[EndKind, bool]
     """By kind, whether answers stop without an end of sequence among their ids; a kind of which nothing stopped is missing."""
     context: int | None
     """The fewest tokens, prompt and answer together, at which an answer ended for length below its own limit."""
     tells_ids: bool
-    miscounts: Mapping[tuple[str, Kind], frozenset[int]]
+    miscounts: Mapping[tuple[str, EndKind], frozenset[int]]
     """By finish reason and kind, by how many tokens usage exceeds the ids; empty where one of the two is not told."""
 
-    def hides(self, kind: Kind) -> bool:
+    def hides(self, kind: EndKind) -> bool:
         """Whether an answer of ``kind`` may have stopped at an end that its ids do not show."""
-        return self.hidden.get(kind, self.hidden.get(Kind.PLAIN, False))
+        return self.hidden.get(kind, self.hidden.get(EndKind.PLAIN, False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class EndRule:
     """One thing that holds of the ends of any correct server."""
 
-    flaw: Flaw
-    broken: Callable[[End, Habits], str]
+    flaw: BadEnd
+    broken: Callable[[AnswerEnd, BaselineEndings], str]
     """What an end breaks of it, in words; empty where it keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
+class WrongEnd:
     """An end that breaks a rule."""
 
-    flaw: Flaw
-    end: End
+    flaw: BadEnd
+    end: AnswerEnd
     what: str
 
 
@@ -191,17 +191,19 @@ def ended(captured: Captured) -> Verdict | None:
     return _failed(captured, found) if found else None
 
 
-def habits(peers: Sequence[End]) -> Habits:
+def habits(peers: Sequence[AnswerEnd]) -> BaselineEndings:
     """Return how ``peers``, answers of the baseline's boots, end."""
     going = [end for end in peers if not end.limits.ignores_eos]
     within = frozenset(token for end in going for token in end.choice.token_ids[end.limits.least : -1])
     stopped = [end for end in going if end.choice.finish_reason == "stop" and end.choice.token_ids]
     kinds = {end.limits.kind for end in stopped}
-    hidden = {kind: any(end.choice.token_ids[-1] in within for end in stopped if end.limits.kind is kind) for kind in kinds - {Kind.STOPS}}
-    endings = {end.choice.token_ids for end in stopped if end.limits.kind is Kind.PLAIN}
+    hidden = {
+        kind: any(end.choice.token_ids[-1] in within for end in stopped if end.limits.kind is kind) for kind in kinds - {EndKind.STOPS}
+    }
+    endings = {end.choice.token_ids for end in stopped if end.limits.kind is EndKind.PLAIN}
     last = Counter(ids[-1] for ids in endings)
-    shown = frozenset() if hidden.get(Kind.PLAIN, True) else frozenset(one for one, count in last.items() if count >= _TELLING)
-    return Habits(
+    shown = frozenset() if hidden.get(EndKind.PLAIN, True) else frozenset(one for one, count in last.items() if count >= _TELLING)
+    return BaselineEndings(
         within=within,
         eos_ids=shown,
         hidden=hidden,
@@ -216,11 +218,11 @@ def _peers(captured: Captured) -> tuple[Transcript, ...]:
     return (captured.baseline, *control)
 
 
-def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> tuple[End, ...]:
+def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> tuple[AnswerEnd, ...]:
     allowed = {request.id: limits(request) for request in captured.workload.requests}
     theirs = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     return tuple(
-        End(answer=answer, choice=choice, limits=allowed[answer.request_id], twin=_twin(answer, theirs.get(answer.key)))
+        AnswerEnd(answer=answer, choice=choice, limits=allowed[answer.request_id], twin=_twin(answer, theirs.get(answer.key)))
         for transcript in transcripts
         for answer in transcript.answers
         if answer.ok and answer.request_id in allowed
@@ -234,14 +236,14 @@ def _twin(answer: Answer, other: Answer | None) -> Choice | None:
     return other.choice if other.choice.token_ids else None
 
 
-def _below(end: End) -> bool:
+def _below(end: AnswerEnd) -> bool:
     most = end.limits.most
     return end.choice.finish_reason == "length" and end.tokens is not None and most is not None and end.tokens < most
 
 
-def _miscounts(peers: Sequence[End]) -> dict[tuple[str, Kind], frozenset[int]]:
+def _miscounts(peers: Sequence[AnswerEnd]) -> dict[tuple[str, EndKind], frozenset[int]]:
     told = [end for end in peers if len(end.answer.choices) == 1 and end.choice.token_ids and end.answer.usage]
-    found: dict[tuple[str, Kind], set[int]] = {}
+    found: dict[tuple[str, EndKind], set[int]] = {}
     for end in told:
         found.setdefault((str(end.choice.finish_reason), end.limits.kind), set()).add(_excess(end.answer))
     return {reason: frozenset(amounts) for reason, amounts in found.items()}
@@ -251,71 +253,71 @@ def _excess(answer: Answer) -> int:
     return (answer.usage.completion_tokens if answer.usage else 0) - sum(len(choice.token_ids) for choice in answer.choices)
 
 
-def _rules(leeway: int) -> tuple[Rule, ...]:
+def _rules(leeway: int) -> tuple[EndRule, ...]:
     return (
-        Rule(flaw=Flaw.CUT, broken=partial(_unreached, leeway=leeway)),
-        Rule(flaw=Flaw.CUT, broken=_early_stop),
-        Rule(flaw=Flaw.PAST, broken=_overrun),
-        Rule(flaw=Flaw.PAST, broken=_behind_an_end),
-        Rule(flaw=Flaw.PAST, broken=_behind_a_stop),
-        Rule(flaw=Flaw.CUT, broken=_endless_stop),
-        Rule(flaw=Flaw.CUT, broken=partial(_shorter, leeway=leeway)),
-        Rule(flaw=Flaw.PAST, broken=_longer),
-        Rule(flaw=Flaw.REASON, broken=_reason),
-        Rule(flaw=Flaw.COUNT, broken=_count),
-        Rule(flaw=Flaw.TEXT, broken=_text),
+        EndRule(flaw=BadEnd.CUT, broken=partial(_unreached, leeway=leeway)),
+        EndRule(flaw=BadEnd.CUT, broken=_early_stop),
+        EndRule(flaw=BadEnd.PAST, broken=_overrun),
+        EndRule(flaw=BadEnd.PAST, broken=_behind_an_end),
+        EndRule(flaw=BadEnd.PAST, broken=_behind_a_stop),
+        EndRule(flaw=BadEnd.CUT, broken=_endless_stop),
+        EndRule(flaw=BadEnd.CUT, broken=partial(_shorter, leeway=leeway)),
+        EndRule(flaw=BadEnd.PAST, broken=_longer),
+        EndRule(flaw=BadEnd.REASON, broken=_reason),
+        EndRule(flaw=BadEnd.COUNT, broken=_count),
+        EndRule(flaw=BadEnd.TEXT, broken=_text),
     )
 
 
-def _first(end: End, known: Habits, rules: Sequence[Rule]) -> Wrong | None:
+def _first(end: AnswerEnd, known: BaselineEndings, rules: Sequence[EndRule]) -> WrongEnd | None:
     """Return the first of ``rules`` that ``end`` breaks, None where it keeps them all."""
     broken = ((rule.flaw, rule.broken(end, known)) for rule in rules)
-    return next((Wrong(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
+    return next((WrongEnd(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
 
 
-def _unreached(end: End, known: Habits, *, leeway: int) -> str:
+def _unreached(end: AnswerEnd, known: BaselineEndings, *, leeway: int) -> str:
     """Tell a limit that is called and was not reached."""
     if not _below(end) or _at_context(end, known, leeway):
         return ""
     return f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
 
 
-def _at_context(end: End, known: Habits, leeway: int) -> bool:
+def _at_context(end: AnswerEnd, known: BaselineEndings, leeway: int) -> bool:
     """Whether the end of the context explains an end; a speculating server may keep a window's room free there."""
     return known.context is not None and end.prompt_tokens + (end.tokens or 0) >= known.context - leeway
 
 
-def _early_stop(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's signature
+def _early_stop(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
     """Tell a stop where none was allowed."""
     allowed, tokens = end.limits, end.tokens
     if end.choice.finish_reason != "stop" or tokens is None:
         return ""
     if tokens < allowed.least:
         return f"finish_reason 'stop' after {tokens} tokens where min_tokens is {allowed.least}"
-    alone = allowed.ignores_eos and allowed.kind is Kind.PLAIN
+    alone = allowed.ignores_eos and allowed.kind is EndKind.PLAIN
     return f"finish_reason 'stop' after {tokens} tokens although ignore_eos is asked for" if alone else ""
 
 
-def _endless_stop(end: End, known: Habits) -> str:
+def _endless_stop(end: AnswerEnd, known: BaselineEndings) -> str:
     """Tell a stop behind an ordinary token, where neither a stop nor a grammar was asked for."""
-    plain = end.limits.kind is Kind.PLAIN and end.choice.finish_reason == "stop"
-    if not plain or not known.tells_ids or known.hides(Kind.PLAIN):
+    plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
+    if not plain or not known.tells_ids or known.hides(EndKind.PLAIN):
         return ""
     if not end.choice.token_ids:
         return "finish_reason 'stop' before any token" if not end.choice.text else ""
     counted = end.answer.usage is not None and len(end.answer.choices) == 1 and not _excess(end.answer)
-    shown = counted or Kind.PLAIN in known.hidden
+    shown = counted or EndKind.PLAIN in known.hidden
     last = end.choice.token_ids[-1]
     ordinary = shown and last in known.within
     return f"finish_reason 'stop' after {end.tokens} tokens, behind id {last}, which ends no sequence" if ordinary else ""
 
 
-def _overrun(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's signature
+def _overrun(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
     most = end.limits.most
     return f"{end.tokens} tokens where max_tokens is {most}" if end.tokens is not None and most is not None and end.tokens > most else ""
 
 
-def _behind_an_end(end: End, known: Habits) -> str:
+def _behind_an_end(end: AnswerEnd, known: BaselineEndings) -> str:
     """Tell tokens behind an end of sequence or a stop id."""
     allowed, ids = end.limits, end.choice.token_ids
     enders = allowed.ids | (frozenset() if allowed.ignores_eos else known.eos_ids)
@@ -323,7 +325,7 @@ def _behind_an_end(end: End, known: Habits) -> str:
     return "" if at is None else f"{len(ids) - at - 1} tokens behind id {ids[at]}, which ends an answer"
 
 
-def _behind_a_stop(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's signature
+def _behind_a_stop(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
     """Tell text behind a stop string."""
     allowed, text = end.limits, end.choice.text
     if allowed.least:
@@ -332,7 +334,7 @@ def _behind_a_stop(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's s
     return "" if beyond is None else f"text goes on behind the stop string {quoted(beyond)}"
 
 
-def _shorter(end: End, known: Habits, *, leeway: int) -> str:
+def _shorter(end: AnswerEnd, known: BaselineEndings, *, leeway: int) -> str:
     """Tell an answer that ends behind the very tokens behind which the baseline goes on."""
     mine, twin = end.choice, end.twin
     if twin is None or not mine.token_ids or len(mine.token_ids) >= len(twin.token_ids):
@@ -344,7 +346,7 @@ def _shorter(end: End, known: Habits, *, leeway: int) -> str:
     return f"finish_reason {reason!r} after {emitted} tokens, behind which the baseline goes on to {len(twin.token_ids)}"
 
 
-def _longer(end: End, known: Habits) -> str:
+def _longer(end: AnswerEnd, known: BaselineEndings) -> str:
     """Tell an answer that goes on behind the very tokens behind which the baseline stops."""
     mine, twin = end.choice.token_ids, end.twin
     if twin is None or twin.finish_reason != "stop" or len(mine) <= len(twin.token_ids) or known.hides(end.limits.kind):
@@ -353,7 +355,7 @@ def _longer(end: End, known: Habits) -> str:
     return f"{len(mine) - len(twin.token_ids)} tokens behind the {len(twin.token_ids)} after which the baseline stops" if same else ""
 
 
-def _reason(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's signature
+def _reason(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
     mine, twin = end.choice, end.twin
     if mine.finish_reason is None:
         return "no finish_reason"
@@ -363,7 +365,7 @@ def _reason(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's signatur
     return f"finish_reason {mine.finish_reason!r}" if strange else ""
 
 
-def _count(end: End, known: Habits) -> str:
+def _count(end: AnswerEnd, known: BaselineEndings) -> str:
     """Tell a usage that differs from the ids by another number than the baseline's does."""
     answer = end.answer
     if not known.miscounts or end.choice is not answer.choices[0]:
@@ -377,12 +379,12 @@ def _count(end: End, known: Habits) -> str:
     return f"usage counts {answer.usage.completion_tokens} completion tokens where {emitted} ids were answered"
 
 
-def _lawful(way: tuple[str, Kind], known: Habits) -> frozenset[int]:
+def _lawful(way: tuple[str, EndKind], known: BaselineEndings) -> frozenset[int]:
     """Return the excesses of usage that the baseline shows of such ends; of ends that it does not show, all of its own and a hidden end."""
     return known.miscounts.get(way) or frozenset({0, 1}).union(*known.miscounts.values())
 
 
-def _text(end: End, known: Habits) -> str:  # noqa: ARG001 - a rule's signature
+def _text(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
     """Tell another text of the same tokens; a character that is not whole at the end may be shown or left out."""
     mine, twin = end.choice, end.twin
     if twin is None or mine.token_ids != twin.token_ids or _whole(mine.text) == _whole(twin.text):
@@ -396,7 +398,7 @@ def _whole(text: str) -> str:
     return text.rstrip("\ufffd")
 
 
-def _failed(captured: Captured, found: Sequence[Wrong]) -> Verdict:
+def _failed(captured: Captured, found: Sequence[WrongEnd]) -> Verdict:
     counts = Counter(one.flaw for one in found)
     flaw = counts.most_common(1)[0][0]
     first = next(one for one in found if one.flaw is flaw)
@@ -415,7 +417,7 @@ def _failed(captured: Captured, found: Sequence[Wrong]) -> Verdict:
     )
 
 
-def _baseline(end: End) -> tuple[str, ...]:
+def _baseline(end: AnswerEnd) -> tuple[str, ...]:
     if end.twin is None:
         return ()
     return (f"baseline     {len(end.twin.token_ids)} tokens, finish_reason {end.twin.finish_reason!r}",)

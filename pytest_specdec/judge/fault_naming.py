@@ -1,7 +1,7 @@
 """Fault naming: which fault a lost bet points to.
 
 Extent: whether what is wrong with tokens behind rejections is wrong with all others too. Two stories are held against each other, each with
-the law that makes its tokens most probable. Neither has to hold: an alarm is taken for granted here.
+the distribution that makes its tokens most probable. Neither has to hold: an alarm is taken for granted here.
 
 Naming: which fault a lost bet points to. Bettors detect better than they name: with a one-hot draft, a lenient ratio and a resampled
 residual are the same tilt of the draft token. Where windows are known a table of two figures decides:
@@ -18,18 +18,18 @@ import numpy as np
 
 from pytest_specdec.stats.betting import TINY, at_outcome, table, weighed
 from pytest_specdec.stats.bettors import RATIO_UNASKED, accepts_unasked, chance_of, dues, named
-from pytest_specdec.stats.draft_distribution import Split, index_of, one_hot, overlap
+from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, one_hot, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, GENERIC, Fault, ratio
 from pytest_specdec.stats.verify_slots import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_specdec.stats.betting import Bettor, Book
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law
-    from pytest_specdec.stats.verify_slots import Chances, Observed
+    from pytest_specdec.stats.betting import Bettor, WealthProcess
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
+    from pytest_specdec.stats.verify_slots import Observed, SlotChances
 
-__all__ = ["AT_A_STEP", "Acceptance", "Extent", "acceptance", "extent", "name"]
+__all__ = ["AT_A_STEP", "Acceptance", "FaultExtent", "acceptance", "extent", "name"]
 
 UNDRAFTED = 1.0 / 8.0
 """The chance that what is wrong with every drafted token spares those for which nothing was drafted: another sampler may emit them."""
@@ -39,11 +39,11 @@ SHORT_ANSWERS, FAR_SHORT = 2.0, 3.0
 """Standard deviations by which less than due must be paid, where enough is due to tell and where not: there a fault that is everywhere is
 likelier a priori."""
 BOUNDS = ((-1.0, 20.0), (-10.0, 10.0))
-"""Of what is added to the power and to the tail's log weight: where the best token comes alone no power is too large."""
+"""Of what is added to the power and to the remainder's log weight: where the best token comes alone no power is too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class FaultExtent:
     """What speaks for a fault that is everywhere, against the same behind rejections only."""
 
     behind: float
@@ -67,47 +67,49 @@ class Extent:
         return self.ahead < min(0.0, self.due - short * self.spread)
 
 
-def extent(observed: Observed) -> Extent:
+def extent(observed: Observed) -> FaultExtent:
     """Return the extent of what is wrong, the state being so in the step behind a rejection or in all of the answer's rest."""
-    stands = observed.stands
-    plain = stands.at[:, PLAIN].sum(axis=1)
-    whole = _likeliest(observed.law, 1.0 - plain)
-    held = (_held(observed.law, whole, behind, plain) for behind in (stands.after_rejection, stands.rejected_before))
+    slot_chances = observed.slot_chances
+    plain = slot_chances.at[:, PLAIN].sum(axis=1)
+    whole = _likeliest(observed.distribution, 1.0 - plain)
+    held = (_held(observed.distribution, whole, behind, plain) for behind in (slot_chances.after_rejection, slot_chances.rejected_before))
     return max(held, key=lambda one: one.behind)
 
 
-def _held(law: Law, whole: Floats, behind: Floats, plain: Floats) -> Extent:
-    """Hold ``whole`` [N, K+1], the law of all tokens, against that of the tokens that are ``behind`` rejections.
+def _held(distribution: TokenDistribution, whole: Floats, behind: Floats, plain: Floats) -> FaultExtent:
+    """Hold ``whole`` [N, K+1], the distribution of all tokens, against that of the tokens that are ``behind`` rejections.
 
-    If ``whole`` is right, ``ahead`` gains in the mean the relative entropy of the two laws at every token, given those before, and the
-    variances add up. ``behind`` and ``plain`` are chances [N], the latter that nothing was drafted: no law is estimated from such tokens.
+    If ``whole`` is right, ``ahead`` gains in the mean the relative entropy of the two distributions at every token, given those before, and
+    the variances add up. ``behind`` and ``plain`` are chances [N], the latter that nothing was drafted: no distribution is estimated from
+    such tokens.
     """
-    m = _likeliest(law, behind * (1.0 - plain))
-    partly = weighed(table(law, m), np.broadcast_to(behind[:, None], m.shape))
-    gain = table(law, whole) - partly
-    paid, due = at_outcome(gain, law), (whole * gain).sum(axis=1)
+    m = _likeliest(distribution, behind * (1.0 - plain))
+    partly = weighed(table(distribution, m), np.broadcast_to(behind[:, None], m.shape))
+    gain = table(distribution, whole) - partly
+    paid, due = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
     undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * paid).sum()), log(UNDRAFTED))
-    return Extent(
-        behind=float(at_outcome(partly, law).sum()),
+    return FaultExtent(
+        behind=float(at_outcome(partly, distribution).sum()),
         ahead=float(((1.0 - plain) * paid).sum() + undrafted),
         due=float(due.sum()),
         spread=sqrt(max(0.0, float(((whole * gain**2).sum(axis=1) - due**2).sum()))),
     )
 
 
-def _likeliest(law: Law, chance: Floats) -> Floats:
-    """Return the law m [N, K+1] that makes the outcomes likeliest if each is drawn from ``(1 - c) p + c m``, c being ``chance`` [N].
+def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
+    """Return the distribution m [N, K+1] of maximum likelihood if each outcome is drawn from ``(1 - c) p + c m``, c being ``chance`` [N].
 
-    ``m ~ p^(1 + a)``, in the tail times ``e^b``: a wrong temperature, and more or less in the tail. Logits that are off at random, as those
-    of another context are, have such a law in the mean, but for a few hundredths of a nat. Outcomes outside the core tell nothing.
+    ``m ~ p^(1 + a)``, in the remainder times ``e^b``: a wrong temperature, and more or less in the remainder. Logits that are off at
+    random, as those of another context are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the
+    core tell nothing.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
 
-    inside = law.core & (law.p > 0)
-    p = np.where(inside, law.p, 0.0) / np.maximum(np.where(inside, law.p, 0.0).sum(axis=1, keepdims=True), TINY)
-    bends = np.stack([_logs(law.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
-    then = np.stack([at_outcome(bend, law) for bend in bends])
-    told = at_outcome(inside.astype(np.float64), law) * chance
+    inside = distribution.core & (distribution.p > 0)
+    p = np.where(inside, distribution.p, 0.0) / np.maximum(np.where(inside, distribution.p, 0.0).sum(axis=1, keepdims=True), TINY)
+    bends = np.stack([_logs(distribution.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
+    then = np.stack([at_outcome(bend, distribution) for bend in bends])
+    told = at_outcome(inside.astype(np.float64), distribution) * chance
 
     def bent(by: Floats) -> tuple[Floats, Floats]:
         m = p * np.exp(by[0] * bends[0] + by[1] * bends[1])
@@ -124,9 +126,9 @@ def _likeliest(law: Law, chance: Floats) -> Floats:
 
 
 def _logs(p: Floats) -> Floats:
-    """Return log-probabilities [N, K+1]; the tail counts as many tokens, each half as probable as the last atom."""
-    atoms = np.where(p[:, :-1] > 0, p[:, :-1], 1.0)
-    return np.asarray(np.log(np.column_stack([atoms, atoms.min(axis=1) / 2.0])))
+    """Return log-probabilities [N, K+1]; the remainder counts as many tokens, each half as probable as the last top token."""
+    top_tokens = np.where(p[:, :-1] > 0, p[:, :-1], 1.0)
+    return np.asarray(np.log(np.column_stack([top_tokens, top_tokens.min(axis=1) / 2.0])))
 
 
 ENOUGH_SLOTS = 20
@@ -177,7 +179,7 @@ class Acceptance:
     def allows(self, bettor: Bettor) -> bool:
         """Whether ``bettor``'s fault would have left acceptance and recovered tokens as they were observed.
 
-        A law that is wrong for another reason than the rule may have any acceptance. A wrong residual leaves acceptance alone, but
+        A distribution that is wrong for another reason than the rule may have any acceptance. A wrong residual leaves acceptance alone, but
         makes the emitted tokens, by which some of the expectation is estimated, look more acceptable than they were.
         """
         if bettor.fault not in AT_A_STEP:
@@ -207,33 +209,33 @@ class Acceptance:
 
 
 def acceptance(observed: Observed) -> Acceptance | None:
-    """Return what became of the draft tokens; None without the draft's law or without windows that the server told.
+    """Return what became of the draft tokens; None without the draft's distribution or without windows that the server told.
 
-    Expected is ``sum min(p, q)`` over the tokens that both laws list. Of the rest only the masses are known: there ``p(rest)`` times
-    the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. A draft that is certain of a token in the
-    tail overlaps by half the last atom. The last token of an answer is left out: a limit may have cut its window.
+    Expected is ``sum min(p, q)`` over the tokens that both distributions list. Of the rest only the masses are known: there ``p(rest)``
+    times the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. A draft that is certain of a token in
+    the tail overlaps by half the last top token. The last token of an answer is left out: a limit may have cut its window.
     """
-    slots = observed.places.draft_slot & observed.drafted & ~observed.places.last
-    if observed.q is None or observed.kept is None or observed.listed is None or observed.places.implied or not slots.any():
+    slots = observed.slots.draft_slot & observed.drafted & ~observed.slots.last
+    if observed.q is None or observed.kept is None or observed.listed is None or observed.slots.implied or not slots.any():
         return None
-    p, q = observed.law.p[slots], observed.q[slots]
-    rejected, kept = observed.places.ended[slots], observed.kept[slots]
+    p, q = observed.distribution.p[slots], observed.q[slots]
+    rejected, kept = observed.slots.ended[slots], observed.kept[slots]
     certain = bool((q.max(axis=1) == 1.0).all())
-    expected = overlap(p, q) if certain else _overlap(p, q, observed.listed[slots], observed.law.outcome[slots], kept)
+    expected = overlap(p, q) if certain else _overlap(p, q, observed.listed[slots], observed.distribution.outcome[slots], kept)
     return Acceptance(
         slots=int(slots.sum()),
         accepted=int((~rejected).sum()),
         expected=float(expected.mean()),
         repeated=int((rejected & (kept == 1.0)).sum()) if certain else None,
         excess=_excesses(observed, slots),
-        unsure=float(np.where(observed.law.core[slots], 0.0, p).sum(axis=1).mean()),
+        unsure=float(np.where(observed.distribution.core[slots], 0.0, p).sum(axis=1).mean()),
         spread=float(np.sqrt((expected * (1.0 - expected)).sum()) / slots.sum()),
     )
 
 
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     assert observed.q is not None
-    split = Split.of(observed.law.p[slots], observed.q[slots])
+    split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
     accepts = {one.name: one.accept(split.p, split.q) for one in CATALOGUE}
     if observed.q_unasked is not None:
         accepts[RATIO_UNASKED] = accepts_unasked(observed)[slots]
@@ -251,9 +253,9 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -
 
 TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
-PREFILL_TOO = {Fault.TEMPERATURE, Fault.TAIL}
+PREFILL_TOO = {Fault.TEMPERATURE, Fault.IMPROBABLE}
 """What is wrong with every token, one for which nothing was drafted included."""
-EVERYWHERE = {Fault.TEMPERATURE, Fault.TAIL, Fault.LENIENT, Fault.RULE}
+EVERYWHERE = {Fault.TEMPERATURE, Fault.IMPROBABLE, Fault.LENIENT, Fault.RULE}
 OUT_OF_PLACE = "bonus out of place"
 SOMETIMES = ", in some answers only"
 SOMEWHERE = ", at some of the draft tokens only"
@@ -263,12 +265,12 @@ SHORT = 2.0
 """Standard errors by which a fault must pay less where no draft was rejected than behind rejections before it is not everywhere."""
 
 
-def name(book: Book, observed: Observed, seen: Acceptance | None) -> str:
-    """Return the fault in words: of the richest bettor that the table allows, one fault where the draft's law backs it, else its family."""
+def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
+    """Return the fault of the richest bettor that the table allows: its name where the draft's distribution backs it, else its family."""
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
     winner, book = book.winner, book.everywhere
-    told = bool(observed.places.known.any()) and not observed.places.implied
+    told = bool(observed.slots.known.any()) and not observed.slots.implied
     if winner.chance and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in book.bettors) > DECISIVE:
         return f"{_said(winner, told=told)}{SOMETIMES}"
     if seen is None:
@@ -296,16 +298,16 @@ def _untold(bettor: Bettor) -> str:
 
 
 def _never_rejected(observed: Observed) -> bool:
-    slots = observed.places.draft_slot & ~observed.places.last
-    return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.places.ended[slots].any())
+    slots = observed.slots.draft_slot & ~observed.slots.last
+    return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.slots.ended[slots].any())
 
 
 def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observed: Observed) -> Bettor:
     """Return who holds most, those apart who bet behind rejections only.
 
     A fault that is everywhere pays before any rejection as behind it. Where it loses there, beyond chance, the state is wrong. Without the
-    draft's law who holds most elsewhere has guessed, and early tokens differ from late ones by more than chance: then, and where the fault
-    is one of some slots, the state has to be decisively ahead.
+    draft's distribution who holds most elsewhere has guessed, and early tokens differ from late ones by more than chance: then, and where
+    the fault is one of some slots, the state has to be decisively ahead.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
     state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
@@ -321,24 +323,24 @@ def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observ
 def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
     """Return whether the fault that ``first`` bets on everywhere is behind rejections only, as ``state`` has it.
 
-    What is wrong with every token has an extent, if a law of its kind explains the tokens at least as well as ``first``. Otherwise the
-    state has to explain more of them, and ``first`` to be paid less where no draft was rejected; where places are chances a decisive lead
-    will do.
+    What is wrong with every token has an extent, if a distribution of its kind explains the tokens at least as well as ``first``. Otherwise
+    the state has to explain more of them, and ``first`` to be paid less where no draft was rejected; where places are chances a decisive
+    lead will do.
     """
     if first.fault in PREFILL_TOO:
         found = extent(observed)
         if found.explained > first.log_wealth:
             return found.ends
-    stands = observed.stands
-    if ahead and not np.isin(stands.at, (0.0, 1.0)).all():
+    slot_chances = observed.slot_chances
+    if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
-    drafted, behind = 1.0 - _prefilled(stands), chance_of(state, observed)
+    drafted, behind = 1.0 - _prefilled(slot_chances), chance_of(state, observed)
     return state.log_wealth > first.log_wealth and _apart(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT
 
 
-def _prefilled(stands: Chances) -> Floats:
-    return np.asarray(stands.at[:, PLAIN].sum(axis=1))
+def _prefilled(slot_chances: SlotChances) -> Floats:
+    return np.asarray(slot_chances.at[:, PLAIN].sum(axis=1))
 
 
 def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
@@ -346,7 +348,7 @@ def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> 
 
     Windows that follow from the tokens are beside those of a server that emits what it rejected, so that it need not be the richest of all.
     """
-    prefilled = _prefilled(observed.stands)
+    prefilled = _prefilled(observed.slot_chances)
     known = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
     rivals = [bettor for bettor in known if 2.0 * bettor.log_wealth > first.log_wealth]
     if not rivals or first.fault not in PREFILL_TOO or _apart(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
@@ -357,49 +359,49 @@ def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> 
 def _apart(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
     """Return by how many standard errors ``bettor`` is paid more, of what is due to it, ``here`` than ``there``, shares of tokens [N].
 
-    The ratio of payoffs to dues is one everywhere if its law is right, and the same everywhere if it is right but for its size; its error
-    comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Of a bettor without a law,
-    who waits for rare tokens, a few tokens alone may lack them: its spread is that of both places together.
+    The ratio of payoffs to dues is one everywhere if its distribution is right, and the same everywhere if it is right but for its size;
+    its error comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Of a bettor without a
+    distribution, who waits for rare tokens, a few tokens alone may lack them: its spread is that of both places together.
     """
-    law, paid, both = dues(observed, bettor), bettor.log_payoffs, here + there
-    due = np.ones_like(paid) if law is None else law
+    distribution, paid, both = dues(observed, bettor), bettor.log_payoffs, here + there
+    due = np.ones_like(paid) if distribution is None else distribution
     weights = [float((share * due).sum()) for share in (here, there)]
     if min(weights) <= 0.0:
         return 0.0
     ratios = [float((share * paid).sum()) / weight for share, weight in zip((here, there), weights, strict=True)]
     squares = (paid - due * float((both * paid).sum()) / sum(weights)) ** 2
-    if law is None:
+    if distribution is None:
         squares = np.full_like(paid, float((both * squares).sum() / both.sum()))
     error = sqrt(sum(float((share**2 * squares).sum()) / weight**2 for share, weight in zip((here, there), weights, strict=True)))
     return (ratios[0] - ratios[1]) / error if error > 0.0 else 0.0
 
 
-def _tempered(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
-    """Return the best on a wrong temperature for one on improbable tokens, where the former earned as decisively among the atoms alone.
+def _tempered(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
+    """Return the best on a wrong temperature for one on improbable tokens, where the former earned as much among the top tokens.
 
-    Where the tail is outside the core, what a temperature makes of it is seen by the latter only.
+    Where the remainder is outside the core, what a temperature makes of it is seen by the latter only.
     """
-    if bettor.fault is not Fault.TAIL or observed.law.core[:, -1].any():
+    if bettor.fault is not Fault.IMPROBABLE or observed.distribution.core[:, -1].any():
         return bettor
     other = max((one for one in book.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
     return other if other.log_wealth > DECISIVE else bettor
 
 
-def _repeated(bettor: Bettor, book: Book, observed: Observed) -> Bettor:
+def _repeated(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
     """Return the bettor on a token out of place for another on the bonus, where the token before once more is a likelier bonus.
 
-    Of a token before that is not told nothing is expected; where it lies in the tail, the tail stands for it.
+    Of a token before that is not told nothing is expected; where it lies in the remainder, the remainder stands for it.
     """
     if bettor.fault is not Fault.BONUS:
         return bettor
-    law, before = observed.law, observed.before
-    again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), law.p.shape[1]), law.p)
-    paid = weighed(at_outcome(table(law, again), law), observed.stands.bonus)
+    distribution, before = observed.distribution, observed.before
+    again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
+    paid = weighed(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
     found = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
     return found if float(paid.sum()) > bettor.log_wealth else bettor
 
 
 def _called(bettor: Bettor) -> str:
-    """Return the bettor's name where the draft's law backs it, its family's where it is a guess or an omnibus."""
+    """Return the bettor's name where the draft's distribution backs it, its family's where it is a guess or an omnibus."""
     exact = bettor.fault in AT_A_STEP and not bettor.guessed
     return named(bettor) if exact else bettor.fault.value

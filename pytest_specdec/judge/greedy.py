@@ -1,9 +1,9 @@
 """Greedy: every token emitted at temperature 0 is the baseline's choice, up to a tolerance and to near-ties that noise explains.
 
-Penalised: the baseline's raw law with a request's own additions to the logits, as far as they are known. Presence and frequency penalties
-and logit biases add a known number of nats to a token's logit, whatever the other logits are: gaps between listed tokens are exact under
-them, the normaliser falls out. Of tokens that no list names nothing is said, so a gap can only be understated, never invented. A repetition
-penalty multiplies the logit itself, which no log-probability tells: it is not modelled.
+Penalised: the baseline's raw distribution with a request's own additions to the logits, as far as they are known. Presence and frequency
+penalties and logit biases add a known number of nats to a token's logit, whatever the other logits are: gaps between listed tokens are
+exact under them, the normaliser falls out. Of tokens that no list names nothing is said, so a gap can only be understated, never invented.
+A repetition penalty multiplies the logit itself, which no log-probability tells: it is not modelled.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_diagnosis import parting
-from pytest_specdec.judge.greedy_gap import Kind, difference, forced
-from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
+from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.unscorable import unscorable
@@ -28,14 +28,14 @@ from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.near_ties import Choices, wealth
+from pytest_specdec.stats.near_ties import GreedyTokens, wealth
 from pytest_specdec.stats.penalties import adjustment
 from pytest_specdec.stats.request_params import NONE, penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.judge.greedy_gap import Difference, Forced
+    from pytest_specdec.judge.greedy_gap import FirstDifference, ScoredAnswer
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
@@ -49,21 +49,21 @@ _TIE = 1e-5
 """Nats: scores are stored with seven significant digits."""
 
 
-def choices(captured: Captured, answers: Sequence[Forced]) -> Choices:
+def choices(captured: Captured, answers: Sequence[ScoredAnswer]) -> GreedyTokens:
     """Return the choices at all tokens of ``answers``, each prefix once: the same one again brings the same noise again."""
-    found = [position for position in _once(captured, answers) if position.atom_ids]
-    widest = max((len(position.atom_ids) for position in found), default=1)
+    found = [position for position in _once(captured, answers) if position.top_ids]
+    widest = max((len(position.top_ids) for position in found), default=1)
     gaps = np.full((len(found), widest), np.inf)
     chosen = np.full(len(found), -1, dtype=np.int64)
     for row, position in enumerate(found):
-        below = position.atom_logprobs[0] - np.array(position.atom_logprobs)
+        below = position.top_logprobs[0] - np.array(position.top_logprobs)
         gaps[row, : len(below)] = np.where(below > _TIE, below, 0.0)
-        if position.token_id in position.atom_ids:
-            chosen[row] = position.atom_ids.index(position.token_id)
-    return Choices(gaps=gaps, chosen=chosen)
+        if position.token_id in position.top_ids:
+            chosen[row] = position.top_ids.index(position.token_id)
+    return GreedyTokens(gaps=gaps, chosen=chosen)
 
 
-def _once(captured: Captured, answers: Sequence[Forced]) -> Iterator[Position]:
+def _once(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Position]:
     asks = {request.id: request.asks for request in captured.workload.requests}
     seen: set[tuple[str, tuple[int, ...]]] = set()
     for each in answers:
@@ -78,34 +78,34 @@ def _once(captured: Captured, answers: Sequence[Forced]) -> Iterator[Position]:
 def penalised(positions: Sequence[Position], penalties: Penalties) -> tuple[Position, ...]:
     """Return an answer's ``positions`` with what ``penalties`` add; its own tokens are what they count, the prompt's are not.
 
-    A token whose log-probability is not told counts with the most that it can be. The atoms stay sorted by falling log-probability. The
-    numbers are no longer normalised: differences are all they are good for.
+    A token whose log-probability is not told counts with the most that it can be. The top tokens stay sorted by falling log-probability.
+    The numbers are no longer normalised: differences are all they are good for.
     """
     if not penalties.adds or not positions:
         return tuple(positions)
-    ids = np.full((len(positions), max(1, *(len(position.atom_ids) for position in positions))), -1, dtype=np.int64)
+    ids = np.full((len(positions), max(1, *(len(position.top_ids) for position in positions))), -1, dtype=np.int64)
     for row, position in enumerate(positions):
-        ids[row, : len(position.atom_ids)] = position.atom_ids
+        ids[row, : len(position.top_ids)] = position.top_ids
     added = adjustment(replace(penalties, repetition=1.0), (), [position.token_id for position in positions], ids)
-    return tuple(map(_raised, positions, added.atoms, added.chosen.tolist()))
+    return tuple(map(_raised, positions, added.top_tokens, added.chosen.tolist()))
 
 
-def _raised(position: Position, atoms: Floats, chosen: float) -> Position:
+def _raised(position: Position, top_tokens: Floats, chosen: float) -> Position:
     raised = [
-        (logprob + more, token) for token, logprob, more in zip(position.atom_ids, position.atom_logprobs, atoms.tolist(), strict=False)
+        (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
     ]
     raised.sort(key=lambda pair: -pair[0])
     return replace(
         position,
         logprob=_most(position) + chosen,
-        atom_ids=tuple(token for _, token in raised),
-        atom_logprobs=tuple(logprob for logprob, _ in raised),
+        top_ids=tuple(token for _, token in raised),
+        top_logprobs=tuple(logprob for logprob, _ in raised),
     )
 
 
 def _most(position: Position) -> float:
-    unlisted = math.isnan(position.logprob) and bool(position.atom_logprobs)
-    return min(position.atom_logprobs) if unlisted else position.logprob
+    unlisted = math.isnan(position.logprob) and bool(position.top_logprobs)
+    return min(position.top_logprobs) if unlisted else position.logprob
 
 
 LN_10 = log(10.0)
@@ -116,14 +116,14 @@ LEAST_TOKENS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class GreedyTally:
     """What was seen of one arm's tokens under the baseline."""
 
-    mine: tuple[Forced, ...]
-    peers: tuple[Forced, ...]
+    mine: tuple[ScoredAnswer, ...]
+    peers: tuple[ScoredAnswer, ...]
     """The same of the baseline's other boots."""
     allowed: Tolerance
-    differences: tuple[Difference, ...]
+    differences: tuple[FirstDifference, ...]
     """From the baseline's own answers, as strings of tokens; each has to be a tie within tolerance or a wrong token, or is unexplained."""
 
     @property
@@ -140,7 +140,7 @@ def judge(captured: Captured) -> Verdict:
     without a wrong token fails too, unless the first difference is a tie or an end within tolerance. Presence and frequency penalties
     and biases are the baseline's choice too. INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
     """
-    return casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured) or _scored(captured)
+    return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured) or _scored(captured)
 
 
 def _scored(captured: Captured) -> Verdict:
@@ -152,7 +152,7 @@ def _scored(captured: Captured) -> Verdict:
     if not any(each.positions for each in mine):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline, so none can be judged")
     allowed = tolerance(captured, peers)
-    tally = Tally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
+    tally = GreedyTally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
@@ -176,17 +176,17 @@ def _peers(captured: Captured) -> tuple[Transcript, ...]:
     return (captured.baseline, *control)
 
 
-def _differences(captured: Captured, mine: Sequence[Forced], allowed: Tolerance) -> Iterator[Difference]:
+def _differences(captured: Captured, mine: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
     theirs = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    laws = {score.key: score.positions for score in _scores(captured, BASELINE)}
+    distributions = {score.key: score.positions for score in _scores(captured, BASELINE)}
     for each in mine:
         key = each.answer.key
-        found = difference(each, theirs[key], allowed.gap, laws.get(key, ())) if key in theirs else None
+        found = difference(each, theirs[key], allowed.gap, distributions.get(key, ())) if key in theirs else None
         if found is not None:
             yield found
 
 
-def _untrustworthy(captured: Captured, tally: Tally) -> Verdict | None:
+def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
     if tally.allowed.trustworthy:
         return None
     largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
@@ -195,7 +195,7 @@ def _untrustworthy(captured: Captured, tally: Tally) -> Verdict | None:
     return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=_figures(tally))
 
 
-def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
+def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
     if not tally.wrong:
         return None
     index, first = min(
@@ -216,9 +216,9 @@ def _wrong(captured: Captured, tally: Tally) -> Verdict | None:
     )
 
 
-def _unexplained(captured: Captured, tally: Tally) -> Verdict | None:
+def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail answers that end where the baseline's goes on, or the other way round, without a wrong token; INVALID where none was scored."""
-    found = [each for each in tally.differences if each.kind is Kind.LENGTH]
+    found = [each for each in tally.differences if each.kind is DifferenceKind.LENGTH]
     unscored = _unscored(captured, tally)
     if found:
         first = min(found, key=lambda each: (each.index, *each.key))
@@ -237,13 +237,13 @@ def _unexplained(captured: Captured, tally: Tally) -> Verdict | None:
     return None
 
 
-def _unscored(captured: Captured, tally: Tally) -> list[Answer]:
+def _unscored(captured: Captured, tally: GreedyTally) -> list[Answer]:
     scored = {each.answer.key for each in tally.mine}
     theirs = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
     return [a for a in captured.speculative.answers if a.ok and a.key not in scored and theirs.get(a.key, ()) != a.choice.token_ids]
 
 
-def _name(captured: Captured, tally: Tally) -> str:
+def _name(captured: Captured, tally: GreedyTally) -> str:
     if captured.is_control:
         return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
@@ -253,20 +253,20 @@ def _name(captured: Captured, tally: Tally) -> str:
     return greedy_diagnosis.culprit(captured, tally.mine, tally.allowed.gap)
 
 
-def _place(found: tuple[int, Forced]) -> tuple[int, str, int]:
+def _place(found: tuple[int, ScoredAnswer]) -> tuple[int, str, int]:
     index, mine = found
     return (index, *mine.answer.key)
 
 
-def _is_wrong(mine: Forced, gap: float) -> bool:
+def _is_wrong(mine: ScoredAnswer, gap: float) -> bool:
     return any(each > gap for each in mine.gaps)
 
 
-def _first_wrong(mine: Forced, gap: float) -> int:
+def _first_wrong(mine: ScoredAnswer, gap: float) -> int:
     return next(index for index, each in enumerate(mine.gaps) if each > gap)
 
 
-def _flips(captured: Captured, tally: Tally) -> Verdict | None:
+def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
     mine, peers = (wealth(choices(captured, answers), tally.allowed.sigma) for answers in (tally.mine, tally.peers))
     if not mine.alarms(captured.alpha):
@@ -293,7 +293,7 @@ def _flips(captured: Captured, tally: Tally) -> Verdict | None:
     )
 
 
-def _passed(captured: Captured, tally: Tally) -> Verdict:
+def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _tokens(tally.mine), tally.allowed.gap
     figures, evidence = _figures(tally), _told(captured, tally)
     rate = proportions.ruled_out(tokens)
@@ -317,18 +317,18 @@ def _passed(captured: Captured, tally: Tally) -> Verdict:
     )
 
 
-def _tokens(answers: Sequence[Forced]) -> int:
+def _tokens(answers: Sequence[ScoredAnswer]) -> int:
     return sum(len(each.gaps) for each in answers)
 
 
-def _near_ties(answers: Sequence[Forced]) -> int:
+def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
     """Count tokens with a gap; called where none is above tolerance, or for peers, whose largest gap is tolerated."""
     return sum(gap > 0.0 for each in answers for gap in each.gaps)
 
 
-def _counted(tally: Tally) -> str:
+def _counted(tally: GreedyTally) -> str:
     kinds = Counter(found.kind for found in tally.differences)
-    classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in Kind if kinds[kind])
+    classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in DifferenceKind if kinds[kind])
     return f"{len(tally.differences)} of {len(tally.mine)} answers differ as strings" + (f" ({classes})" if classes else "")
 
 
@@ -339,18 +339,18 @@ def _unjudged(captured: Captured) -> str:
     return "".join(f"; {count} requests were {what}" for count, what in parts if count)
 
 
-def _wrong_tokens(tally: Tally, most: int = 50) -> list[str]:
+def _wrong_tokens(tally: GreedyTally, most: int = 50) -> list[str]:
     gap = tally.allowed.gap
     found = [(each, index) for each in tally.mine for index, value in enumerate(each.gaps) if value > gap]
     lines = [f"{_named(each)}, token {i + 1}: id {each.positions[i].token_id}, gap {each.gaps[i]:.3g}" for each, i in found[:most]]
     return [*lines, *([f"and {len(found) - most:,} more wrong tokens"] if len(found) > most else [])]
 
 
-def _named(mine: Forced) -> str:
+def _named(mine: ScoredAnswer) -> str:
     return f"{mine.answer.request_id}, pass {mine.answer.pass_index}"
 
 
-def _told(captured: Captured, tally: Tally) -> tuple[str, ...]:
+def _told(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     known = tally.allowed.calibration
     noise = (
         "no log-probabilities were reported, taken as 0" if known.noise is None else f"{known.noise:.4f} nats over {known.tokens:,} tokens"
@@ -366,7 +366,7 @@ def _told(captured: Captured, tally: Tally) -> tuple[str, ...]:
     )
 
 
-def _figures(tally: Tally) -> dict[str, float]:
+def _figures(tally: GreedyTally) -> dict[str, float]:
     gaps = [gap for each in tally.mine for gap in each.gaps]
     theirs = [gap for each in tally.peers for gap in each.gaps]
     return {

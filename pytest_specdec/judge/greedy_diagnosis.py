@@ -10,19 +10,19 @@ import numpy as np
 from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
 from pytest_specdec.judge.verdicts import quoted
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.verify_slots import joined, placed, unplaced
+from pytest_specdec.stats.verify_slots import joined, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from pytest_specdec.judge.draft_distribution import Drafting
-    from pytest_specdec.judge.greedy_gap import Forced
+    from pytest_specdec.judge.draft_distribution import DraftSource
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position
-    from pytest_specdec.stats.verify_slots import Places
+    from pytest_specdec.stats.verify_slots import VerifySlots
 
     Bools = npt.NDArray[np.bool_]
     Ints = npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ _CONTEXT_TOKENS = 8
 _CONTEXT_CHARACTERS = 40
 
 
-def parting(mine: Forced, index: int, theirs: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
+def parting(mine: ScoredAnswer, index: int, theirs: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
     """Return three lines on token ``index`` of ``mine``: shared, baseline, speculative.
 
     Ids always; text where the two answers agree up to this token, so that their texts part here too.
@@ -53,12 +53,10 @@ def parting(mine: Forced, index: int, theirs: Answer | None, allowed: Tolerance)
     position = mine.positions[index]
     shared, base, spec = _texts(mine.answer, theirs, index)
     before = mine.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
-    best = position.atom_ids[0] if position.atom_ids else position.token_id
-    best_logprob = max(position.atom_logprobs, default=position.logprob)
+    best = position.top_ids[0] if position.top_ids else position.token_id
+    best_logprob = max(position.top_logprobs, default=position.logprob)
     real = f"real: gap {mine.gaps[index]:.3g} > tolerance {allowed.gap:.3g} nats ({allowed.reason})"
-    next_best = (
-        f"   (next best id {position.atom_ids[1]} p={math.exp(position.atom_logprobs[1]):.3g})" if len(position.atom_ids) > 1 else ""
-    )
+    next_best = f"   (next best id {position.top_ids[1]} p={math.exp(position.top_logprobs[1]):.3g})" if len(position.top_ids) > 1 else ""
     return (
         f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
         f"baseline     {base}id {best} p={math.exp(best_logprob):.3g}{next_best}",
@@ -69,7 +67,7 @@ def parting(mine: Forced, index: int, theirs: Answer | None, allowed: Tolerance)
 def probability(position: Position) -> str:
     """Tell the probability, or what it lies below where only the listed tokens' are known."""
     if math.isnan(position.logprob):
-        return f"p<{math.exp(min(position.atom_logprobs)):.3g}"
+        return f"p<{math.exp(min(position.top_logprobs)):.3g}"
     return f"p={math.exp(position.logprob):.3g}"
 
 
@@ -107,7 +105,7 @@ _CHANCE = 0.01
 _UNKNOWN = -1
 
 
-def culprit(captured: Captured, answers: Sequence[Forced], gap: float) -> str:
+def culprit(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
     """Return the bug's name from where the tokens with a gap above ``gap`` stand, :data:`UNNAMED` where that does not tell.
 
     A name is given when the wrong tokens stand in the part that the bug would touch, and evenly spread ones would do so with a probability
@@ -115,41 +113,41 @@ def culprit(captured: Captured, answers: Sequence[Forced], gap: float) -> str:
     """
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     known = drafting(captured)
-    placed_each = [_places(known, mine.answer) for mine in answers]
-    places = joined(placed_each)
+    placed_each = [_slots(known, mine.answer) for mine in answers]
+    slots = joined(placed_each)
     drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
-    if _in(wrong, _drafted(drafts, answers, places), np.ones_like(wrong), _MOST):
+    if _in(wrong, _drafted(drafts, answers, slots), np.ones_like(wrong), _MOST):
         return ACCEPTED_UNVERIFIED
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
-    return _by_slot(wrong, places, after)
+    return _by_slot(wrong, slots, after)
 
 
-def unheeded(captured: Captured, answers: Sequence[Forced], raw: Sequence[Forced], gap: float) -> str:
-    """Return that penalties or biases are ignored where the wrong tokens of ``answers`` are right by the ``raw`` law; empty otherwise."""
+def unheeded(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
+    """Return that penalties or biases are ignored if the wrong tokens of ``answers`` are right by the ``raw`` distribution; else empty."""
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     plain = np.concatenate([np.array(mine.gaps) <= gap for mine in raw])
     if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
         return ""
     known = drafting(captured)
-    places = joined([_places(known, mine.answer) for mine in answers])
-    return IGNORED_AT_DRAFTS if places.known.any() and _in(wrong, places.draft_slot, places.known) else IGNORED
+    slots = joined([_slots(known, mine.answer) for mine in answers])
+    return IGNORED_AT_DRAFTS if slots.known.any() and _in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
-def _by_slot(wrong: Bools, places: Places, after: Bools) -> str:
+def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools) -> str:
     """Tell a lasting state from a wrong draw: the former spares all tokens before an answer's first rejection, of whichever slot."""
-    slots = ((places.bonus_slot, BONUS), (places.draft_slot & places.ended, RECOVERED))
-    slot, name = next((each for each in slots if not (wrong & ~each[0]).any()), (places.known, UNNAMED))
+    by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
+    slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
     if _in(wrong, after & slot, slot):
         return NOT_ROLLED_BACK
-    return name if _in(wrong, slot, places.known) else UNNAMED
+    return name if _in(wrong, slot, slots.known) else UNNAMED
 
 
-def _drafted(drafts: Ints, answers: Sequence[Forced], places: Places) -> Bools:
-    """Return the tokens that are accepted draft tokens, as far as windows, the draft's law, or both tell."""
+def _drafted(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
+    """Return the tokens that are accepted draft tokens, as far as windows, the draft's distribution, or both tell."""
     emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
-    accepted = places.draft_slot & ~places.ended
+    accepted = slots.draft_slot & ~slots.ended
     its_own = drafts == emitted
-    found: Bools = (places.known & accepted & (its_own | (drafts == _UNKNOWN))) | (~places.known & its_own)
+    found: Bools = (slots.known & accepted & (its_own | (drafts == _UNKNOWN))) | (~slots.known & its_own)
     return found
 
 
@@ -161,19 +159,19 @@ def _in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool
     return proportions.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
 
 
-def _places(known: Drafting, answer: Answer) -> Places:
+def _slots(known: DraftSource, answer: Answer) -> VerifySlots:
     choice = answer.choice
     if choice.windows is None:
-        return unplaced(len(choice.token_ids))
-    return placed(choice.windows, len(choice.token_ids), lambda start: known.drafted(answer, start))
+        return unknown_slots(len(choice.token_ids))
+    return slots_from_windows(choice.windows, len(choice.token_ids), lambda start: known.drafted(answer, start))
 
 
-def _drafted_tokens(captured: Captured, known: Drafting, mine: Forced, places: Places) -> Ints:
+def _drafted_tokens(captured: Captured, known: DraftSource, mine: ScoredAnswer, slots: VerifySlots) -> Ints:
     """Return the draft's own token at each emitted one, -1 where unknown."""
     answer, unknown = mine.answer, np.full(len(mine.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
     if isinstance(known, PromptLookup):
-        return np.where(places.known, known.tokens(answer, places.slot), unknown)
+        return np.where(slots.known, known.tokens(answer, slots.slot), unknown)
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions = scores.get(answer.key, ())
-    best = [position.atom_ids[0] if position.atom_ids else _UNKNOWN for position in positions]
+    best = [position.top_ids[0] if position.top_ids else _UNKNOWN for position in positions]
     return np.array(best, dtype=np.int64) if len(best) == len(unknown) else unknown

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
-__all__ = ["Difference", "Forced", "Kind", "difference", "forced"]
+__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "difference", "forced"]
 
 RESOLUTION = 1e-5
 """Nats below which a gap is a tie: scores are stored with seven significant digits."""
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """How two greedy answers to one request part."""
 
     TIE = "tie"
@@ -28,13 +28,13 @@ class Kind(StrEnum):
     REAL = "real"
     """The gap exceeds the tolerance."""
     END = "end within tolerance"
-    """One ended where the other goes on, and the baseline's law gives an end as good a chance."""
+    """One ended where the other goes on, and the baseline's distribution gives an end as good a chance."""
     LENGTH = "length"
     """One goes on where the other has ended, and nothing explains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forced:
+class ScoredAnswer:
     """One answer whose every token the baseline has scored."""
 
     answer: Answer
@@ -44,39 +44,39 @@ class Forced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class FirstDifference:
     """The first token at which an answer and the baseline's own answer part."""
 
     key: tuple[str, int]
     index: int
-    kind: Kind
+    kind: DifferenceKind
 
 
-def forced(transcript: Transcript, scores: Sequence[Score]) -> tuple[Forced, ...]:
+def forced(transcript: Transcript, scores: Sequence[Score]) -> tuple[ScoredAnswer, ...]:
     """Return the answered and scored answers of ``transcript``. Raises ValueError when a score is of other tokens than were answered."""
     by_key = {score.key: score.positions for score in scores}
     return tuple(_forced(answer, by_key[answer.key]) for answer in transcript.answers if answer.ok and answer.key in by_key)
 
 
-def _forced(answer: Answer, positions: tuple[Position, ...]) -> Forced:
+def _forced(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
     if tuple(position.token_id for position in positions) != answer.choice.token_ids:
         msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"
         raise ValueError(msg)
-    return Forced(answer=answer, positions=positions, gaps=tuple(map(_gap, positions)))
+    return ScoredAnswer(answer=answer, positions=positions, gaps=tuple(map(_gap, positions)))
 
 
 def _gap(position: Position) -> float:
-    """Return the gap; of a token that is not told, that of the last atom, which it lies below."""
+    """Return the gap; of a token that is not told, that of the last top token, which it lies below."""
     if math.isnan(position.logprob):
-        return max(position.atom_logprobs) - min(position.atom_logprobs)
-    gap = max(position.atom_logprobs, default=position.logprob) - position.logprob
+        return max(position.top_logprobs) - min(position.top_logprobs)
+    gap = max(position.top_logprobs, default=position.logprob) - position.logprob
     return gap if gap > RESOLUTION else 0.0
 
 
-def difference(mine: Forced, theirs: Answer, tolerance: float, law: Sequence[Position] = ()) -> Difference | None:
+def difference(mine: ScoredAnswer, theirs: Answer, tolerance: float, distribution: Sequence[Position] = ()) -> FirstDifference | None:
     """Return where ``mine`` and the baseline's own answer part and how; None when they are equal.
 
-    ``law`` is the baseline's at the tokens of its own answer, as far as it is known.
+    ``distribution`` is the baseline's at the tokens of its own answer, as far as it is known.
     """
     ours, others = mine.answer.choice.token_ids, theirs.choice.token_ids
     if ours == others:
@@ -88,24 +88,24 @@ def difference(mine: Forced, theirs: Answer, tolerance: float, law: Sequence[Pos
     elif index < len(ours):
         kind = _went_on(mine.gaps[index], theirs, tolerance)
     else:
-        kind = Kind.END if _contested(law[index : index + 1], tolerance) else Kind.LENGTH
-    return Difference(key=mine.answer.key, index=index, kind=kind)
+        kind = DifferenceKind.END if _contested(distribution[index : index + 1], tolerance) else DifferenceKind.LENGTH
+    return FirstDifference(key=mine.answer.key, index=index, kind=kind)
 
 
-def _kind(gap: float, tolerance: float) -> Kind:
+def _kind(gap: float, tolerance: float) -> DifferenceKind:
     if gap == 0.0:
-        return Kind.TIE
-    return Kind.REAL if gap > tolerance else Kind.NEAR_TIE
+        return DifferenceKind.TIE
+    return DifferenceKind.REAL if gap > tolerance else DifferenceKind.NEAR_TIE
 
 
-def _went_on(gap: float, theirs: Answer, tolerance: float) -> Kind:
+def _went_on(gap: float, theirs: Answer, tolerance: float) -> DifferenceKind:
     """Class a token where the baseline stopped without showing an end of sequence: the gap is that to the end."""
     if gap > tolerance:
-        return Kind.REAL
-    return Kind.END if theirs.choice.finish_reason == "stop" else Kind.LENGTH
+        return DifferenceKind.REAL
+    return DifferenceKind.END if theirs.choice.finish_reason == "stop" else DifferenceKind.LENGTH
 
 
-def _contested(law: Sequence[Position], tolerance: float) -> bool:
+def _contested(distribution: Sequence[Position], tolerance: float) -> bool:
     """Whether an end that no id shows may have been as good as the baseline's token: another one is within tolerance of the best."""
-    best = [sorted(position.atom_logprobs, reverse=True)[:2] for position in law]
+    best = [sorted(position.top_logprobs, reverse=True)[:2] for position in distribution]
     return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)

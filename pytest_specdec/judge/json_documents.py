@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Document", "Grammar", "Scan", "documents", "grammars", "scan"]
+__all__ = ["JsonDocument", "JsonScan", "OutputFormat", "documents", "grammars", "scan"]
 
 _DEEPEST = 200
 """Containers nested deeper are not handed to recursive parsers; no schema of ours asks for it."""
@@ -31,7 +31,7 @@ _LONGEST_NUMBER = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grammar:
+class OutputFormat:
     """What a request's ``response_format`` asks of every answer."""
 
     kind: str
@@ -50,7 +50,7 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class JsonDocument:
     """One choice of one answer."""
 
     request_id: str
@@ -61,7 +61,7 @@ class Document:
     """What is wrong with it and where, empty when nothing is."""
 
 
-def grammars(requests: tuple[Request, ...]) -> Mapping[str, Grammar]:
+def grammars(requests: tuple[Request, ...]) -> Mapping[str, OutputFormat]:
     """Return the grammar of each request that has one, by request id.
 
     Schemas are checked against their own meta-schema: raises ``jsonschema.SchemaError`` for a wrong one. Nothing remote is fetched.
@@ -70,26 +70,26 @@ def grammars(requests: tuple[Request, ...]) -> Mapping[str, Grammar]:
     return {id_: wanted for id_, wanted in found.items() if wanted is not None}
 
 
-def documents(answer: Answer, wanted: Grammar) -> tuple[Document, ...]:
+def documents(answer: Answer, wanted: OutputFormat) -> tuple[JsonDocument, ...]:
     """Return every choice of ``answer``, judged; an answer without 200 is one faulty document.
 
     Raises ``referencing.exceptions.Unresolvable`` when the request's schema refers to something outside itself.
     """
     if not answer.ok or not answer.choices:
         fault = f"HTTP {answer.status}: {quoted(answer.error or 'no choice', 100)}"
-        return (Document(request_id=answer.request_id, kind=wanted.kind, complete=False, fault=fault),)
+        return (JsonDocument(request_id=answer.request_id, kind=wanted.kind, complete=False, fault=fault),)
     return tuple(_document(answer.request_id, choice, wanted) for choice in answer.choices)
 
 
-def _document(request_id: str, choice: Choice, wanted: Grammar) -> Document:
+def _document(request_id: str, choice: Choice, wanted: OutputFormat) -> JsonDocument:
     cut = choice.finish_reason == "length"
     seen = scan(choice.text)
     whole = not cut or seen.complete
     fault = _syntax(choice.text, seen, wanted, cut=cut) or (_content(choice.text, seen, wanted) if whole else "")
-    return Document(request_id=request_id, kind=wanted.kind, complete=whole, fault=fault)
+    return JsonDocument(request_id=request_id, kind=wanted.kind, complete=whole, fault=fault)
 
 
-def _syntax(text: str, seen: Scan, wanted: Grammar, *, cut: bool) -> str:
+def _syntax(text: str, seen: JsonScan, wanted: OutputFormat, *, cut: bool) -> str:
     if seen.bad is not None:
         before = quoted(text[max(0, seen.bad - 20) : seen.bad])
         return f"character {seen.bad}: {quoted(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
@@ -99,7 +99,7 @@ def _syntax(text: str, seen: Scan, wanted: Grammar, *, cut: bool) -> str:
     return f"begins with {quoted(first)}, not with {quoted(wanted.opens)}" if wanted.opens and first and first != wanted.opens else ""
 
 
-def _content(text: str, seen: Scan, wanted: Grammar) -> str:
+def _content(text: str, seen: JsonScan, wanted: OutputFormat) -> str:
     if wanted.validator is None:
         return ""
     if seen.depth > _DEEPEST:
@@ -117,20 +117,20 @@ def _rule(name: object) -> str:
     return f"rule {name}" if isinstance(name, str) else "the schema allows nothing here"
 
 
-def _grammar(request: Request) -> Grammar | None:
+def _grammar(request: Request) -> OutputFormat | None:
     """Return what ``request`` asks for, None for a request without a JSON response format."""
     asked = request.body.get("response_format")
     kind = asked.get("type") if isinstance(asked, dict) else None
     if not isinstance(asked, dict) or kind not in {"json_object", "json_schema"}:
         return None
     if kind == "json_object":
-        return Grammar(kind="json_object", feature="json_object", validator=None)
+        return OutputFormat(kind="json_object", feature="json_object", validator=None)
     wrapped: Any = asked.get("json_schema") or {}
     schema = wrapped.get("schema", True)
     maker = validator_for(schema, default=Draft202012Validator)
     maker.check_schema(schema)
     name = f"json_schema {wrapped.get('name', '')}".rstrip()
-    return Grammar(kind=name, feature="json_schema", validator=maker(schema, registry=EMPTY_REGISTRY))
+    return OutputFormat(kind=name, feature="json_schema", validator=maker(schema, registry=EMPTY_REGISTRY))
 
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -147,7 +147,7 @@ _WANTED = ("a value", "a value or ]", "a key", "a key or }", "a colon", "a comma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class JsonScan:
     """What a text is as JSON (RFC 8259)."""
 
     bad: int | None = None
@@ -160,12 +160,12 @@ class Scan:
     """How deep containers were nested at most."""
 
 
-def scan(text: str) -> Scan:
+def scan(text: str) -> JsonScan:
     """Read ``text`` once, without recursion: hostile nesting costs memory and nothing else."""
-    return _Reader(text).read()
+    return _JsonReader(text).read()
 
 
-class _Reader:
+class _JsonReader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
@@ -173,17 +173,17 @@ class _Reader:
         self.state = _VALUE
         self.depth = 0
 
-    def read(self) -> Scan:
+    def read(self) -> JsonScan:
         while True:
             self.at = _end(_SPACE, self.text, self.at)
             done = self.state == _AFTER and not self.open
             if self.at >= len(self.text):
-                return Scan(complete=done, depth=self.depth)
+                return JsonScan(complete=done, depth=self.depth)
             wanted = "the end" if done else self._step(self.text[self.at])
             if wanted == _CUT:
-                return Scan(complete=self.state == _AFTER and not self.open, depth=self.depth)
+                return JsonScan(complete=self.state == _AFTER and not self.open, depth=self.depth)
             if wanted:
-                return Scan(bad=self.at, wanted=wanted, depth=self.depth)
+                return JsonScan(bad=self.at, wanted=wanted, depth=self.depth)
 
     def _step(self, character: str) -> str:
         """Take one token; return what was wanted instead, the cut mark, or nothing."""

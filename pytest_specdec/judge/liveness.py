@@ -9,7 +9,7 @@ from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats import proportions
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer, Casualty, Transcript
+    from pytest_specdec.model.transcript import Answer, ServerFailure, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["casualty", "judge"]
+__all__ = ["judge", "server_failure"]
 
-_VERB = {Ending.DIED: "dies on", Ending.HUNG: "hangs on", Ending.ERROR: "answers 5xx to"}
-_IN_COMPANY = {Ending.DIED: "dies", Ending.HUNG: "hangs", Ending.ERROR: "answers 5xx"}
+_VERB = {FailureKind.DIED: "dies on", FailureKind.HUNG: "hangs on", FailureKind.ERROR: "answers 5xx to"}
+_IN_COMPANY = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx"}
 _PROMPT = {"prompt", "messages", "seed"}
 _RESUME = "the same command with --specdec-resume RUN answers this workload again, and keeps what is whole"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
@@ -34,7 +34,7 @@ _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 def judge(captured: Captured) -> Verdict:
     """Return whether every request was answered within the workload's deadline with something in it."""
     return (
-        casualty(captured)
+        server_failure(captured)
         or refusal(captured)
         or _unanswered(captured)
         or _failed(captured)
@@ -44,14 +44,14 @@ def judge(captured: Captured) -> Verdict:
     )
 
 
-def casualty(captured: Captured) -> Verdict | None:
+def server_failure(captured: Captured) -> Verdict | None:
     """Return what the requests say that a server did not survive; None without one. Every judge asks this first.
 
     A request that fails again alone on a fresh server, or a group of them that does so in flight together, is a failure when the baseline
     survives the same, and invalid when it does not. What does not recur is counted over the whole run (:func:`_scattered`); short of that
     it is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
     """
-    mine = captured.speculative.casualties
+    mine = captured.speculative.server_failures
     recurring = sorted((c for c in mine if c.recurred), key=lambda c: len(c.group))
     deadly = [c for c in recurring if all(_survived(t, c) for t in _baselines(captured))]
     if deadly:
@@ -67,7 +67,7 @@ def casualty(captured: Captured) -> Verdict | None:
 
 
 def _of_baseline(captured: Captured) -> Verdict | None:
-    theirs = [(t.arm, c) for t in _baselines(captured) for c in t.casualties]
+    theirs = [(t.arm, c) for t in _baselines(captured) for c in t.server_failures]
     if theirs:
         arm, first = theirs[0]
         settle = "" if any(c.recurred for _, c in theirs) else _RESUME
@@ -93,19 +93,19 @@ def _baselines(captured: Captured) -> tuple[Transcript, ...]:
     return (captured.baseline, *control)
 
 
-def _survived(transcript: Transcript, casualty: Casualty) -> bool:
+def _survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
     """Say whether an arm answered the same requests without harm, at the same concurrency: it was asked the whole workload alike."""
-    alike = transcript.concurrency is None or len(casualty.group) <= transcript.concurrency
-    return alike and all(_unharmed(transcript, request_id) for request_id in casualty.group or (casualty.request_id,))
+    alike = transcript.concurrency is None or len(server_failure.group) <= transcript.concurrency
+    return alike and all(_unharmed(transcript, request_id) for request_id in server_failure.group or (server_failure.request_id,))
 
 
 def _unharmed(transcript: Transcript, request_id: str) -> bool:
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
-    unharmed = request_id not in {c.request_id for c in transcript.casualties}
+    unharmed = request_id not in {c.request_id for c in transcript.server_failures}
     return bool(answers) and unharmed and all(answer.ok or refused(answer) for answer in answers)
 
 
-def _killed(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
+def _killed(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     first = deadly[0]
     verb, asked = _VERB[first.ending], _parameters(captured, deadly)
     return say(
@@ -116,11 +116,11 @@ def _killed(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
         evidence=[line for each in deadly for line in _told(each)],
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
-        figures={"casualties": len(deadly)},
+        figures={"server_failures": len(deadly)},
     )
 
 
-def _failed_together(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
+def _failed_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     first = deadly[0]
     count, verb = len(first.group), _IN_COMPANY[first.ending]
     return say(
@@ -132,12 +132,12 @@ def _failed_together(captured: Captured, deadly: Sequence[Casualty]) -> Verdict:
         evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _told(each)],
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight",
-        figures={"casualties": len(deadly), "smallest_group": count},
+        figures={"server_failures": len(deadly), "smallest_group": count},
     )
 
 
-def _beside(captured: Captured, deadly: Sequence[Casualty]) -> list[Casualty]:
-    return [each for each in captured.speculative.casualties if each not in deadly]
+def _beside(captured: Captured, deadly: Sequence[ServerFailure]) -> list[ServerFailure]:
+    return [each for each in captured.speculative.server_failures if each not in deadly]
 
 
 def _scattered(captured: Captured) -> Verdict | None:
@@ -161,70 +161,70 @@ def _scattered(captured: Captured) -> Verdict | None:
             *mine.unexplained[:3],
             f"rule         three scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
         ),
-        evidence=(*mine.unexplained, *(line for each in captured.speculative.casualties for line in _told(each))),
+        evidence=(*mine.unexplained, *(line for each in captured.speculative.server_failures for line in _told(each))),
         cell=f"{count} scattered",
         names="scattered failures: the server dies, hangs or answers 5xx now and then",
         figures={"scattered_failures": count, "requests": mine.requests, "baseline_requests": theirs, "p_value": p_value},
     )
 
 
-def _what(casualty: Casualty) -> str:
-    if not casualty.group:
-        return f"request {casualty.request_id}"
-    return f"{len(casualty.group)} requests in flight together, {_cut(', '.join(casualty.group))},"
+def _what(server_failure: ServerFailure) -> str:
+    if not server_failure.group:
+        return f"request {server_failure.request_id}"
+    return f"{len(server_failure.group)} requests in flight together, {_cut(', '.join(server_failure.group))},"
 
 
-def _once(failures: Sequence[Sequence[Casualty]]) -> str:
+def _once(failures: Sequence[Sequence[ServerFailure]]) -> str:
     first = failures[0][0]
     again = "and no restart was left to try again" if first.recurred is None else "and not again on a fresh server"
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
     return f"infrastructure: the server {_VERB[first.ending]} {_in_flight(failures[0])} once, {again}{others}"
 
 
-def _in_flight(casualties: Sequence[Casualty]) -> str:
+def _in_flight(server_failures: Sequence[ServerFailure]) -> str:
     """Name the first of what was in flight; which of several it was that the server died after, nobody knows."""
-    others = f" (and {len(casualties) - 1} more in flight)" if len(casualties) > 1 else ""
-    return f"request {casualties[0].request_id}{others}"
+    others = f" (and {len(server_failures) - 1} more in flight)" if len(server_failures) > 1 else ""
+    return f"request {server_failures[0].request_id}{others}"
 
 
-def _infrastructure(captured: Captured, casualties: Sequence[Casualty], headline: str, settle: str = "") -> Verdict:
+def _infrastructure(captured: Captured, server_failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
         headline,
-        short=(f"ending       {_ending(casualties[0])}", *_shown(casualties[0], 3)),
-        evidence=[line for each in casualties for line in _told(each)],
+        short=(f"ending       {_ending(server_failures[0])}", *_shown(server_failures[0], 3)),
+        evidence=[line for each in server_failures for line in _told(each)],
         settle=settle,
-        figures={"casualties": len(casualties)},
+        figures={"server_failures": len(server_failures)},
     )
 
 
-def _ending(one: Casualty) -> str:
+def _ending(one: ServerFailure) -> str:
     return f"{one.ending.value}{': ' + one.process if one.process else ''}"
 
 
-def _told(one: Casualty) -> tuple[str, ...]:
+def _told(one: ServerFailure) -> tuple[str, ...]:
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[one.recurred]
     recurred = f"recurred with {len(one.group)} in flight: {', '.join(one.group)}" if one.group else recurred
     return (f"request {one.request_id}: {_ending(one)}; {recurred}", *_cause(one), *_tail(one, len(one.log_tail)))
 
 
-def _cause(one: Casualty) -> tuple[str, ...]:
+def _cause(one: ServerFailure) -> tuple[str, ...]:
     return (f"cause        {quoted(one.cause, 200)}",) if one.cause else ()
 
 
-def _shown(one: Casualty, lines: int) -> tuple[str, ...]:
+def _shown(one: ServerFailure, lines: int) -> tuple[str, ...]:
     """Return the cause or, where the log tells none, its last ``lines`` lines: after a death they are of the shutdown."""
     return _cause(one) or _tail(one, lines)
 
 
-def _tail(one: Casualty, lines: int) -> tuple[str, ...]:
+def _tail(one: ServerFailure, lines: int) -> tuple[str, ...]:
     return tuple(f"log          {line}" for line in one.log_tail[-lines:]) if lines else ()
 
 
-def _parameters(captured: Captured, deadly: Sequence[Casualty]) -> str:
-    """Name what the first casualty's body has and no unharmed request has; else whatever is not ordinary in it."""
-    harmed = {c.request_id for c in captured.speculative.casualties}
+def _parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
+    """Name what the first server failure's body has and no unharmed request has; else whatever is not ordinary in it."""
+    harmed = {c.request_id for c in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}
     body = bodies.get(deadly[0].request_id, {})
     unharmed = [other for id_, other in bodies.items() if id_ not in harmed]
@@ -241,14 +241,14 @@ def _cut(text: str, most: int = 80) -> str:
 
 
 def _unanswered(captured: Captured) -> Verdict | None:
-    """Look for answers that are missing although no casualty explains them: quarantined, lost, or never sent."""
+    """Look for answers that are missing although no server failure explains them: quarantined, lost, or never sent."""
     for transcript in (captured.speculative, *_baselines(captured)):
         silent = [a for a in transcript.answers if not a.ok and not refused(a)]
         expected = len(captured.workload.requests) * captured.workload.passes
         missing = len(silent) + max(0, expected - len(transcript.answers))
         if missing:
             said = [f"request {a.request_id}: status {a.status}, {quoted(a.error or '', 200)}" for a in silent]
-            headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, and no casualty explains it"
+            headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, and no server failure explains it"
             return say(captured, Outcome.INVALID, headline, evidence=said, figures={"unanswered_requests": missing})
     return None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.judge.verdicts import say
@@ -22,9 +22,9 @@ from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.logprob_noise import compare, squares
-from pytest_specdec.stats.request_params import asked
+from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import raw, requested
-from pytest_specdec.stats.verify_slots import placed, unplaced
+from pytest_specdec.stats.verify_slots import slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Request
-    from pytest_specdec.stats.logprob_noise import Comparison
+    from pytest_specdec.stats.logprob_noise import NoiseComparison
 
-__all__ = ["LEAST_TOKENS", "Reported", "Token", "judge", "reported"]
+__all__ = ["LEAST_TOKENS", "ReportedLogprobs", "ReportedToken", "judge", "reported"]
 
 MIDDLING = (0.02, 0.98)
 """Probabilities between which a single token's difference is looked at: far tails are noisy, certain tokens still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class ReportedToken:
     """One token's log-probability as reported and as scored."""
 
     where: str
@@ -67,38 +67,40 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class ReportedLogprobs:
     """What one arm reported."""
 
     arm: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[ReportedToken, ...]
     squares: tuple[float, ...]
     """An estimate of the logit noise's square from every token with a choice in it."""
     unmatched: tuple[str, ...]
     """Answers whose log-probabilities are missing or are not one number per token."""
 
 
-def reported(captured: Captured, arm: str) -> Reported:
-    """Return what ``arm`` reported, against the law before processing, or after where the baseline's log-probabilities are of that.
+def reported(captured: Captured, arm: str) -> ReportedLogprobs:
+    """Return what ``arm`` reported, against the raw distribution, or the processed one where the baseline reports that.
 
-    What the variant's look like decides nothing: that they are of another law than the baseline's may be the fault.
+    What the variant's look like decides nothing: that they are of another distribution than the baseline's may be the fault.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
     answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
     known = captured.capabilities.get(BASELINE)
     requests = {request.id: request for request in captured.workload.requests}
-    tokens: list[Token] = []
+    tokens: list[ReportedToken] = []
     pairs: list[tuple[float, Position]] = []
     for answer in answers:
         positions, told = scores.get(answer.key, ()), answer.choice.logprobs
         if told is None or len(positions) != len(told):
             continue
-        law = positions if known is None or known.raw_logprobs else _processed(positions, requests[answer.request_id], captured)
-        tokens += _tokens(captured, answer, law)
-        pairs += [(value - position.logprob, position) for value, position in zip(told, law, strict=True) if not isnan(position.logprob)]
+        distribution = positions if known is None or known.raw_logprobs else _processed(positions, requests[answer.request_id], captured)
+        tokens += _tokens(captured, answer, distribution)
+        pairs += [
+            (value - position.logprob, position) for value, position in zip(told, distribution, strict=True) if not isnan(position.logprob)
+        ]
     unmatched = tuple(fault for answer in answers if (fault := _unmatched_reports(answer)))
-    return Reported(arm=arm, tokens=tuple(tokens), squares=tuple(squares(pairs)), unmatched=unmatched)
+    return ReportedLogprobs(arm=arm, tokens=tuple(tokens), squares=tuple(squares(pairs)), unmatched=unmatched)
 
 
 def _transcript(captured: Captured, arm: str) -> Transcript | None:
@@ -117,29 +119,29 @@ def _unmatched_reports(answer: Answer) -> str:
     return "" if wrong is None else f"{answer.request_id}: {wrong!r} is no log-probability"
 
 
-def _tokens(captured: Captured, answer: Answer, law: Sequence[Position]) -> Iterator[Token]:
+def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]) -> Iterator[ReportedToken]:
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
-    places = unplaced(count) if windows is None else placed(windows, count, lambda _: captured.pair.variant.draft.tokens)
-    for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), law, strict=True)):
+    slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
+    for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
         if not isnan(position.logprob):
             # The token that ends a window is the recovered or the bonus token; the last of an answer may be a draft that a limit cut off.
-            accepted = None if not places.known[index] else not (places.ended[index] or places.drafted[index] == 0)
+            accepted = None if not slots.known[index] else not (slots.ended[index] or slots.drafted[index] == 0)
             where = f"{answer.request_id}, token {index + 1}"
-            yield Token(where=where, reported=value, scored=position.logprob, accepted=accepted)
+            yield ReportedToken(where=where, reported=value, scored=position.logprob, accepted=accepted)
 
 
 def _processed(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
-    """Return the law that the request asks for in the raw one's place."""
-    given = raw(positions, captured.workload.atoms)
-    law = requested(given, asked(request.body).processing(len(positions)))
+    """Return the distribution that the request asks for in the raw one's place."""
+    given = raw(positions, captured.workload.top_tokens)
+    distribution = requested(given, sampling_params(request.body).processing(len(positions)))
     with np.errstate(divide="ignore"):
-        atoms, chosen = np.log(law.p[:, :-1]), np.where(law.chosen > 0, np.log(law.chosen), np.nan)
+        top_tokens, chosen = np.log(distribution.p[:, :-1]), np.where(distribution.chosen > 0, np.log(distribution.chosen), np.nan)
     return [
         Position(
             token_id=position.token_id,
             logprob=float(chosen[index]),
-            atom_ids=tuple(given.ids[index].tolist()),
-            atom_logprobs=tuple(atoms[index].tolist()),
+            top_ids=tuple(given.ids[index].tolist()),
+            top_logprobs=tuple(top_tokens[index].tolist()),
         )
         for index, position in enumerate(positions)
     ]
@@ -154,12 +156,12 @@ STATED = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Hearing:
+class _LogprobAnalysis:
     """What both sides report."""
 
-    mine: Reported
-    theirs: Reported
-    found: Comparison
+    mine: ReportedLogprobs
+    theirs: ReportedLogprobs
+    found: NoiseComparison
 
     @property
     def limit(self) -> float:
@@ -167,7 +169,7 @@ class _Hearing:
         return 10.0 * self.found.granted + STATED
 
     @property
-    def far(self) -> tuple[Token, ...]:
+    def far(self) -> tuple[ReportedToken, ...]:
         """The arm's tokens beyond the limit."""
         return tuple(token for token in self.mine.tokens if token.middling and abs(token.delta) > self.limit)
 
@@ -184,7 +186,7 @@ def judge(captured: Captured) -> Verdict:
     probability .02 to .98 is off by ten times the noise and half a nat while none of the baseline's is, and where asked-for
     log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives no scores.
     """
-    return casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured, rejecting=False) or _heard(captured)
+    return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured, rejecting=False) or _heard(captured)
 
 
 def _heard(captured: Captured) -> Verdict:
@@ -200,58 +202,58 @@ def _heard(captured: Captured) -> Verdict:
     if few < LEAST_TOKENS:
         headline = f"only {few} reported log-probabilities of tokens with a choice in them"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
-    hearing = _Hearing(mine=mine, theirs=theirs, found=compare(mine.squares, theirs.squares, captured.alpha))
-    if hearing.found.exceeds or (hearing.far and not hearing.excused):
-        return _failed(captured, hearing)
-    return speculating(captured, rejecting=False) or _passed(captured, hearing)
+    analysis = _LogprobAnalysis(mine=mine, theirs=theirs, found=compare(mine.squares, theirs.squares, captured.alpha))
+    if analysis.found.exceeds or (analysis.far and not analysis.excused):
+        return _failed(captured, analysis)
+    return speculating(captured, rejecting=False) or _passed(captured, analysis)
 
 
-def _unmatched(captured: Captured, mine: Reported) -> Verdict:
+def _unmatched(captured: Captured, mine: ReportedLogprobs) -> Verdict:
     headline = f"asked-for log-probabilities are missing or do not match the tokens in {len(mine.unmatched)} answers: {mine.unmatched[0]}"
     return say(captured, Outcome.FAIL, headline, evidence=mine.unmatched, cell="missing", names="log-probabilities not reported")
 
 
-def _failed(captured: Captured, hearing: _Hearing) -> Verdict:
-    off = hearing.far or tuple(token for token in hearing.mine.tokens if abs(token.delta) > 3.0 * hearing.found.granted)
+def _failed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
+    off = analysis.far or tuple(token for token in analysis.mine.tokens if abs(token.delta) > 3.0 * analysis.found.granted)
     name = OF_ACCEPTED if _all_accepted(off) else WRONG
-    worst = max(hearing.mine.tokens, key=lambda token: abs(token.delta))
+    worst = max(analysis.mine.tokens, key=lambda token: abs(token.delta))
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: off by {_rms(hearing.mine.tokens):.3g} nats rms over {len(hearing.mine.tokens):,} tokens, the baseline's own by "
-        f"{_rms(hearing.theirs.tokens):.3g}; what was sampled is another question",
+        f"{name}: off by {_rms(analysis.mine.tokens):.3g} nats rms over {len(analysis.mine.tokens):,} tokens, the baseline's own by "
+        f"{_rms(analysis.theirs.tokens):.3g}; what was sampled is another question",
         short=(
             f"farthest     {worst}",
-            f"noise        {_noise(hearing.found)}",
-            f"far off      {len(hearing.far):,} tokens by more than {hearing.limit:.2g} nats, {_places(off)}",
+            f"noise        {_noise(analysis.found)}",
+            f"far off      {len(analysis.far):,} tokens by more than {analysis.limit:.2g} nats, {_slots(off)}",
         ),
-        evidence=_evidence(hearing),
-        cell=f"{_rms(hearing.mine.tokens):.2g} nats off",
+        evidence=_evidence(analysis),
+        cell=f"{_rms(analysis.mine.tokens):.2g} nats off",
         names=name,
-        figures=_figures(hearing),
+        figures=_figures(analysis),
     )
 
 
-def _passed(captured: Captured, hearing: _Hearing) -> Verdict:
-    found, tokens = hearing.found, len(hearing.mine.squares)
-    within = f"within {_rms(hearing.mine.tokens):.2g} nats rms of the scores, the baseline's own within {_rms(hearing.theirs.tokens):.2g}"
+def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
+    found, tokens = analysis.found, len(analysis.mine.squares)
+    within = f"within {_rms(analysis.mine.tokens):.2g} nats rms of the scores, the baseline's own within {_rms(analysis.theirs.tokens):.2g}"
     return say(
         captured,
         Outcome.PASS,
-        f"{len(hearing.mine.tokens):,} reported log-probabilities are {within}",
-        evidence=_evidence(hearing),
+        f"{len(analysis.mine.tokens):,} reported log-probabilities are {within}",
+        evidence=_evidence(analysis),
         rules_out=f"over {tokens:,} tokens logit noise of {found.shown:.2g} nats would have shown with probability 0.99",
-        cell=f"off by {_rms(hearing.mine.tokens):.2g} nats",
-        figures=_figures(hearing),
+        cell=f"off by {_rms(analysis.mine.tokens):.2g} nats",
+        figures=_figures(analysis),
     )
 
 
-def _all_accepted(tokens: Sequence[Token]) -> bool:
+def _all_accepted(tokens: Sequence[ReportedToken]) -> bool:
     """Whether all of ``tokens``, some of them, were drafts that were accepted."""
     return bool(tokens) and all(token.accepted for token in tokens)
 
 
-def _places(tokens: Sequence[Token]) -> str:
+def _slots(tokens: Sequence[ReportedToken]) -> str:
     known = [token for token in tokens if token.accepted is not None]
     if not known:
         return "windows unknown"
@@ -259,12 +261,12 @@ def _places(tokens: Sequence[Token]) -> str:
     return f"{accepted:,} of {len(known):,} tokens off are accepted drafts"
 
 
-def _rms(tokens: Sequence[Token]) -> float:
+def _rms(tokens: Sequence[ReportedToken]) -> float:
     known = [token.delta for token in tokens if isfinite(token.delta)]
     return sqrt(sum(delta * delta for delta in known) / len(known)) if known else 0.0
 
 
-def _noise(found: Comparison) -> str:
+def _noise(found: NoiseComparison) -> str:
     standing = found.excess / found.error
     return (
         f"{found.noise:.3g} nats per logit, {found.granted:.3g} granted: {standing:.1f} standard errors beyond 1.3 times that, "
@@ -272,21 +274,21 @@ def _noise(found: Comparison) -> str:
     )
 
 
-def _evidence(hearing: _Hearing) -> tuple[str, ...]:
+def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
     return (
-        f"logit noise, reported against scored: {_noise(hearing.found)}",
-        f"{len(hearing.mine.squares):,} tokens with a choice in them, {len(hearing.theirs.squares):,} of {hearing.theirs.arm}",
-        f"single tokens: {len(hearing.far):,} off by more than {hearing.limit:.2g} nats at probabilities of .02 to .98",
-        *(str(token) for token in hearing.far[:50]),
+        f"logit noise, reported against scored: {_noise(analysis.found)}",
+        f"{len(analysis.mine.squares):,} tokens with a choice in them, {len(analysis.theirs.squares):,} of {analysis.theirs.arm}",
+        f"single tokens: {len(analysis.far):,} off by more than {analysis.limit:.2g} nats at probabilities of .02 to .98",
+        *(str(token) for token in analysis.far[:50]),
     )
 
 
-def _figures(hearing: _Hearing) -> dict[str, float]:
+def _figures(analysis: _LogprobAnalysis) -> dict[str, float]:
     return {
-        "tokens": len(hearing.mine.tokens),
-        "noise_nats": hearing.found.noise,
-        "granted_nats": hearing.found.granted,
-        "rms_nats": _rms(hearing.mine.tokens),
-        "baseline_rms_nats": _rms(hearing.theirs.tokens),
-        "tokens_far_off": len(hearing.far),
+        "tokens": len(analysis.mine.tokens),
+        "noise_nats": analysis.found.noise,
+        "granted_nats": analysis.found.granted,
+        "rms_nats": _rms(analysis.mine.tokens),
+        "baseline_rms_nats": _rms(analysis.theirs.tokens),
+        "tokens_far_off": len(analysis.far),
     }

@@ -14,5 +14,5 @@ __all__ = ["judge"]
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether every token is the baseline's choice once the request's penalties and biases are laid over the baseline's law."""
+    """Return whether every token is the baseline's choice after the request's penalties and biases."""
     return greedy.judge(captured)

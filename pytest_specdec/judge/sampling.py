@@ -1,9 +1,10 @@
 """Sampling: emitted tokens follow the baseline's distribution, by a betting test that the control has to pass too.
 
-Sampling: whether the emitted tokens follow the law that the baseline gives them, as the request asked for it. An anytime-valid betting test
-on teacher-forced conditionals (stats/betting.py): the baseline's law at every emitted token is known, a panel of bettors stakes on the laws
-that known faults would make of it, and the mixture of their wealths reaches ``1/alpha`` under a correct server with probability alpha at
-most, however often one looks. It tests the law and never the rule: any exact way of speculating passes.
+Sampling: whether the emitted tokens follow the distribution that the baseline gives them, as the request asked for it. An anytime-valid
+betting test on teacher-forced conditionals (stats/betting.py): the baseline's distribution at every emitted token is known, a panel of
+bettors stakes on the distributions that known faults would make of it, and the mixture of their wealths reaches ``1/alpha`` under a correct
+server with probability alpha at most, however often one looks. It tests the distribution and never the rule: any exact way of speculating
+passes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.fault_naming import acceptance, name
-from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
 from pytest_specdec.judge.sensitivity import promise
@@ -25,37 +26,37 @@ from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.control_difference import DOUBT, Earned, counterpart, difference, least_score
+from pytest_specdec.stats.control_difference import DOUBT, Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.fault_naming import Acceptance
-    from pytest_specdec.judge.sampling_data import Gathered
+    from pytest_specdec.judge.sampling_data import SamplingData
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.stats.betting import Bettor, Book
-    from pytest_specdec.stats.control_difference import Difference
+    from pytest_specdec.stats.betting import Bettor, WealthProcess
+    from pytest_specdec.stats.control_difference import ControlDifference
     from pytest_specdec.stats.logprob_noise import Calibration
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["SHORT_BY", "Compared", "compared", "judge", "leaning", "suspicious"]
+__all__ = ["SHORT_BY", "ControlComparison", "biased", "compared", "judge", "suspicious"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ControlComparison:
     """One bet on both arms."""
 
     name: str
-    found: Difference
+    found: ControlDifference
     needed: float
     """Standard errors by which a winner has to pay better here."""
     control_peak: float
     """Highest log wealth of the same bet on the control."""
 
     @property
-    def stands(self) -> bool:
+    def holds(self) -> bool:
         """Whether an alarm that this bet won is the variant's own: the control has no evidence of its own for it, or clearly less."""
         return self.control_peak < DOUBT or self.found.score >= self.needed
 
@@ -64,21 +65,21 @@ class Compared:
         return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
 
 
-def leaning(captured: Captured, observed: Observed, winner: Bettor, *, lean: float) -> Compared | None:
-    """Return how the ``winner`` does against the control under scores to the power ``1 + lean``; None without a control to bet on."""
-    found = _both(captured, observed, [winner], lean)
+def biased(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
+    """Return how the ``winner`` does against the control under scores to the power ``1 + scoring_bias``; None without a control."""
+    found = _both(captured, observed, [winner], scoring_bias)
     return found[0] if found else None
 
 
-def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> Compared | None:
+def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> ControlComparison | None:
     """Return the bet that does best against the control, of all that both arms allow; None without any."""
     return max(_both(captured, observed, seated, 0.0), key=lambda one: one.found.score, default=None)
 
 
-def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], lean: float) -> list[Compared]:
+def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
     if captured.is_control or captured.control is None:
         return []
-    control = gather(captured.as_control(), lean=lean).observed
+    control = gather(captured.as_control(), scoring_bias=scoring_bias).observed
     if control is None:
         return []
     others = bettors(control)
@@ -87,11 +88,11 @@ def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], lean
     others = tuple(one for one in others if one.log_payoffs.any())
     pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
     return [
-        Compared(
+        ControlComparison(
             name=bettor.name,
             found=difference(
-                Earned(log_payoffs=bettor.log_payoffs, last=observed.places.last),
-                Earned(log_payoffs=other.log_payoffs, last=control.places.last),
+                Earnings(log_payoffs=bettor.log_payoffs, last=observed.slots.last),
+                Earnings(log_payoffs=other.log_payoffs, last=control.slots.last),
             ),
             needed=needed,
             control_peak=float(other.log_payoffs.cumsum().max(initial=0.0)),
@@ -124,12 +125,12 @@ MOST_BETTORS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Hearing:
+class _Analysis:
     """Everything a verdict is made of."""
 
-    gathered: Gathered
+    gathered: SamplingData
     observed: Observed
-    book: Book
+    book: WealthProcess
     alarm: int | None
     """Tokens, in the order of the requests, after which the evidence first sufficed."""
     seen: Acceptance | None
@@ -141,61 +142,63 @@ class _Hearing:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the judged arm's tokens follow the baseline's law.
+    """Return whether the judged arm's tokens follow the baseline's distribution.
 
     FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the winning bet pays as well on the control: then the verdict is INVALID.
-    Where the scores lean, the tokens are judged against the scored law and against the one that the baseline's boots report: what both
-    agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does better on the
-    variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. SUSPICIOUS at a tenth of
-    those odds, until later answers take it back. PASS says what would have shown; INCONCLUSIVE where nothing would have, with the number of
-    tokens that would settle it, and where the engine gives no scores at all. INVALID also where token ids or the baseline's scores of
-    answered tokens are missing, although the capability probe got them.
+    Where the scores are biased, the tokens are judged against the scored distribution and against the one that the baseline's boots report:
+    what both agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does
+    better on the variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. SUSPICIOUS
+    at a tenth of those odds, until later answers take it back. PASS says what would have shown; INCONCLUSIVE where nothing would have, with
+    the number of tokens that would settle it, and where the engine gives no scores at all. INVALID also where token ids or the baseline's
+    scores of answered tokens are missing, although the capability probe got them.
     """
-    unjudged = casualty(captured) or refusal(captured) or ended(captured) or unscorable(captured)
+    unjudged = server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured)
     return unjudged or _tried(captured, gather(captured))
 
 
-def _tried(captured: Captured, gathered: Gathered) -> Verdict:
+def _tried(captured: Captured, gathered: SamplingData) -> Verdict:
     if gathered.broken:
         return say(captured, Outcome.INVALID, gathered.broken, evidence=gathered.skipped)
     if gathered.observed is None:
         headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
-    hearing = _hearing(captured, gathered, gathered.observed)
-    if not np.isfinite(hearing.book.log_wealth).all():
-        return _astray(captured, hearing.book)
+    analysis = _analysis(captured, gathered, gathered.observed)
+    if not np.isfinite(analysis.book.log_wealth).all():
+        return _astray(captured, analysis.book)
     if gathered.calibration is not None and not gathered.calibration.valid:
-        return _noisy(captured, gathered, gathered.observed, hearing.book)
+        return _noisy(captured, gathered, gathered.observed, analysis.book)
     known = gathered.calibration
-    if known is not None and known.leans:
-        return _upright(captured, hearing, known.lean)
-    return _concluded(captured, hearing, 0.0)
+    if known is not None and known.is_biased:
+        return _upright(captured, analysis, known.scoring_bias)
+    return _concluded(captured, analysis, 0.0)
 
 
-def _hearing(captured: Captured, gathered: Gathered, observed: Observed) -> _Hearing:
+def _analysis(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
     book = settled(bettors(observed))
     alarm = book.tokens_to(-log(captured.alpha))
-    return _Hearing(gathered=gathered, observed=observed, book=book, alarm=alarm, seen=acceptance(observed))
+    return _Analysis(gathered=gathered, observed=observed, book=book, alarm=alarm, seen=acceptance(observed))
 
 
-def _upright(captured: Captured, leaning: _Hearing, lean: float) -> Verdict:
-    """Judge against the law that the baseline's boots report as well: a verdict stands where both laws agree to it."""
-    gathered = gather(captured, lean=lean)
+def _upright(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verdict:
+    """Judge against the distribution that the baseline's boots report as well: a verdict stands where both distributions agree to it."""
+    gathered = gather(captured, scoring_bias=scoring_bias)
     assert gathered.observed is not None
-    hearing = _hearing(captured, gathered, gathered.observed)
-    if (hearing.alarm is None) == (leaning.alarm is None):
-        return _concluded(captured, hearing, lean)
-    scores = f"{leaning.evidence} against the scores, {hearing.evidence} against what the baseline's boots report"
-    return _invalid(captured, hearing if leaning.alarm is None else leaning, f"the scores lean, and the two laws disagree: {scores}")
+    analysis = _analysis(captured, gathered, gathered.observed)
+    if (analysis.alarm is None) == (biased.alarm is None):
+        return _concluded(captured, analysis, scoring_bias)
+    scores = f"{biased.evidence} against the scores, {analysis.evidence} against what the baseline's boots report"
+    return _invalid(
+        captured, analysis if biased.alarm is None else biased, f"the scores are biased, and the two distributions disagree: {scores}"
+    )
 
 
-def _concluded(captured: Captured, hearing: _Hearing, lean: float) -> Verdict:
-    if hearing.alarm is None:
-        return speculating(captured) or _suspected(captured, hearing) or _cleared(captured, hearing)
-    return _leaning(captured, hearing, lean) or _failed(captured, hearing)
+def _concluded(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
+    if analysis.alarm is None:
+        return speculating(captured) or _suspected(captured, analysis) or _cleared(captured, analysis)
+    return _biased(captured, analysis, scoring_bias) or _failed(captured, analysis)
 
 
-def _astray(captured: Captured, book: Book) -> Verdict:
+def _astray(captured: Captured, book: WealthProcess) -> Verdict:
     """Return INVALID where a payoff is no number: that would never alarm again."""
     at = int(np.flatnonzero(~np.isfinite(book.log_wealth))[0])
     names = [bettor.name for bettor in book.bettors if not np.isfinite(bettor.log_payoffs[at])]
@@ -210,7 +213,7 @@ def _astray(captured: Captured, book: Book) -> Verdict:
     )
 
 
-def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Book) -> Verdict:
+def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book: WealthProcess) -> Verdict:
     """Judge by the difference to the control alone."""
     book = book.everywhere
     best = compared(captured, observed, book.bettors)
@@ -218,89 +221,92 @@ def _noisy(captured: Captured, gathered: Gathered, observed: Observed, book: Boo
     said = f"the scores are too noisy for single tokens ({_noise(gathered)})"
     against = "no control to compare with" if best is None else str(best)
     if best is not None and best.found.p_value < limit:
-        headline = f"the sampled tokens do not follow the control's law: {against}, p = {best.found.p_value:.1g} of {limit:.1g} allowed"
+        headline = (
+            f"the sampled tokens do not follow the control's distribution: {against}, p = {best.found.p_value:.1g} of {limit:.1g} allowed"
+        )
         return say(captured, Outcome.FAIL, headline, short=(said,), cell=f"{best.found.score:.1f} errors apart", names=best.name)
     return say(captured, Outcome.INVALID, f"{said}; in the A/A-controlled difference nothing stands out: {against}")
 
 
-def _leaning(captured: Captured, hearing: _Hearing, lean: float) -> Verdict | None:
+def _biased(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID where the control earns the winner as much: then the scores are wrong, not the speculation."""
-    seen = leaning(captured, hearing.observed, hearing.book.winner, lean=lean)
-    if seen is None or seen.stands:
+    seen = biased(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
+    if seen is None or seen.holds:
         return None
-    return _invalid(captured, hearing, f"evidence {hearing.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed")
+    return _invalid(captured, analysis, f"evidence {analysis.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed")
 
 
-def _invalid(captured: Captured, hearing: _Hearing, headline: str) -> Verdict:
+def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
         headline,
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
-        evidence=_evidence(hearing),
-        cell=_cell(hearing.book),
-        figures=_figures(hearing),
+        evidence=_evidence(analysis),
+        cell=_cell(analysis.book),
+        figures=_figures(analysis),
     )
 
 
-def _noise(gathered: Gathered) -> str:
+def _noise(gathered: SamplingData) -> str:
     known = gathered.calibration
     if known is None or known.noise is None:
         return "logit noise unknown: the baseline's boots reported no log-probabilities"
     warned = "" if known.noise <= NORMAL_UP_TO else f", more than the {NORMAL_UP_TO:g} of a scorer as it should be"
-    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_lean(known)}"
+    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_scoring_bias(known)}"
 
 
-def _lean(known: Calibration) -> str:
-    if not known.leans:
+def _scoring_bias(known: Calibration) -> str:
+    if not known.is_biased:
         return ""
-    return f"; the scores lean: what is reported is the scored law to the power {1.0 + known.lean:.3f}, +- {known.lean_error:.1g}"
+    power = f"{1.0 + known.scoring_bias:.3f}, +- {known.scoring_bias_error:.1g}"
+    return f"; the scores are biased: what is reported is the scored distribution to the power {power}"
 
 
-def _suspected(captured: Captured, hearing: _Hearing) -> Verdict | None:
-    book, barrier = hearing.book, -log(captured.alpha)
+def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
+    book, barrier = analysis.book, -log(captured.alpha)
     if not suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
         return None
-    named = name(book, hearing.observed, hearing.seen)
+    named = name(book, analysis.observed, analysis.seen)
     return say(
         captured,
         Outcome.SUSPICIOUS,
-        f"not cleared: evidence {hearing.evidence} for {named!r}, the alarm is at {_odds(barrier)}",
-        short=() if hearing.seen is None else (f"drafts       {hearing.seen}",),
-        evidence=_evidence(hearing),
+        f"not cleared: evidence {analysis.evidence} for {named!r}, the alarm is at {_odds(barrier)}",
+        short=() if analysis.seen is None else (f"drafts       {analysis.seen}",),
+        evidence=_evidence(analysis),
         settle="as many answers again, under the same share of false alarms (--specdec-continue)",
         cell=_cell(book),
-        figures={**_figures(hearing), "log10_alarm": barrier / LN_10},
+        figures={**_figures(analysis), "log10_alarm": barrier / LN_10},
     )
 
 
-def _failed(captured: Captured, hearing: _Hearing) -> Verdict:
-    book, alarm = hearing.book, hearing.alarm
+def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
+    book, alarm = analysis.book, analysis.alarm
     assert alarm is not None
-    named = name(book, hearing.observed, hearing.seen)
+    named = name(book, analysis.observed, analysis.seen)
     winner = book.winner
     lines = [
-        f"evidence     {hearing.evidence} over {hearing.observed.tokens:,} tokens, enough after {alarm:,}",
+        f"evidence     {analysis.evidence} over {analysis.observed.tokens:,} tokens, enough after {alarm:,}",
         f"best bettor  {winner.name}: {_odds(winner.log_wealth)}",
     ]
-    if hearing.seen is not None:
-        lines.append(f"drafts       {hearing.seen}")
+    if analysis.seen is not None:
+        lines.append(f"drafts       {analysis.seen}")
     return say(
         captured,
         Outcome.FAIL,
-        f"the sampled tokens do not follow the baseline's law: evidence {hearing.evidence} for {named!r}, enough after {alarm:,} tokens",
+        f"sampled tokens do not follow the baseline: evidence {analysis.evidence} for {named!r}, enough after {alarm:,} tokens",
         short=lines,
-        evidence=_evidence(hearing),
+        evidence=_evidence(analysis),
         cell=_cell(book),
         names=named,
-        figures=_figures(hearing),
+        figures=_figures(analysis),
     )
 
 
-def _cleared(captured: Captured, hearing: _Hearing) -> Verdict:
-    made = promise(hearing.observed, hearing.book, -log(captured.alpha), hearing.gathered.draft_law)
-    figures = {**_figures(hearing), **made.figures}
-    evidence = (*_evidence(hearing), *made.would_have_shown)
+def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
+    made = promise(analysis.observed, analysis.book, -log(captured.alpha), analysis.gathered.draft_distribution)
+    figures = {**_figures(analysis), **made.figures}
+    evidence = (*_evidence(analysis), *made.would_have_shown)
     if made.enough:
         return say(
             captured,
@@ -308,24 +314,24 @@ def _cleared(captured: Captured, hearing: _Hearing) -> Verdict:
             str(made),
             evidence=evidence,
             rules_out=str(made),
-            cell=_cell(hearing.book) + ("" if made.leaks else ", lenient acceptance untested"),
+            cell=_cell(analysis.book) + ("" if made.leaks else ", lenient acceptance untested"),
             figures=figures,
         )
     needed = made.tokens_needed
-    informative = f"{hearing.observed.law.information:,.0f} informative tokens of {hearing.observed.tokens:,}"
+    informative = f"{analysis.observed.distribution.information:,.0f} informative tokens of {analysis.observed.tokens:,}"
     return say(
         captured,
         Outcome.INCONCLUSIVE,
         f"too little to tell: {informative}, in which not even a gross fault would have shown",
         short=(f"sensitivity  {made}",),
         evidence=evidence,
-        settle=_settling(needed, hearing.gathered),
-        cell=_cell(hearing.book),
+        settle=_settling(needed, analysis.gathered),
+        cell=_cell(analysis.book),
         figures=figures,
     )
 
 
-def _settling(needed: int | None, gathered: Gathered) -> str:
+def _settling(needed: int | None, gathered: SamplingData) -> str:
     """Say what would settle it; more requests with seeds that come again would not."""
     if needed is None:
         return "these answers have no choice in them: ask for open text"
@@ -333,43 +339,43 @@ def _settling(needed: int | None, gathered: Gathered) -> str:
     return f"about {needed:,} sampled tokens like these" + (", each request with a seed of its own" if again else "")
 
 
-def _evidence(hearing: _Hearing) -> tuple[str, ...]:
-    gathered, observed = hearing.gathered, hearing.observed
-    unknown = f"draft law unknown: {gathered.draft_law}" if observed.q is None else "draft law known"
+def _evidence(analysis: _Analysis) -> tuple[str, ...]:
+    gathered, observed = analysis.gathered, analysis.observed
+    unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
     windows = _windows(observed)
-    richest = sorted(hearing.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
+    richest = sorted(analysis.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
     return (
-        f"{observed.tokens:,} tokens of {gathered.answers:,} answers, {observed.law.information:,.0f} informative (sum of Var log p)",
+        f"{observed.tokens:,} tokens, {gathered.answers:,} answers, {observed.distribution.information:,.0f} informative (sum Var log p)",
         f"{unknown}; {windows}",
         _noise(gathered),
         *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
-        *((str(hearing.seen),) if hearing.seen is not None else ()),
-        f"evidence against a correct sampler: {hearing.evidence} at its highest, {_odds(float(hearing.book.log_wealth[-1]))} at the end",
+        *((str(analysis.seen),) if analysis.seen is not None else ()),
+        f"evidence against a correct sampler: {analysis.evidence} at its highest, {_odds(float(analysis.book.log_wealth[-1]))} at the end",
         *(f"{_odds(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in richest),
     )
 
 
 def _windows(observed: Observed) -> str:
-    if observed.places.known.any():
-        return "windows follow from the drafts" if observed.places.implied else "windows known"
-    return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both laws"
+    if observed.slots.known.any():
+        return "windows follow from the drafts" if observed.slots.implied else "windows known"
+    return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both distributions"
 
 
-def _figures(hearing: _Hearing) -> Mapping[str, float]:
+def _figures(analysis: _Analysis) -> Mapping[str, float]:
     figures = {
-        "tokens": hearing.observed.tokens,
-        "informative_tokens": hearing.observed.law.information,
-        "log10_wealth": hearing.book.peak / LN_10,
-        "log10_wealth_at_end": float(hearing.book.log_wealth[-1]) / LN_10,
+        "tokens": analysis.observed.tokens,
+        "informative_tokens": analysis.observed.distribution.information,
+        "log10_wealth": analysis.book.peak / LN_10,
+        "log10_wealth_at_end": float(analysis.book.log_wealth[-1]) / LN_10,
     }
-    if hearing.alarm is not None:
-        figures["tokens_to_alarm"] = hearing.alarm
-    if hearing.seen is not None:
+    if analysis.alarm is not None:
+        figures["tokens_to_alarm"] = analysis.alarm
+    if analysis.seen is not None:
         figures |= {
-            "verified_draft_tokens": hearing.seen.slots,
-            "acceptance_observed": hearing.seen.observed,
-            "acceptance_expected": hearing.seen.expected,
+            "verified_draft_tokens": analysis.seen.slots,
+            "acceptance_observed": analysis.seen.observed,
+            "acceptance_expected": analysis.seen.expected,
         }
     return figures
 
@@ -378,5 +384,5 @@ def _odds(log_wealth: float) -> str:
     return f"1 : 10^{log_wealth / LN_10:.1f}"
 
 
-def _cell(book: Book) -> str:
+def _cell(book: WealthProcess) -> str:
     return f"1:10^{book.peak / LN_10:.1f}"

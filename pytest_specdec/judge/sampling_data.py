@@ -15,28 +15,28 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.stats import duplicates, penalties
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
-from pytest_specdec.stats.request_params import Asked, asked
+from pytest_specdec.stats.request_params import SamplingParams, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, Processing, raw, requested
-from pytest_specdec.stats.verify_slots import Observed, Places, joined, placed, unplaced
+from pytest_specdec.stats.verify_slots import Observed, VerifySlots, joined, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.draft_distribution import Drafting
+    from pytest_specdec.judge.draft_distribution import DraftSource
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position, Score
     from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.duplicates import Repeats
     from pytest_specdec.stats.logprob_noise import Calibration
     from pytest_specdec.stats.penalties import Adjustment
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law, Raw
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, RawDistribution, TokenDistribution
 
-__all__ = ["SEED_AGAIN", "Gathered", "copies", "ends", "fresh", "gather", "law_of", "repeats"]
+__all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_of", "ends", "fresh", "gather", "repeats"]
 
 SEED_AGAIN = "its seed was asked for before"
 """Why an answer is no draw of its own."""
 _UNSAID = {"seed", "logprobs", "top_logprobs"}
-"""Fields in which two requests may differ and still ask for draws from one law."""
+"""Fields in which two requests may differ and still ask for draws from one distribution."""
 
 
 def ends(captured: Captured, ids: Ints) -> Bools | None:
@@ -56,17 +56,17 @@ def ends(captured: Captured, ids: Ints) -> Bools | None:
     return np.asarray(np.column_stack([marked, np.zeros(len(ids), dtype=np.bool_)]))
 
 
-def copies(captured: Captured, answers: Sequence[Answer], law: Law, ids: Ints) -> Floats | None:
-    """Return the law [N, K+1] of a server that may give an answer again; None where no prompt is asked twice."""
+def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution, ids: Ints) -> Floats | None:
+    """Return the distribution [N, K+1] of a server that may give an answer again; None where no prompt is asked twice."""
     prompts = _prompts(captured, answers)
     if len(set(prompts)) == len(prompts):
         return None
-    return duplicates.again(law, ids, _tokens(answers), prompts)
+    return duplicates.again(distribution, ids, _tokens(answers), prompts)
 
 
-def repeats(captured: Captured, answers: Sequence[Answer], law: Law) -> Repeats:
+def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution) -> Repeats:
     """Return how often answers to one prompt began alike."""
-    return duplicates.repeats(law, _tokens(answers), _prompts(captured, answers))
+    return duplicates.repeats(distribution, _tokens(answers), _prompts(captured, answers))
 
 
 def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
@@ -74,11 +74,11 @@ def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
 
     A generator of the request's own gives the same noise to all that is asked with one seed, whatever the prompt, the limit or the pass.
     """
-    asked = {request.id: request.body.get("seed") for request in captured.workload.requests}
+    seeds = {request.id: request.body.get("seed") for request in captured.workload.requests}
     seen: set[object] = set()
     own = []
     for answer in answers:
-        seed = asked.get(answer.request_id) if answer.ok else None
+        seed = seeds.get(answer.request_id) if answer.ok else None
         own.append(seed is None or seed not in seen)
         seen.add(seed)
     return np.array(own, dtype=np.bool_)
@@ -89,16 +89,16 @@ def _tokens(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
 
 
 def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
-    """Return what each answer is to: equal where two requests ask for independent draws from one law, and unique where not.
+    """Return what each answer is to: equal where two requests ask for independent draws from one distribution, and unique where not.
 
     A seed asked for twice is to give the same answer twice.
     """
-    asked = {request.id: request for request in captured.workload.requests}
+    requests = {request.id: request for request in captured.workload.requests}
     seen: set[tuple[object, object]] = set()
     prompts: list[object] = []
     for answer in answers:
-        request = asked.get(answer.request_id)
-        key: object = answer.key if request is None else law_of(request)
+        request = requests.get(answer.request_id)
+        key: object = answer.key if request is None else distribution_of(request)
         seed = None if request is None else request.body.get("seed")
         if seed is not None and (key, seed) in seen:
             key = answer.key
@@ -107,17 +107,17 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
     return prompts
 
 
-def law_of(request: Request) -> str:
-    """Return what is equal for requests that ask for draws from one law: the body without seed and reported log-probabilities."""
+def distribution_of(request: Request) -> str:
+    """Return what is equal for requests that ask for draws from one distribution: the body without seed and reported log-probabilities."""
     return json.dumps({name: value for name, value in request.body.items() if name not in _UNSAID}, sort_keys=True)
 
 
 COLDEST = 0.01
-"""Temperature below which laws overflow; vLLM takes lower ones for it."""
+"""Temperature below which distributions overflow; vLLM takes lower ones for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gathered:
+class SamplingData:
     """The tokens to judge, or why there are none."""
 
     observed: Observed | None = None
@@ -127,8 +127,8 @@ class Gathered:
     """What was left out, a line per reason."""
     broken: str = ""
     """Why the set-up allows no judgement; empty when it does."""
-    draft_law: str = ""
-    """Why the draft's law is not known; empty when it is."""
+    draft_distribution: str = ""
+    """Why the draft's distribution is not known; empty when it is."""
     calibration: Calibration | None = None
     """The noise between what the baseline's boots reported and their scores; None where nothing is judged."""
     repeats: Repeats | None = None
@@ -136,57 +136,57 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Part:
+class _AnswerPart:
     """One answer's share of the arrays."""
 
     answer: Answer
-    asked: Asked
+    params: SamplingParams
     positions: tuple[Position, ...]
-    draft: Drafting
-    places: Places
+    draft: DraftSource
+    slots: VerifySlots
 
 
-def gather(captured: Captured, *, lean: float = 0.0) -> Gathered:
-    """Return the emitted tokens of the judged arm with their laws and places, the baseline's law taken to the power ``1 + lean``."""
+def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
+    """Return the judged arm's tokens with distributions and slots, the baseline's taken to the power ``1 + scoring_bias``."""
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
-    bodies = {request.id: asked(request.body) for request in captured.workload.requests}
+    bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
     draft = drafting(captured)
     skipped: dict[str, int] = {}
-    parts: list[_Part] = []
+    parts: list[_AnswerPart] = []
     for answer, own in zip(captured.speculative.answers, fresh(captured, captured.speculative.answers), strict=True):
-        wish = bodies.get(answer.request_id, Asked())
-        reason = _reason(answer, wish) or ("" if own else SEED_AGAIN)
+        params = bodies.get(answer.request_id, SamplingParams())
+        reason = _reason(answer, params) or ("" if own else SEED_AGAIN)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
         score = scores.get(answer.key)
-        if broken := _broken(answer, score, wish):
-            return Gathered(broken=broken)
+        if broken := _broken(answer, score, params):
+            return SamplingData(broken=broken)
         assert score is not None
-        parts.append(_Part(answer=answer, asked=wish, positions=score.positions, draft=draft, places=_places(answer, draft)))
+        parts.append(_AnswerPart(answer=answer, params=params, positions=score.positions, draft=draft, slots=_slots(answer, draft)))
     lines = tuple(f"{count} requests not judged: {reason}" for reason, count in skipped.items())
     if not parts:
-        return Gathered(skipped=lines, draft_law=draft.unknown)
+        return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    observed = _observed(captured, parts, draft, noise, lean)
-    return Gathered(
+    observed = _observed(captured, parts, draft, noise, scoring_bias)
+    return SamplingData(
         observed=observed,
         answers=len(parts),
         skipped=lines,
-        draft_law=draft.unknown,
+        draft_distribution=draft.unknown,
         calibration=calibration,
-        repeats=None if observed.copies is None else repeats(captured, [part.answer for part in parts], observed.law),
+        repeats=None if observed.copies is None else repeats(captured, [part.answer for part in parts], observed.distribution),
     )
 
 
-def _reason(answer: Answer, wish: Asked) -> str:
+def _reason(answer: Answer, params: SamplingParams) -> str:
     """Say why an answer is left out; empty where it is judged."""
     if not answer.ok:
         return "not answered 200"
-    if not wish.unmodelled and wish.temperature < COLDEST:
+    if not params.unmodelled and params.temperature < COLDEST:
         return f"temperature below {COLDEST:g}, which servers round"
-    return wish.unmodelled or ("" if _emitted(answer) else "no token emitted")
+    return params.unmodelled or ("" if _emitted(answer) else "no token emitted")
 
 
 def _emitted(answer: Answer) -> bool:
@@ -194,12 +194,12 @@ def _emitted(answer: Answer) -> bool:
     return bool(answer.choice.token_ids or answer.choice.text or said)
 
 
-def _broken(answer: Answer, score: Score | None, wish: Asked) -> str:
+def _broken(answer: Answer, score: Score | None, params: SamplingParams) -> str:
     """Say what of an answer cannot be judged although it should; token ids and scores must be there for all that was answered."""
     ids = answer.choice.token_ids
     if not ids:
         return f"the answer to {answer.request_id} came without token ids"
-    if wish.penalties.repetition != 1.0 and not answer.prompt_token_ids:
+    if params.penalties.repetition != 1.0 and not answer.prompt_token_ids:
         return f"the prompt's token ids of {answer.request_id} are missing, which a repetition penalty goes by"
     if score is None:
         return f"the baseline's scores of {answer.request_id} are missing"
@@ -211,32 +211,32 @@ def _broken(answer: Answer, score: Score | None, wish: Asked) -> str:
 
 
 def _is_told(position: Position) -> bool:
-    """Whether a score tells anything of the law at its token, in numbers."""
-    return bool(position.atom_logprobs) and max(position.atom_logprobs) > -inf and not any(map(isnan, position.atom_logprobs))
+    """Whether a score tells anything of the distribution at its token, in numbers."""
+    return bool(position.top_logprobs) and max(position.top_logprobs) > -inf and not any(map(isnan, position.top_logprobs))
 
 
-def _places(answer: Answer, draft: Drafting) -> Places:
+def _slots(answer: Answer, draft: DraftSource) -> VerifySlots:
     tokens, told = len(answer.choice.token_ids), answer.choice.windows
     windows = draft.windows(answer) if told is None else told
     if windows is None:
-        return unplaced(tokens)
-    return replace(placed(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
+        return unknown_slots(tokens)
+    return replace(slots_from_windows(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
 
 
-def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise: float, lean: float) -> Observed:
-    law_of = raw([position for part in parts for position in part.positions], captured.workload.atoms, captured.vocabulary)
-    processing = _processing(parts, law_of.ids)
-    upright = processing.leaning(lean) if lean else processing
-    law = requested(law_of, upright, noise)
-    places = joined([part.places for part in parts])
+def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, noise: float, scoring_bias: float) -> Observed:
+    distribution_of = raw([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
+    processing = _processing(parts, distribution_of.ids)
+    upright = processing.biased(scoring_bias) if scoring_bias else processing
+    distribution = requested(distribution_of, upright, noise)
+    slots = joined([part.slots for part in parts])
     answers = [part.answer for part in parts]
-    view = draft.view(answers, places, law_of.ids, law, processing)
+    view = draft.view(answers, slots, distribution_of.ids, distribution, processing)
     return Observed(
-        law=law,
-        ids=law_of.ids,
+        distribution=distribution,
+        ids=distribution_of.ids,
         q=None if view is None else view.q,
-        drafted=np.zeros(len(law.outcome), dtype=np.bool_) if view is None else view.drafted,
-        places=places,
+        drafted=np.zeros(len(distribution.outcome), dtype=np.bool_) if view is None else view.drafted,
+        slots=slots,
         k=captured.pair.variant.draft.tokens,
         kept=None if view is None else view.kept,
         q_chosen=None if view is None or _listed_only(captured) else view.chosen,
@@ -246,14 +246,14 @@ def _observed(captured: Captured, parts: Sequence[_Part], draft: Drafting, noise
         previous=_previous(answers),
         contexts=_contexts(answers),
         vocabulary=captured.vocabulary,
-        ends=ends(captured, law_of.ids),
-        copies=copies(captured, answers, law, law_of.ids),
-        mishandled=_mishandled(law_of, upright),
+        ends=ends(captured, distribution_of.ids),
+        copies=copies(captured, answers, distribution, distribution_of.ids),
+        mishandled=_mishandled(distribution_of, upright),
     )
 
 
 def _listed_only(captured: Captured) -> bool:
-    """Whether the route to the law tells a token's probability among the atoms only: the capability probe settled it, no emitted token."""
+    """Whether the scoring route gives the probability of top tokens only, as the capability probe found."""
     known = captured.capabilities.get(BASELINE)
     return known is not None and known.route is ScoringRoute.CONTINUATIONS
 
@@ -274,33 +274,34 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _mishandled(law_of: Raw, processing: Processing) -> Mapping[str, Floats]:
+def _mishandled(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
     if processing.adjustment is None:
         return {}
     times = {"penalties and biases ignored": 0.0, "penalties and biases applied twice": 2.0}
     return {
-        name: requested(law_of, replace(processing, adjustment=processing.adjustment.times(factor))).p for name, factor in times.items()
+        name: requested(distribution_of, replace(processing, adjustment=processing.adjustment.times(factor))).p
+        for name, factor in times.items()
     }
 
 
-def _processing(parts: Sequence[_Part], ids: Ints) -> Processing:
+def _processing(parts: Sequence[_AnswerPart], ids: Ints) -> Processing:
     lengths = [len(part.positions) for part in parts]
     return Processing(
-        temperature=np.repeat([part.asked.temperature for part in parts], lengths),
-        top_k=np.repeat(np.array([part.asked.top_k for part in parts], dtype=np.int64), lengths),
-        top_p=np.repeat([part.asked.top_p for part in parts], lengths),
-        min_p=np.repeat([part.asked.min_p for part in parts], lengths),
+        temperature=np.repeat([part.params.temperature for part in parts], lengths),
+        top_k=np.repeat(np.array([part.params.top_k for part in parts], dtype=np.int64), lengths),
+        top_p=np.repeat([part.params.top_p for part in parts], lengths),
+        min_p=np.repeat([part.params.min_p for part in parts], lengths),
         adjustment=_adjustment(parts, ids, lengths),
     )
 
 
-def _adjustment(parts: Sequence[_Part], ids: Ints, lengths: Sequence[int]) -> Adjustment | None:
-    if all(part.asked.penalties.neutral for part in parts):
+def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int]) -> Adjustment | None:
+    if all(part.params.penalties.neutral for part in parts):
         return None
     rows = np.split(ids, np.cumsum(lengths)[:-1])
     return penalties.joined(
         [
-            penalties.adjustment(part.asked.penalties, part.answer.prompt_token_ids, part.answer.choice.token_ids, atoms)
-            for part, atoms in zip(parts, rows, strict=True)
+            penalties.adjustment(part.params.penalties, part.answer.prompt_token_ids, part.answer.choice.token_ids, top_tokens)
+            for part, top_tokens in zip(parts, rows, strict=True)
         ]
     )

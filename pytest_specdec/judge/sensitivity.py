@@ -11,37 +11,37 @@ import numpy as np
 from pytest_specdec.judge.verdicts import likely
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import catalogue_tables
-from pytest_specdec.stats.draft_distribution import Split, overlap
+from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
 from pytest_specdec.stats.fault_models import leak, tilt_name, tilted
-from pytest_specdec.stats.power import Growth, growth
+from pytest_specdec.stats.power import WealthGrowth, growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_specdec.stats.betting import Book
+    from pytest_specdec.stats.betting import WealthProcess
     from pytest_specdec.stats.token_distribution import Floats
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["CONFIDENCE", "Promise", "promise"]
+__all__ = ["CONFIDENCE", "Sensitivity", "promise"]
 
 CONFIDENCE = 0.99
 LEAKS = (*np.arange(0.01, 0.2, 0.01).tolist(), *np.arange(0.2, 1.0001, 0.05).tolist())
 """Leaks tried, 0..1: the share of rejected draft tokens that is emitted all the same; 1 is accept-all."""
 POWERS = (1.07, 0.93, 1.25, 0.8, 2.0, 0.5)
-"""Wrong temperatures tried, as powers of the requested law, the gentlest first."""
+"""Wrong temperatures tried, as powers of the requested distribution, the gentlest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Sensitivity:
     """What would have shown, and with what probability."""
 
     tokens: int
     leaks: Mapping[float, float]
-    """Probability by leak; empty without the draft's law."""
+    """Probability by leak; empty without the draft's distribution."""
     faults: Mapping[str, float]
-    """Probability by fault of the catalogue; empty without the draft's law."""
+    """Probability by fault of the catalogue; empty without the draft's distribution."""
     tilts: Mapping[float, float]
-    """Probability by wrong temperature, as a power of the requested law, the gentlest first."""
+    """Probability by wrong temperature, as a power of the requested distribution, the gentlest first."""
     length: float
     """Runs like this one that would show the grossest of these faults with CONFIDENCE; at most 1 where one does, inf where none can."""
     untestable: str = ""
@@ -86,7 +86,7 @@ class Promise:
     def __str__(self) -> str:
         over = f"over {self.tokens:,} sampled tokens"
         if not self.leaks:
-            return f"{over} {self._temperature()}; ratio faults not testable without the draft's law ({self.untestable})"
+            return f"{over} {self._temperature()}; ratio faults not testable without the draft's distribution ({self.untestable})"
         smallest = self.smallest_leak
         if smallest is None:
             return f"{over} {self._temperature()}; an acceptance leak of 100% only with probability {likely(self.leaks[max(self.leaks)])}"
@@ -106,19 +106,19 @@ def _nearest(leaks: Iterable[float], share: float) -> float:
     return min(leaks, key=lambda one: abs(one - share))
 
 
-def promise(observed: Observed, book: Book, log_barrier: float, untestable: str) -> Promise:
+def promise(observed: Observed, book: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
     """Return what this run would have shown.
 
     Each fault is followed by the one bettor that would see it best, its share of the starting wealth charged (stats/sensitivity.py has the
-    approximation). The laws are those at the prefixes that the run went through: what the fault would have changed of them is left out,
-    but for the share of draft slots, which falls where more is accepted.
+    approximation). The distributions are those at the prefixes that the run went through: what the fault would have changed of them is left
+    out, but for the share of draft slots, which falls where more is accepted.
     """
     whole = sum(bettor.weight for bettor in book.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in book.bettors}
     leaking = dict(_leaking(observed, barriers))
     failing = dict(_failing(observed, barriers))
     tilting = dict(_tilting(observed, barriers))
-    return Promise(
+    return Sensitivity(
         tokens=observed.tokens,
         leaks={share: _chance(growths, barriers) for share, growths in leaking.items()},
         faults={words: _chance(growths, barriers) for words, growths in failing.items()},
@@ -128,21 +128,21 @@ def promise(observed: Observed, book: Book, log_barrier: float, untestable: str)
     )
 
 
-def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, Growth]]]:
+def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, WealthGrowth]]]:
     if observed.q is None:
         return
-    split = Split.of(observed.law.p, observed.q)
+    split = SplitRemainder.of(observed.distribution.p, observed.q)
     for one, truth, table in catalogue_tables(observed):
         slots = _slots(observed, (split.q * one.accept(split.p, split.q)).sum(axis=1))
         yield one.name, {one.name: growth(table, truth, barriers[one.name]).times(slots)}
 
 
-def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:
+def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, WealthGrowth]]]:
     if observed.q is None:
         return
     bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed) if one.leak is not None)
-    share = (observed.stands.draft * observed.drafted)[:, None]
-    p, kept = observed.law.p, overlap(observed.law.p, observed.q)
+    share = (observed.slot_chances.draft * observed.drafted)[:, None]
+    p, kept = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
         slots = _slots(observed, kept + size * (1.0 - kept))
         truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
@@ -162,26 +162,26 @@ def _slots(observed: Observed, accepted: Floats) -> float:
     A window of k drafts has ``sum_{j<k} a^j`` draft slots of ``sum_{j<=k} a^j`` tokens, a being the mean acceptance.
     """
     assert observed.q is not None
-    chance = observed.stands.draft * observed.drafted
+    chance = observed.slot_chances.draft * observed.drafted
     if not chance.any():
         return 1.0
     shares = []
-    for rate in (accepted, overlap(observed.law.p, observed.q)):
+    for rate in (accepted, overlap(observed.distribution.p, observed.q)):
         powers = float(np.average(rate, weights=chance)) ** np.arange(observed.k + 1)
         shares.append(float(powers[:-1].sum() / powers.sum()))
     return shares[0] / shares[1]
 
 
-def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, Growth]]]:
+def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, WealthGrowth]]]:
     for power in POWERS:
-        m = tilted(power)(observed.law.p, observed.law.p)
+        m = tilted(power)(observed.distribution.p, observed.distribution.p)
         words = tilt_name(power)
-        yield power, {words: growth(betting.table(observed.law, m), m, barriers[words])}
+        yield power, {words: growth(betting.table(observed.distribution, m), m, barriers[words])}
 
 
-def _chance(growths: Mapping[str, Growth], barriers: Mapping[str, float]) -> float:
+def _chance(growths: Mapping[str, WealthGrowth], barriers: Mapping[str, float]) -> float:
     return max(one.shown(barriers[words]) for words, one in growths.items())
 
 
-def _length(growths: Mapping[str, Growth], barriers: Mapping[str, float]) -> float:
+def _length(growths: Mapping[str, WealthGrowth], barriers: Mapping[str, float]) -> float:
     return min((one.length_for(barriers[words], CONFIDENCE) for words, one in growths.items() if one.drift > 0), default=inf)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import acceptance
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed_evidence import doubts, figures, further, method, spread, table
-from pytest_specdec.judge.speed_gates import PROVEN_ERROR, Ruling, ruled, stated
+from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
@@ -19,8 +19,8 @@ from pytest_specdec.model.verdict import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.speed_gates import Ruled
-    from pytest_specdec.judge.timing import Measured
+    from pytest_specdec.judge.speed_gates import RuledGate
+    from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
 
@@ -37,7 +37,7 @@ def judge(captured: Captured) -> Verdict:
     In between nothing is decided.
     """
     judged = _timed if captured.workload.timed else acceptance.judged
-    return casualty(captured) or refusal(captured) or ended(captured) or judged(captured)
+    return server_failure(captured) or refusal(captured) or ended(captured) or judged(captured)
 
 
 def _timed(captured: Captured) -> Verdict:
@@ -49,7 +49,7 @@ def _timed(captured: Captured) -> Verdict:
     return speculating(captured, rejecting=False) or _gated(captured, found)
 
 
-def _repeated(captured: Captured, found: Measured) -> Verdict:
+def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     """Judge the control: two boots of the baseline must not differ by more than boots do."""
     error = captured.alpha / 2.0
     slower = found.estimate is not None and found.estimate.at_most(error) < 1.0
@@ -59,19 +59,19 @@ def _repeated(captured: Captured, found: Measured) -> Verdict:
     return _said(captured, found, Outcome.PASS, "the baseline booted again is as fast as before")
 
 
-def _gated(captured: Captured, found: Measured) -> Verdict:
+def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
     said = {one.ruling for one in rulings}
-    missed = [one.gate for one in rulings if one.ruling is Ruling.MISSED]
+    missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return _said(captured, found, Outcome.FAIL, f"{_opening(found)}: below {missed[0]}", rulings)
-    if said == {Ruling.PROVEN}:
+    if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
         return _said(captured, found, Outcome.PASS, f"{_opening(found)}: above {above}", rulings)
     return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}, {_why_open(captured, found, rulings)}", rulings)
 
 
-def _rulings(captured: Captured, found: Measured) -> tuple[Ruled, ...]:
+def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
     """Hold the gates against what was measured; those on acceptance only where it is over enough prompts, the others are left to such."""
     gates, length = _on_speedup(captured), found.length
     lengths = stated(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
@@ -84,25 +84,25 @@ def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
     return stated(captured.gates, SPEEDUP) or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
 
 
-def _why_open(captured: Captured, found: Measured, rulings: Sequence[Ruled]) -> str:
+def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     if not rulings:
         return f"and no threshold is given at {captured.workload.concurrency} clients"
     if found.estimate is None:
         return "and one pass has no interval"
-    gate = next(one.gate for one in rulings if one.ruling is Ruling.OPEN)
+    gate = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
     interval = found.interval
     if gate.figure == SPEEDUP and interval is not None and interval.high < (gate.at_least or 0.0):
         return f"and the interval lies below {gate}, but a fail has to be surer"
     return f"and the interval holds {gate}" if gate.figure == SPEEDUP else f"and {acceptance.shown(found.length)} do not decide {gate}"
 
 
-def _opening(found: Measured) -> str:
+def _opening(found: MeasuredSpeed) -> str:
     return f"{found.shown}, {found.change.value}"
 
 
-def _said(captured: Captured, found: Measured, outcome: Outcome, headline: str, rulings: Sequence[Ruled] = ()) -> Verdict:
+def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: str, rulings: Sequence[RuledGate] = ()) -> Verdict:
     lines = [*map(str, rulings), method(found), spread(found), *doubts(found)]
-    proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is Ruling.PROVEN]
+    proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
     surer = ["a fail made surer: the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
         captured,
@@ -117,7 +117,7 @@ def _said(captured: Captured, found: Measured, outcome: Outcome, headline: str, 
     )
 
 
-def _settle(found: Measured, rulings: Sequence[Ruled]) -> str:
+def _settle(found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     if not rulings:
         return "a threshold under gates.speedup"
     if found.estimate is None:

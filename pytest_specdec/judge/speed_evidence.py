@@ -12,7 +12,7 @@ from pytest_specdec.model.baseline import STATED_BOOTS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.timing import Figure, Measured, Paces
+    from pytest_specdec.judge.timing import ArmTimings, ComparedFigure, MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
 
@@ -23,7 +23,7 @@ _LEAST_STEP_COST = 0.95
 """A verify step costs at least a plain one; less, by more than noise, is no speed but a mistake."""
 
 
-def table(measured: Measured) -> tuple[str, ...]:
+def table(measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return response tok/s, time to first token and prompt tok/s: Normal, Speculative, Speedup."""
     found = measured.paces
     rows = [
@@ -38,7 +38,7 @@ def table(measured: Measured) -> tuple[str, ...]:
     return tuple(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
 
 
-def method(measured: Measured) -> str:
+def method(measured: MeasuredSpeed) -> str:
     """Return how the interval came about and what it spans."""
     found, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if found is None or measured.interval is None:
@@ -48,7 +48,7 @@ def method(measured: Measured) -> str:
     return f"interval: {100 * measured.interval.confidence:.4g} % over {passed}, boots by {found.boots.sd:.1%}, {student}"
 
 
-def spread(measured: Measured) -> str:
+def spread(measured: MeasuredSpeed) -> str:
     """Return what boots are taken to vary by, and where that is from."""
     boots = measured.spread
     stated = f"boots: stated to vary by {boots.stated_sd:.1%} (gates.speedup.boot_sd, worth {STATED_BOOTS} measured pairs)"
@@ -58,7 +58,7 @@ def spread(measured: Measured) -> str:
     return f"{stated}, measured on {' and '.join([*here, *earlier])}" if here or earlier else f"{stated}, and measured on none"
 
 
-def doubts(measured: Measured) -> tuple[str, ...]:
+def doubts(measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return what the figures do not mean although their names say so."""
     found = measured.paces
     if not found.whole:
@@ -67,7 +67,7 @@ def doubts(measured: Measured) -> tuple[str, ...]:
     return (f"whole requests, time to first token included: {bursts}",)
 
 
-def further(captured: Captured, measured: Measured) -> tuple[str, ...]:
+def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
     again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
     lines = [] if again is None else [f"the baseline's two boots: a factor of {_ratio(again.response, 1):.3f} between them"]
@@ -77,7 +77,7 @@ def further(captured: Captured, measured: Measured) -> tuple[str, ...]:
     return (*lines, length) if measured.paces.whole else (*lines, length, _plausibility(measured.length.tokens / measured.ratio))
 
 
-def _again(baseline: Transcript, control: Transcript, measured: Measured) -> Paces | None:
+def _again(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -> ArmTimings | None:
     return paces((baseline,), control, whole=measured.paces.whole)
 
 
@@ -86,7 +86,7 @@ def _plausibility(cost: float) -> str:
     return f"a verify step costs {cost:.2f} plain steps (acceptance length over speedup): {verdict}"
 
 
-def figures(measured: Measured) -> dict[str, float]:
+def figures(measured: MeasuredSpeed) -> dict[str, float]:
     """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
     found = measured.paces
     sides = {"response_tokens_per_s": found.response, "ttft_s": found.ttft, "prompt_tokens_per_s": found.prompt}
@@ -107,16 +107,16 @@ def figures(measured: Measured) -> dict[str, float]:
     }
 
 
-def _limits(measured: Measured) -> Mapping[str, float]:
+def _limits(measured: MeasuredSpeed) -> Mapping[str, float]:
     limits = measured.interval
     if limits is None:
         return {}
     return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence}
 
 
-def _row(title: str, figure: Figure, ratio: float, form: str) -> Sequence[str]:
+def _row(title: str, figure: ComparedFigure, ratio: float, form: str) -> Sequence[str]:
     return (title, format(figure.baseline, form), format(figure.speculative, form), f"{ratio:.2f}x")
 
 
-def _ratio(figure: Figure, sign: int) -> float:
+def _ratio(figure: ComparedFigure, sign: int) -> float:
     return math.exp(sign * math.fsum(figure.log_ratios) / len(figure.log_ratios))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.baseline import Gate
 
-__all__ = ["PROVEN_ERROR", "Limits", "Ruled", "Ruling", "ruled", "stated"]
+__all__ = ["PROVEN_ERROR", "ConfidenceLimits", "GateRuling", "RuledGate", "ruled", "stated"]
 
 PROVEN_ERROR = 0.025
 """Chance, one-sided, of a threshold that is called proven and not reached."""
 
 
-class Limits(Protocol):
+class ConfidenceLimits(Protocol):
     """A measured figure of which any one-sided limit can be asked."""
 
     def at_least(self, error: float) -> float:
@@ -32,7 +32,7 @@ class Limits(Protocol):
         """Return what the true figure is above with probability ``error``."""
 
 
-class Ruling(StrEnum):
+class GateRuling(StrEnum):
     """What limits say about a threshold."""
 
     PROVEN = "proven"
@@ -41,11 +41,11 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruled:
+class RuledGate:
     """A gate, and what was ruled."""
 
     gate: Gate
-    ruling: Ruling
+    ruling: GateRuling
     low: float
     """The limit that proves it; 0 where nothing was measured."""
     high: float
@@ -55,7 +55,7 @@ class Ruled:
 
     def __str__(self) -> str:
         low, high = f"{self.low:.2f} or more at {_sure(PROVEN_ERROR)}", f"{self.high:.2f} or less at {_sure(self.alpha)}"
-        limits = {Ruling.PROVEN: f": {low}", Ruling.MISSED: f": {high}", Ruling.OPEN: f": {low}, {high}" if self.low else ""}
+        limits = {GateRuling.PROVEN: f": {low}", GateRuling.MISSED: f": {high}", GateRuling.OPEN: f": {low}, {high}" if self.low else ""}
         return f"gate: {self.gate}: {self.ruling.value}{limits[self.ruling]}"
 
 
@@ -64,16 +64,16 @@ def stated(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
     return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None)
 
 
-def ruled(gates: Sequence[Gate], limits: Limits | None, alpha: float) -> tuple[Ruled, ...]:
+def ruled(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:
     """Hold every gate against ``limits``; None leaves all of them open."""
     low, high = (0.0, math.inf) if limits is None else (limits.at_least(PROVEN_ERROR), limits.at_most(alpha))
-    return tuple(Ruled(gate=gate, ruling=_ruling(gate.at_least or 0.0, low, high), low=low, high=high, alpha=alpha) for gate in gates)
+    return tuple(RuledGate(gate=gate, ruling=_ruling(gate.at_least or 0.0, low, high), low=low, high=high, alpha=alpha) for gate in gates)
 
 
-def _ruling(threshold: float, low: float, high: float) -> Ruling:
+def _ruling(threshold: float, low: float, high: float) -> GateRuling:
     if high < threshold:
-        return Ruling.MISSED
-    return Ruling.PROVEN if low >= threshold else Ruling.OPEN
+        return GateRuling.MISSED
+    return GateRuling.PROVEN if low >= threshold else GateRuling.OPEN
 
 
 def _sure(error: float) -> str:

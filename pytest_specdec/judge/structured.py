@@ -15,12 +15,12 @@ from pytest_specdec.judge.divergence import shared
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.json_documents import documents, grammars
-from pytest_specdec.judge.liveness import casualty
+from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.unscorable import equal, unscorable
 from pytest_specdec.judge.verdicts import say
-from pytest_specdec.model.captured import Support
+from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -28,8 +28,8 @@ from pytest_specdec.stats import proportions
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.divergence import Divergence, Shared
-    from pytest_specdec.judge.json_documents import Document, Grammar
+    from pytest_specdec.judge.divergence import Divergence, SharedPrefix
+    from pytest_specdec.judge.json_documents import JsonDocument, OutputFormat
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
@@ -41,16 +41,16 @@ NOT_ENFORCED = "the grammar is not enforced on speculated tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pile:
+class ArmDocuments:
     """The documents of one arm."""
 
     arm: str
-    documents: tuple[Document, ...]
+    documents: tuple[JsonDocument, ...]
     refused_kinds: tuple[str, ...] = ()
     """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
 
     @property
-    def faulty(self) -> tuple[Document, ...]:
+    def faulty(self) -> tuple[JsonDocument, ...]:
         """Those with something wrong."""
         return tuple(d for d in self.documents if d.fault)
 
@@ -61,10 +61,10 @@ class Pile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class GreedyChoices:
     """The tokens that were chosen at temperature 0, beside the baseline's own."""
 
-    shared: Shared
+    shared: SharedPrefix
     allowed: Tolerance
 
     @property
@@ -84,14 +84,14 @@ def judge(captured: Captured) -> Verdict:
     """
     try:
         wanted = grammars(captured.workload.requests)
-        return casualty(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
+        return server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
     except (SchemaError, Unresolvable, RecursionError) as error:
         return say(
             captured, Outcome.INVALID, f"a request of this workload asks for a schema that cannot be used: {str(error).splitlines()[0]}"
         )
 
 
-def _judged(captured: Captured, wanted: Mapping[str, Grammar]) -> Verdict:
+def _judged(captured: Captured, wanted: Mapping[str, OutputFormat]) -> Verdict:
     mine = _pile(captured.speculative, wanted)
     control = () if captured.control is None or captured.is_control else (captured.control,)
     others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
@@ -110,14 +110,14 @@ def _judged(captured: Captured, wanted: Mapping[str, Grammar]) -> Verdict:
     )
 
 
-def _choices(captured: Captured) -> Choices:
+def _choices(captured: Captured) -> GreedyChoices:
     control = None if captured.is_control else captured.control
     shown = shared(captured, control).divergences if control is not None else ()
     most = max((abs(one.gap) for one in shown), default=0.0)
-    return Choices(shared=shared(captured, captured.speculative), allowed=allowed(captured, most))
+    return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed(captured, most))
 
 
-def _chosen_wrongly(captured: Captured, choices: Choices) -> Verdict | None:
+def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | None:
     if not choices.wrong:
         return None
     first = max(choices.wrong, key=lambda one: (one.gap < 0, abs(one.gap)))
@@ -143,16 +143,16 @@ def _chosen_wrongly(captured: Captured, choices: Choices) -> Verdict | None:
     )
 
 
-def _pile(transcript: Transcript, wanted: Mapping[str, Grammar]) -> Pile:
+def _pile(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
     """Judge every answer, but for kinds of which every request was refused."""
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
     offered = {asked.kind for answer, asked in answers if not refused(answer)}
     judged = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
     not_offered = sorted({asked.kind for _, asked in answers} - offered)
-    return Pile(arm=transcript.arm, documents=tuple(judged), refused_kinds=tuple(not_offered))
+    return ArmDocuments(arm=transcript.arm, documents=tuple(judged), refused_kinds=tuple(not_offered))
 
 
-def _nothing(captured: Captured, mine: Pile, baseline: Pile) -> Verdict:
+def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> Verdict:
     if mine.refused_kinds:
         return say(
             captured,
@@ -164,7 +164,7 @@ def _nothing(captured: Captured, mine: Pile, baseline: Pile) -> Verdict:
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request, so there is nothing to compare")
 
 
-def _failed(captured: Captured, mine: Pile, others: Sequence[Pile], wanted: Mapping[str, Grammar]) -> Verdict | None:
+def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> Verdict | None:
     if not mine.faulty:
         return None
     p_value = max(proportions.greater_than_other(len(mine.faulty), len(mine.documents), len(o.faulty), len(o.documents)) for o in others)
@@ -184,13 +184,13 @@ def _failed(captured: Captured, mine: Pile, others: Sequence[Pile], wanted: Mapp
     )
 
 
-def _enforced(captured: Captured, wanted: Mapping[str, Grammar]) -> bool:
+def _enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
     """Whether nothing is known against the baseline's enforcing the grammars asked for."""
     known = captured.capabilities.get(BASELINE)
-    return known is None or all(known.support.get(asked.feature) is not Support.IGNORED for asked in wanted.values())
+    return known is None or all(known.support.get(asked.feature) is not FeatureSupport.IGNORED for asked in wanted.values())
 
 
-def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Choices) -> Verdict:
+def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices) -> Verdict:
     faulty, total = len(mine.faulty), len(mine.documents)
     evidence = (*_compared(choices), *_told(captured, (mine, *others)))
     if not mine.complete:
@@ -212,7 +212,7 @@ def _passed(captured: Captured, mine: Pile, others: Sequence[Pile], choices: Cho
     )
 
 
-def _compared(choices: Choices) -> tuple[str, ...]:
+def _compared(choices: GreedyChoices) -> tuple[str, ...]:
     """Tell what was held against the baseline's own tokens, and what could not be."""
     seen = choices.shared
     if not seen.tokens:
@@ -223,13 +223,13 @@ def _compared(choices: Choices) -> tuple[str, ...]:
     return (f"at temperature 0, {seen.tokens:,} tokens held against the baseline's own documents: {parted}{unknown}{doubtful}",)
 
 
-def _would_show(choices: Choices) -> str:
+def _would_show(choices: GreedyChoices) -> str:
     if not choices.shared.tokens or not choices.allowed.trustworthy or choices.shared.unscored:
         return ""
     return f"; so would wrong tokens above {proportions.ruled_out(choices.shared.tokens):.2%} of {choices.shared.tokens:,} at temperature 0"
 
 
-def _tokens(choices: Choices) -> dict[str, float]:
+def _tokens(choices: GreedyChoices) -> dict[str, float]:
     return {"compared_tokens": float(choices.shared.tokens)} if choices.shared.tokens else {}
 
 
@@ -239,17 +239,17 @@ def _unexercised(captured: Captured) -> str:
     return "; no draft was rejected, so the grammar's state after a rejection was not exercised" if unexercised else ""
 
 
-def _theirs(others: Sequence[Pile]) -> str:
+def _theirs(others: Sequence[ArmDocuments]) -> str:
     return ", ".join(f"{len(other.faulty)} of {len(other.documents)} of the {other.arm}'s" for other in others)
 
 
-def _figures(mine: Pile, others: Sequence[Pile]) -> dict[str, float]:
+def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, float]:
     counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
     theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
     return {name: float(value) for name, value in {**counts, **theirs}.items()}
 
 
-def _told(captured: Captured, piles: Sequence[Pile]) -> tuple[str, ...]:
+def _told(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
     kinds = sorted({document.kind for pile in piles for document in pile.documents})
     counted = [_counted(pile, kind) for kind in kinds for pile in piles]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
@@ -257,7 +257,7 @@ def _told(captured: Captured, piles: Sequence[Pile]) -> tuple[str, ...]:
     return (*counted, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
-def _counted(pile: Pile, kind: str) -> str:
+def _counted(pile: ArmDocuments, kind: str) -> str:
     here = [document for document in pile.documents if document.kind == kind]
     whole = [document for document in here if document.complete]
     cut = len(here) - len(whole)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SHOWN_CONFIDENCE",
-    "Change",
-    "Figure",
-    "Measured",
-    "Paces",
+    "ArmTimings",
+    "ComparedFigure",
+    "MeasuredSpeed",
+    "SpeedChange",
     "in_one_burst",
     "measured",
     "paces",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class ComparedFigure:
     """One quantity in two arms, compared over requests that both answered."""
 
     baseline: float
@@ -49,14 +49,14 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paces:
+class ArmTimings:
     """What can be said about the speed of one arm beside the baseline's boots."""
 
-    response: Figure
+    response: ComparedFigure
     """Decode tokens per second; with ``whole`` those of the whole request, time to first content included."""
-    ttft: Figure | None
+    ttft: ComparedFigure | None
     """Seconds to the first content; None with ``whole``."""
-    prompt: Figure | None
+    prompt: ComparedFigure | None
     """Prompt tokens per second of time to first content; None with ``whole``."""
     requests: int
     """Per pass, at least."""
@@ -68,7 +68,7 @@ class Paces:
     """All answers, over all arms."""
 
 
-def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> Paces | None:
+def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None:
     """Return the figures over requests that every arm answered, pass by pass; None where no pass has one with usable timing.
 
     One answer in one burst, in whichever arm, has whole requests compared in all of them, as ``whole`` asks for in any case.
@@ -79,7 +79,7 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
     response = _figure(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
     if response is None:
         return None
-    return Paces(
+    return ArmTimings(
         response=response,
         ttft=None if whole else _figure(ttft_s, baselines, speculative),
         prompt=None if whole else _figure(prompt_tokens_per_s, baselines, speculative),
@@ -140,7 +140,7 @@ def prompt_tokens_per_s(answer: Answer) -> float | None:
     return tokens / waited if waited is not None and tokens > 0 else None
 
 
-def _figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> Figure | None:
+def _figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
     """Compare request by request, take the median over a pass's requests, and keep one value per pass.
 
     An arm's own value is the geometric mean over passes of the pass's median, so that with one prompt the two arms' values have the very
@@ -149,7 +149,7 @@ def _figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript
     shared = _shared(of, baselines, speculative)
     if not shared:
         return None
-    return Figure(
+    return ComparedFigure(
         baseline=math.exp(_mean(median(base for base, _ in pairs) for pairs in shared.values())),
         speculative=math.exp(_mean(median(spec for _, spec in pairs) for pairs in shared.values())),
         log_ratios=tuple(median(spec - base for base, spec in pairs) for pairs in shared.values()),
@@ -184,7 +184,7 @@ SHOWN_CONFIDENCE = 0.95
 LEAST_PASSES = 2
 
 
-class Change(StrEnum):
+class SpeedChange(StrEnum):
     """Everything that can be said of a speedup."""
 
     FASTER = "faster"
@@ -194,10 +194,10 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSpeed:
     """What a run shows of a pair's speed."""
 
-    paces: Paces
+    paces: ArmTimings
     estimate: Estimate | None
     """None with fewer than two passes."""
     spread: Boots
@@ -223,16 +223,16 @@ class Measured:
         return f"{self.ratio:.2f}x{limits}"
 
     @property
-    def change(self) -> Change:
+    def change(self) -> SpeedChange:
         """The sentence for it."""
         if self.interval is None:
-            return Change.OPEN
+            return SpeedChange.OPEN
         if 1.0 in self.interval:
-            return Change.NONE
-        return Change.FASTER if self.interval.low > 1.0 else Change.SLOWER
+            return SpeedChange.NONE
+        return SpeedChange.FASTER if self.interval.low > 1.0 else SpeedChange.SLOWER
 
 
-def measured(captured: Captured) -> Measured | None:
+def measured(captured: Captured) -> MeasuredSpeed | None:
     """Return what can be said of the speed; None where no request was timed in every arm.
 
     Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
@@ -244,7 +244,7 @@ def measured(captured: Captured) -> Measured | None:
         return None
     apart = None if control is None else _apart(captured.baseline, control, whole=found.whole)
     spread = boots((*_earlier(captured), *([] if apart is None else [apart])), _stated_sd(captured))
-    return Measured(
+    return MeasuredSpeed(
         paces=found,
         estimate=_estimate(found.response, spread, baseline_boots=1 if control is None else 2),
         spread=spread,
@@ -273,7 +273,7 @@ def _stated_sd(captured: Captured) -> float:
     return next((gate.boot_sd for gate in captured.gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)
 
 
-def _estimate(figure: Figure, spread: Boots, *, baseline_boots: int) -> Estimate | None:
+def _estimate(figure: ComparedFigure, spread: Boots, *, baseline_boots: int) -> Estimate | None:
     if len(figure.log_ratios) < LEAST_PASSES:
         return None
     return across_boots(figure.log_ratios, spread, baseline_boots=baseline_boots)

@@ -12,7 +12,7 @@ from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, sig
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.judge.greedy_gap import Forced
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Position
 
@@ -44,7 +44,7 @@ class Tolerance:
     sigma_reason: str
 
 
-def tolerance(captured: Captured, peers: Sequence[Forced]) -> Tolerance:
+def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
     """Return max(0.25, 8 s_hat, the largest gap of ``peers``), peers being the other boots of the baseline.
 
     The control, when it is judged itself, may show as much as the largest normal noise would, 8 x 0.1. If peers show more, or the

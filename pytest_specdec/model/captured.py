@@ -12,10 +12,10 @@ from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Trans
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Capabilities", "Captured", "Failures", "Support"]
+__all__ = ["Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures"]
 
 
-class Support(StrEnum):
+class FeatureSupport(StrEnum):
     """What an arm does with a feature."""
 
     HONOURED = "honoured"
@@ -26,14 +26,14 @@ class Support(StrEnum):
     UNKNOWN = "unknown"
 
 
-WITHOUT = frozenset({Support.REFUSED, Support.IGNORED})
+WITHOUT = frozenset({FeatureSupport.REFUSED, FeatureSupport.IGNORED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What the capability probe found each arm to do, and how its answers are to be read."""
 
-    support: Mapping[str, Support] = field(default_factory=dict)
+    support: Mapping[str, FeatureSupport] = field(default_factory=dict)
     """By feature: ``token_ids``, ``prompt_logprobs``, ``continuations``, ``json_schema``, ``top_k``, ``top_p``, ``seed`` …"""
     raw_logprobs: bool = True
     """Whether reported log-probabilities are those before temperature and truncation."""
@@ -46,14 +46,14 @@ class Capabilities:
 
     @property
     def route(self) -> ScoringRoute:
-        """The route to this arm's law: prompt log-probabilities, unless they are refused or ignored and continuations serve."""
+        """The route to this arm's distribution: prompt log-probabilities, unless they are refused or ignored and continuations serve."""
         without = self.support.get("prompt_logprobs") in WITHOUT
-        served = self.support.get("continuations") is Support.HONOURED
+        served = self.support.get("continuations") is FeatureSupport.HONOURED
         return ScoringRoute.CONTINUATIONS if without and served else ScoringRoute.PROMPT_LOGPROBS
 
     @property
     def unscorable(self) -> str:
-        """Why this server's law at given tokens cannot be had, in the probe's words; empty where it can, or where nobody knows."""
+        """Why this server's distribution at given tokens cannot be had, in the probe's words; empty where it can, or where nobody knows."""
         told = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
         missing = {feature: support for feature, support in told.items() if support in WITHOUT}
         if "token_ids" not in missing and not {"prompt_logprobs", "continuations"} <= missing.keys():
@@ -65,7 +65,7 @@ _SCATTERED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class UnexplainedFailures:
     """Deaths, hangs and 5xx of one arm in a whole run that no request brought about again, and the requests that they befell."""
 
     requests: int
@@ -73,7 +73,7 @@ class Failures:
     unexplained: tuple[str, ...] = ()
     """One line per failure, however many requests were in flight."""
 
-    def are_finding(self, others: Iterable[Failures]) -> bool:
+    def are_finding(self, others: Iterable[UnexplainedFailures]) -> bool:
         """Whether there are enough of them to be the arm's own, where ``others`` have none: three. One or two may be anybody's."""
         return len(self.unexplained) >= _SCATTERED and not any(other.unexplained for other in others)
 
@@ -94,13 +94,14 @@ class Captured:
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the draft model served alone, by arm; empty where there is none."""
     calibration: tuple[tuple[float, Position], ...] = ()
-    """What the baseline's boots reported of tokens that they drew from the law as it is, all over the run, each beside its score."""
+    """What the baseline's boots reported of tokens that they drew from the distribution as it is, all over the run, each beside its
+    score."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3
     """This judgement's share of the run's false-alarm budget."""
     gates: tuple[Gate, ...] = ()
-    failures: Mapping[str, Failures] = field(default_factory=dict)
+    failures: Mapping[str, UnexplainedFailures] = field(default_factory=dict)
     """By arm, over the whole run; empty where the variant has none."""
     is_control: bool = False
     """Whether ``speculative`` is really the control: the judge is being judged."""

@@ -24,7 +24,7 @@ class DraftKind(StrEnum):
 
 
 class DraftSampling(StrEnum):
-    """How a drafter picks its token, which decides the draft law q."""
+    """How a drafter picks its token, which decides the draft distribution q."""
 
     GREEDY = "greedy"
     """q is one-hot at the drafter's best token."""

@@ -10,7 +10,19 @@ from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 
-__all__ = ["CORRECTNESS_ALPHA", "SHARES", "SPEED_ALPHA", "Boot", "Cell", "Placement", "Plan", "Role", "Share", "Tokens", "alpha_of"]
+__all__ = [
+    "CORRECTNESS_ALPHA",
+    "SHARES",
+    "SPEED_ALPHA",
+    "Boot",
+    "Judgement",
+    "Placement",
+    "Plan",
+    "Role",
+    "ScoringTask",
+    "Share",
+    "alpha_of",
+]
 
 CORRECTNESS_ALPHA = 1e-3
 """False correctness alarms per run that the gate may raise."""
@@ -87,12 +99,12 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class ScoringTask:
     """One arm's answers to one workload, whose tokens are scored."""
 
     arm: str
     workload: str
-    atoms: int
+    top_tokens: int
     """Most probable tokens asked for per position: what the judges of this arm's pairs need, at most the workload's own number."""
 
 
@@ -111,7 +123,7 @@ class Boot:
     """At smoke depth, whether this boot answers first as the baseline and again as the control."""
     probe: bool = False
     """Whether the arm's capabilities are probed: what it honours, refuses and ignores."""
-    scores: tuple[Tokens, ...] = ()
+    scores: tuple[ScoringTask, ...] = ()
     """What is scored here."""
 
     @property
@@ -121,12 +133,12 @@ class Boot:
 
     @property
     def under(self) -> str:
-        """Whose law its scores are: both baseline boots stand for the baseline."""
+        """Whose distribution its scores are: both baseline boots stand for the baseline."""
         return self.arm if self.role is Role.DRAFT else BASELINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Judgement:
     """One judgement to come: a pair, a workload, a family and its share of the budget."""
 
     pair: str
@@ -146,7 +158,7 @@ class Plan:
     pairs: tuple[Pair, ...]
     workloads: tuple[Workload, ...]
     """As this depth sends them."""
-    cells: tuple[Cell, ...]
+    judgements: tuple[Judgement, ...]
     boots: tuple[Boot, ...]
     estimate_s: float
     """Seconds that boots and answers are expected to take."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["STEPS", "Missing", "Progress", "Served", "Session", "State", "Status"]
+__all__ = ["STEPS", "BootTime", "MissingAnswers", "Progress", "Session", "State", "Status"]
 
 STEPS = frozenset({"booting", "probing", "answering", "scoring", "stopping"})
 """What a boot may be doing; anything else that a progress line says is news, to be said at once."""
@@ -29,7 +29,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class MissingAnswers:
     """Answers that a run does not have, and why."""
 
     arm: str
@@ -40,7 +40,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class BootTime:
     """What one boot's server did with its time."""
 
     boot: int
@@ -58,7 +58,7 @@ class Status:
     """The last word of a capture about itself."""
 
     state: State
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingAnswers, ...] = ()
     boots: int = 0
     """Servers started as planned."""
     restarts: int = 0
@@ -66,7 +66,7 @@ class Status:
     wall_s: float = 0.0
     error: str = ""
     """What ended the whole capture, where something did."""
-    served: tuple[Served, ...] = ()
+    served: tuple[BootTime, ...] = ()
     """By boot, those that answered anything."""
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Answer", "Casualty", "Choice", "Ending", "Position", "Score", "ScoringRoute", "SpecCounters", "Timing", "Transcript", "Usage"]
+__all__ = [
+    "Answer",
+    "Choice",
+    "FailureKind",
+    "Position",
+    "Score",
+    "ScoringRoute",
+    "ServerFailure",
+    "SpecCounters",
+    "Timing",
+    "Transcript",
+    "Usage",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +104,7 @@ class Answer:
 
 
 class ScoringRoute(StrEnum):
-    """How a server's law at given tokens is come by."""
+    """How a server's distribution at given tokens is come by."""
 
     PROMPT_LOGPROBS = "prompt log-probabilities"
     """The tokens are sent as a prompt: one request per answer, and every token's own log-probability."""
@@ -102,17 +114,17 @@ class ScoringRoute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The raw law (temperature 1, nothing processed) at one emitted token, given everything before it.
+    """The raw distribution (temperature 1, nothing processed) at one emitted token, given everything before it.
 
     All log-probabilities are natural logs of the full-vocabulary softmax.
     """
 
     token_id: int
     logprob: float
-    """Of ``token_id``, also when it is not among the atoms; nan where the route to the scores lists the atoms only."""
-    atom_ids: tuple[int, ...]
+    """Of ``token_id``, also when it is not among the top tokens; nan where the route to the scores lists the top tokens only."""
+    top_ids: tuple[int, ...]
     """The most probable tokens, by falling probability; below 0 one that the server names by a text and not by an id."""
-    atom_logprobs: tuple[float, ...]
+    top_logprobs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +136,7 @@ class Score:
     arm: str
     """Whose tokens."""
     under: str
-    """Whose law: ``baseline``, or the draft model's name."""
+    """Whose distribution: ``baseline``, or the draft model's name."""
     positions: tuple[Position, ...]
     """One per emitted token of the answer's first choice."""
 
@@ -181,7 +193,7 @@ class SpecCounters:
         return 1.0 + (self.accepted_tokens / self.drafts if self.drafts else 0.0)
 
 
-class Ending(StrEnum):
+class FailureKind(StrEnum):
     """How a server failed a request."""
 
     DIED = "died"
@@ -190,11 +202,11 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Casualty:
+class ServerFailure:
     """A request in flight when a server died, hung or answered 5xx, and what sending it again to a fresh server showed."""
 
     request_id: str
-    ending: Ending
+    ending: FailureKind
     recurred: bool | None
     """Whether the request, on a fresh server of the same arm, did it again; None where no restart was left to find out."""
     group: tuple[str, ...] = ()
@@ -223,7 +235,7 @@ class Transcript:
     """In the order of the workload's requests, pass by pass; a request that was not sent has an answer with status None."""
     counters: SpecCounters | None = None
     """Speculation counters over exactly these answers; None where the server has none."""
-    casualties: tuple[Casualty, ...] = ()
+    server_failures: tuple[ServerFailure, ...] = ()
     restarts: int = 0
     concurrency: int | None = None
     """Requests in flight at most, where the server was found to fail with as many as the workload says; None elsewhere."""
@@ -232,13 +244,13 @@ class Transcript:
     wall_s: float = 0.0
 
     @property
-    def unexplained(self) -> tuple[tuple[Casualty, ...], ...]:
+    def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:
         """The failures that nothing brought about again, each with what was in flight; none where another one here recurred."""
-        if any(casualty.recurred for casualty in self.casualties):
+        if any(server_failure.recurred for server_failure in self.server_failures):
             return ()
-        by_failure: dict[int, list[Casualty]] = {}
-        for casualty in self.casualties:
-            by_failure.setdefault(casualty.failure, []).append(casualty)
+        by_failure: dict[int, list[ServerFailure]] = {}
+        for server_failure in self.server_failures:
+            by_failure.setdefault(server_failure.failure, []).append(server_failure)
         return tuple(map(tuple, by_failure.values()))
 
     @property

@@ -50,7 +50,7 @@ class Route(StrEnum):
 
 
 _NEUTRAL = {"prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs"}
-"""Fields that leave the law alone, the first two of values apart."""
+"""Fields that leave the distribution alone, the first two of values apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def unprocessed(self) -> bool:
-        """Whether it draws from the law as it is: at temperature 1, with nothing asked for that may change the law, known here or not."""
+        """Whether it draws from the raw distribution: at temperature 1, without any parameter that may change it, known here or not."""
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def asks(self) -> str:
-        """What it asks, whatever its seed: requests that agree in it draw from one law."""
+        """What it asks, whatever its seed: requests that agree in it draw from one distribution."""
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
 
@@ -107,8 +107,8 @@ class Workload:
     scored: bool = True
     """Whether the baseline scores the tokens of the variants and of the control."""
     draft_scored: bool = False
-    """Whether the draft model's law at the emitted tokens is wanted, where a draft model can be served alone."""
-    atoms: int = 20
+    """Whether the draft model's distribution at the emitted tokens is wanted, where a draft model can be served alone."""
+    top_tokens: int = 20
     """Most probable tokens reported per scored position."""
     may_kill: bool = False
     """Whether it may take the server down: captured last in a boot."""
@@ -133,7 +133,7 @@ class Workload:
     def digest(self) -> str:
         """Return 16 hexadecimal digits over everything that is sent and how."""
         sent = [[r.id, r.route, r.body] for r in self.requests]
-        traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.atoms]
+        traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
         text = json.dumps([traffic, sent], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

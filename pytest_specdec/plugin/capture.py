@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.model.status import Progress
-    from pytest_specdec.plugin.run_state import Bench
+    from pytest_specdec.plugin.run_state import SessionState
 
-__all__ = ["Loop", "capture", "follow", "is_of", "register"]
+__all__ = ["CaptureLoop", "capture", "follow", "is_of", "register"]
 
 TERMINATED = 128 + signal.SIGTERM
 
 
-def capture(bench: Bench, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
+def capture(bench: SessionState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
     """Capture the bench's plan, unless another process of the session has; return its status, None when another did it.
 
     What goes wrong is written into the run, where the tests find it. Only the end of the process itself gets out, an interrupt or SIGTERM
@@ -64,7 +64,7 @@ def _claimed(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_finished(bench: Bench) -> bool:
+def _is_finished(bench: SessionState) -> bool:
     """Return whether there is nothing to do: this session has done it, or the run that it takes up is whole.
 
     Raises RunError when the run is another session's.
@@ -92,7 +92,7 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
     return run_documents.session(directory) == session
 
 
-def _prepare(directory: RunDirectory, bench: Bench, *, is_begun: bool) -> None:
+def _prepare(directory: RunDirectory, bench: SessionState, *, is_begun: bool) -> None:
     """Make the run directory this session's; what an earlier one said of its end counts no more."""
     if is_begun:
         with suppress(RunError):
@@ -103,7 +103,7 @@ def _prepare(directory: RunDirectory, bench: Bench, *, is_begun: bool) -> None:
     run_documents.write_plan(directory, bench.plan)
 
 
-def _recorded(bench: Bench, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+def _recorded(bench: SessionState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
     try:
         with _sigterm_ends_cleanly():
             capture = runner.resume if is_begun else runner.record
@@ -118,7 +118,7 @@ def _recorded(bench: Bench, directory: RunDirectory, tell: Callable[[Progress], 
         return _broken(bench, directory, f"the capture itself is broken\n{traceback.format_exc()}")
 
 
-def _broken(bench: Bench, directory: RunDirectory, error: str) -> Status:
+def _broken(bench: SessionState, directory: RunDirectory, error: str) -> Status:
     """Write why there is no capture, or no whole one, where the tests find it; keep it in mind where nothing can be written."""
     status = Status(state=State.INCOMPLETE, error=error)
     with suppress(RunError):
@@ -187,19 +187,19 @@ def _status(directory: RunDirectory, session: str) -> Status | None:
     return None if status.state is State.RUNNING else status
 
 
-def register(config: pytest.Config, found: Bench) -> None:
+def register(config: pytest.Config, found: SessionState) -> None:
     """Register the loop, and the summary where this process shows one."""
-    config.pluginmanager.register(Loop(config, found), "specdec_loop")
+    config.pluginmanager.register(CaptureLoop(config, found), "specdec_loop")
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
-        from pytest_specdec.plugin.reporting import Summary  # noqa: PLC0415 - a worker has no summary
+        from pytest_specdec.plugin.reporting import SummaryPlugin  # noqa: PLC0415 - a worker has no summary
 
-        config.pluginmanager.register(Summary(config, found.root, session=found.session, warnings=found.warnings), "specdec_summary")
+        config.pluginmanager.register(SummaryPlugin(config, found.root, session=found.session, warnings=found.warnings), "specdec_summary")
 
 
-class Loop:
+class CaptureLoop:
     """Registered when tests of ours were selected."""
 
-    def __init__(self, config: pytest.Config, found: Bench) -> None:
+    def __init__(self, config: pytest.Config, found: SessionState) -> None:
         self._config = config
         self._bench = found
 

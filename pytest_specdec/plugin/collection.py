@@ -13,10 +13,10 @@ from pytest_specdec.plugin import marker, run_state
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from pytest_specdec.capture.planner import Wanted
+    from pytest_specdec.capture.planner import SelectedWorkload
     from pytest_specdec.model.plan import Plan
-    from pytest_specdec.plugin.marker import Mark
-    from pytest_specdec.plugin.run_state import Bench
+    from pytest_specdec.plugin.marker import SpecdecMark
+    from pytest_specdec.plugin.run_state import SessionState
 
 __all__ = ["parametrise", "plan"]
 
@@ -61,13 +61,13 @@ def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence
     capture.register(session.config, found)
 
 
-def _sort(found: Bench, items: list[pytest.Item]) -> None:
+def _sort(found: SessionState, items: list[pytest.Item]) -> None:
     """Stable, and after every other plugin's order: then everything session-scoped of a pair is set up once."""
     order = {name: index for index, name in enumerate(found.pair_names)}
     items.sort(key=lambda item: order.get(marker.pair_name(item), -1) if marker.is_ours(item) else -1)
 
 
-def _made(found: Bench, marks: dict[pytest.Item, Mark], left_out: Sequence[Mark]) -> Plan:
+def _made(found: SessionState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
     from pytest_specdec.capture import planner  # noqa: PLC0415 - a replay never needs it
 
     selected = {marker.pair_name(item) for item in marks}
@@ -75,7 +75,7 @@ def _made(found: Bench, marks: dict[pytest.Item, Mark], left_out: Sequence[Mark]
     return planner.make(found.config, _wanted(marks.values()), found.depth, only, _wanted(left_out))
 
 
-def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[Mark]:
+def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
     """Yield the marks of deselected tests; one that is wrong is said when it is selected."""
     for item in collected:
         if item not in marks and marker.is_ours(item):
@@ -83,7 +83,7 @@ def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -
                 yield marker.read(item)
 
 
-def _wanted(marks: Iterable[Mark]) -> tuple[Wanted, ...]:
-    from pytest_specdec.capture.planner import Wanted  # noqa: PLC0415 - a replay never needs it
+def _wanted(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
+    from pytest_specdec.capture.planner import SelectedWorkload  # noqa: PLC0415 - a replay never needs it
 
-    return tuple(Wanted(workload=found.workload, family=found.family) for found in marks)
+    return tuple(SelectedWorkload(workload=found.workload, family=found.family) for found in marks)

@@ -15,7 +15,7 @@ from pytest_specdec.model.workload import Family, Workload
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Mark", "is_ours", "pair_name", "read"]
+__all__ = ["SpecdecMark", "is_ours", "pair_name", "read"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _RESERVED = re.compile(r"\.(calibration|more\d+)$")
@@ -24,7 +24,7 @@ FORM = '@pytest.mark.specdec(WORKLOAD, family="greedy")'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class SpecdecMark:
     """What ``@pytest.mark.specdec`` says."""
 
     workload: Workload
@@ -36,7 +36,7 @@ def is_ours(item: pytest.Item) -> bool:
     return item.get_closest_marker("specdec") is not None or "specdec_pair" in _fixtures(item)
 
 
-def read(item: pytest.Item) -> Mark:
+def read(item: pytest.Item) -> SpecdecMark:
     """Return the mark of a test of ours; raises pytest.UsageError naming the test when it is wrong or missing."""
     mark = item.get_closest_marker("specdec")
     if mark is None:
@@ -48,7 +48,7 @@ def read(item: pytest.Item) -> Mark:
             "a test with the mark asks for specdec_captured, or captured in suites/",
         )
     _check_arguments(item, mark)
-    found = Mark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
+    found = SpecdecMark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
     _check_requests(item, found.workload)
     _check_draws(item, found)
     return found
@@ -95,7 +95,7 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
         raise _wrong(item, f"found two requests called {twice!r} in {workload.name}", "an id of its own for each request")
 
 
-def _check_draws(item: pytest.Item, found: Mark) -> None:
+def _check_draws(item: pytest.Item, found: SpecdecMark) -> None:
     """Refuse to judge drawn tokens as the baseline's only choice, and the other way round."""
     asked = [(request.id, request.body.get("temperature")) for request in found.workload.requests]
     drawn = next(((name, heat) for name, heat in asked if heat != 0), None)

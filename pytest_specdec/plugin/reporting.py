@@ -22,7 +22,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines, benchmark_json, run_state
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import markdown, terminal
-from pytest_specdec.report.run import Judgement, Result, Run, document
+from pytest_specdec.report.run import JudgementResult, PytestOutcome, Run, document
 from pytest_specdec.report.table import Tone
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ __all__ = [
     "ERROR",
     "LEFT_OUT",
     "VERDICT",
-    "Summary",
+    "SummaryPlugin",
     "again",
     "benchmark",
     "gathered",
@@ -66,7 +66,7 @@ def is_of(config: pytest.Config, root: Path, session: str) -> bool:
     return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(root)) == session
 
 
-def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement], warnings: Sequence[str]) -> Run:
+def gathered(config: pytest.Config, root: Path, judgements: Sequence[JudgementResult], warnings: Sequence[str]) -> Run:
     """Return the run in ``root`` with what was judged of it."""
     directory = RunDirectory.open(root)
     plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
@@ -83,7 +83,7 @@ def gathered(config: pytest.Config, root: Path, judgements: Sequence[Judgement],
     )
 
 
-def _in_order(plan: Plan, judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
+def _in_order(plan: Plan, judgements: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
     """Sort by pair, family and workload: tests that run in several processes come in any order."""
     pairs = [pair.name for pair in plan.pairs]
     return tuple(sorted(judgements, key=lambda one: (pairs.index(one.pair), one.family.value, one.workload)))
@@ -174,7 +174,7 @@ def _remedy(config: pytest.Config, root: Path, run: Run) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class _Properties:
     """The JSON that a test's properties carry."""
 
     cell: dict[str, Any]
@@ -182,13 +182,13 @@ class _Said:
     verdicts: tuple[dict[str, Any], ...]
 
 
-def judgements(report: pytest.TestReport, properties: Sequence[tuple[str, object]]) -> tuple[Judgement, ...]:
+def judgements(report: pytest.TestReport, properties: Sequence[tuple[str, object]]) -> tuple[JudgementResult, ...]:
     """Return what one report of a test of ours says; nothing before the test's last word."""
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
     said = _said(properties)
     if not is_last or not said.cell:
         return ()
-    bare = Judgement(
+    bare = JudgementResult(
         nodeid=report.nodeid,
         pair=said.cell["pair"],
         workload=said.cell["workload"],
@@ -213,21 +213,21 @@ def notes(left: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{why}: {', '.join(names)}" for why, names in by_reason.items())
 
 
-def _said(properties: Sequence[tuple[str, object]]) -> _Said:
+def _said(properties: Sequence[tuple[str, object]]) -> _Properties:
     by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], VERDICT: []}
     for name, value in properties:
         by_name[name].append(json.loads(str(value)))
-    return _Said(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))
+    return _Properties(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))
 
 
-def _result(report: pytest.TestReport) -> Result:
+def _result(report: pytest.TestReport) -> PytestOutcome:
     """Return what pytest made of the test; an expected failure is reported as skipped."""
     if report.when == "setup" and report.failed:
-        return Result.ERROR
-    return Result(report.outcome)
+        return PytestOutcome.ERROR
+    return PytestOutcome(report.outcome)
 
 
-def _error(report: pytest.TestReport, said: _Said) -> str:
+def _error(report: pytest.TestReport, said: _Properties) -> str:
     if said.errors:
         return str(said.errors[-1]["text"])
     if report.skipped and not said.verdicts:
@@ -240,10 +240,10 @@ def _skipped(report: pytest.TestReport) -> str:
     return reason.removeprefix("Skipped: ")
 
 
-def _with_verdicts(bare: Judgement, said: _Said) -> tuple[Judgement, ...]:
+def _with_verdicts(bare: JudgementResult, said: _Properties) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict; what failed a test behind its passing verdicts is charged to the last of them."""
-    found = [replace(bare, verdict=codec.decode(Verdict, v["verdict"]), result=Result(v["result"])) for v in said.verdicts]
-    if found and (bare.result is not Result.FAILED or all(j.result is not Result.FAILED for j in found)):
+    found = [replace(bare, verdict=codec.decode(Verdict, v["verdict"]), result=PytestOutcome(v["result"])) for v in said.verdicts]
+    if found and (bare.result is not PytestOutcome.FAILED or all(j.result is not PytestOutcome.FAILED for j in found)):
         found[-1] = replace(found[-1], result=bare.result)
     return tuple(found)
 
@@ -289,7 +289,7 @@ CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, VERDICT})
 """Names of the properties that carry JSON from the test, maybe in a worker, to the summary; they reach no JUnit file."""
 
 
-class Summary:
+class SummaryPlugin:
     """Registered where tests of ours will run: in the only process, or in the controller of several."""
 
     def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
@@ -297,7 +297,7 @@ class Summary:
         self._root = root
         self._session = session
         self._warnings = tuple(warnings)
-        self._judgements: list[Judgement] = []
+        self._judgements: list[JudgementResult] = []
         self._left_out: set[tuple[str, str]] = set()
         """Why, and what."""
         self._run: Run | None = None

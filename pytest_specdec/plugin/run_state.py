@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.pair import Pair
-    from pytest_specdec.model.plan import Cell, Plan
+    from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Outcome
     from pytest_specdec.model.workload import Family
     from pytest_specdec.plugin.options import Settings
 
-__all__ = ["BENCH", "HANDED", "ROUND", "SESSION", "Bench", "get", "of", "root", "shown"]
+__all__ = ["BENCH", "HANDED", "ROUND", "SESSION", "SessionState", "get", "of", "root", "shown"]
 
 
-class Bench:
+class SessionState:
     """What is known at each stage: the config from the first test of ours on, the plan after collection, the run after capture."""
 
     def __init__(self, settings: Settings, config: Config, *, root: Path, plan: Plan | None, warnings: tuple[str, ...]) -> None:
@@ -108,15 +108,15 @@ class Bench:
         """Return the pair called ``name``."""
         return self.plan.pair(name)
 
-    def cell(self, pair: str, workload: str, family: Family) -> Cell | None:
+    def judgement(self, pair: str, workload: str, family: Family) -> Judgement | None:
         """Return the planned judgement, None when the run holds none, as a stored one may."""
-        return next((c for c in self.plan.cells if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
+        return next((c for c in self.plan.judgements if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
 
 
-BENCH = pytest.StashKey["Bench | str"]()
+BENCH = pytest.StashKey["SessionState | str"]()
 
 
-def of(config: pytest.Config) -> Bench | str:
+def of(config: pytest.Config) -> SessionState | str:
     """Return the session's bench, made on the first call; or the whole text of the error that stands in its way."""
     if BENCH not in config.stash:
         try:
@@ -126,23 +126,23 @@ def of(config: pytest.Config) -> Bench | str:
     return config.stash[BENCH]
 
 
-def get(config: pytest.Config) -> Bench:
+def get(config: pytest.Config) -> SessionState:
     """Return the bench of a session that has one."""
     bench = config.stash[BENCH]
-    assert isinstance(bench, Bench), bench
+    assert isinstance(bench, SessionState), bench
     return bench
 
 
-def _made(config: pytest.Config) -> Bench:
+def _made(config: pytest.Config) -> SessionState:
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
         baselines.check(_baselines(settings), plan.config)
-        return Bench(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
+        return SessionState(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
     loaded = load.load(_found(config))
     baselines.check(settings.baselines, loaded.name)
     warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
-    made = Bench(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
+    made = SessionState(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
     made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
     return made
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import JSON, Workload
-    from pytest_specdec.plugin.run_state import Bench
+    from pytest_specdec.plugin.run_state import SessionState
 
 __all__ = ["next_round", "plan"]
 
@@ -33,7 +33,7 @@ _FREE = {"estimate_s", "placement_reason"}
 """Of a plan: said to people, decided by nothing."""
 
 
-def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> Plan:
+def plan(config: pytest.Config, found: SessionState, workloads: Sequence[Workload]) -> Plan:
     """Return the plan by which the session takes up a stored run: the stored one, or that and more of what was inconclusive.
 
     ``workloads`` are those of the selected tests, at their deepest. Raises pytest.UsageError.
@@ -44,8 +44,8 @@ def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> 
     _check(option, directory, found.config, extension.base(stored), found.plan)
     if not settings.continued:
         return stored
-    cells = _unsettled(directory)
-    deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in cells}}
+    judgements = _unsettled(directory)
+    deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in judgements}}
     if not deepest:
         why = run_documents.unscorable(directory)
         found_none = f"found no inconclusive or suspicious sampling verdict in {root}/run.json"
@@ -53,7 +53,7 @@ def plan(config: pytest.Config, found: Bench, workloads: Sequence[Workload]) -> 
         msg = f"--specdec-continue: {found_none}; expected a run that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
-    return extension.extended(stored, deepest, [pair for pair, workload in cells if workload in deepest], round_)
+    return extension.extended(stored, deepest, [pair for pair, workload in judgements if workload in deepest], round_)
 
 
 def next_round(root: Path) -> int:

@@ -19,16 +19,16 @@ from pytest_specdec.plugin import marker, reporting, run_state
 from pytest_specdec.plugin.reporting import CELL, ERROR, LEFT_OUT, VERDICT
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import Result
+from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.pair import Pair
-    from pytest_specdec.model.plan import Cell
+    from pytest_specdec.model.plan import Judgement
     from pytest_specdec.model.workload import JSON, Workload
-    from pytest_specdec.plugin.marker import Mark
-    from pytest_specdec.plugin.run_state import Bench
+    from pytest_specdec.plugin.marker import SpecdecMark
+    from pytest_specdec.plugin.run_state import SessionState
 
 __all__ = ["UNSETTLED", "captured", "check", "check_all_told", "result_of"]
 
@@ -42,24 +42,24 @@ SPEED = "speed"
 """Under ``require`` a speed that no gate could decide on fails."""
 
 _FIXED = {
-    Outcome.PASS: Result.PASSED,
-    Outcome.FAIL: Result.FAILED,
-    Outcome.NOT_SPECULATING: Result.FAILED,
-    Outcome.INVALID: Result.FAILED,
+    Outcome.PASS: PytestOutcome.PASSED,
+    Outcome.FAIL: PytestOutcome.FAILED,
+    Outcome.NOT_SPECULATING: PytestOutcome.FAILED,
+    Outcome.INVALID: PytestOutcome.FAILED,
 }
 
 
-def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config) -> Result:
+def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config) -> PytestOutcome:
     """Return what pytest makes of a verdict on ``workload`` at ``depth`` under ``config``."""
     if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
-        return Result.SKIPPED if excused else Result.FAILED
+        return PytestOutcome.SKIPPED if excused else PytestOutcome.FAILED
     if verdict.outcome is Outcome.FAIL and config.lossy and verdict.family in EQUIVALENCE:
-        return Result.SKIPPED
+        return PytestOutcome.SKIPPED
     if verdict.outcome is Outcome.NOT_DECIDED:
-        return Result.FAILED if SPEED in config.require else Result.PASSED
+        return PytestOutcome.FAILED if SPEED in config.require else PytestOutcome.PASSED
     if verdict.outcome is Outcome.REFUSED:
-        return Result.FAILED if _features(workload).intersection(config.require) else Result.SKIPPED
+        return PytestOutcome.FAILED if _features(workload).intersection(config.require) else PytestOutcome.SKIPPED
     return _FIXED[verdict.outcome]
 
 
@@ -81,17 +81,17 @@ CHECKED = pytest.StashKey[bool]()
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     found, wanted = run_state.get(item.config), marker.read(item)
-    cell = found.cell(pair.name, wanted.workload.name, wanted.family)
-    if cell is None:
+    judgement = found.judgement(pair.name, wanted.workload.name, wanted.family)
+    if judgement is None:
         return _leave_out(item, found, wanted)
     _note(item, CELL, {"pair": pair.name, "workload": wanted.workload.name, "family": wanted.family.value})
-    kept = _read(item, found, cell)
+    kept = _read(item, found, judgement)
     _ask_control(item, found, kept)
     item.stash[TOLD] = []
     return replace(kept, told=item.stash[TOLD].append)
 
 
-def _leave_out(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
+def _leave_out(item: pytest.Item, found: SessionState, wanted: SpecdecMark) -> Captured:
     """Skip what the plan holds no judgement of: its depth asks nothing of the workload, or the stored run was begun with other tests."""
     depth, name = found.plan.depth, wanted.workload.name
     if found.settings.replay is None or wanted.workload.take.get(depth) == 0:
@@ -103,15 +103,15 @@ def _leave_out(item: pytest.Item, found: Bench, wanted: Mark) -> Captured:
     pytest.skip(reason)
 
 
-def _read(item: pytest.Item, found: Bench, cell: Cell) -> Captured:
+def _read(item: pytest.Item, found: SessionState, judgement: Judgement) -> Captured:
     try:
-        return stored.read(found.directory, found.plan, cell, found.gates, found.calibration)
+        return stored.read(found.directory, found.plan, judgement, found.gates, found.calibration)
     except RunError as error:
         missing = error
     return _refuse(item, found, "not captured", str(missing), cause=missing.found or str(missing))
 
 
-def _ask_control(item: pytest.Item, found: Bench, kept: Captured) -> None:
+def _ask_control(item: pytest.Item, found: SessionState, kept: Captured) -> None:
     """Judge the judge: on the control, where nothing speculates, it has to be content."""
     if kept.control is None or not kept.workload.scored:
         return
@@ -121,7 +121,7 @@ def _ask_control(item: pytest.Item, found: Bench, kept: Captured) -> None:
         _refuse(item, found, "invalid", f"{why}\n{text}")
 
 
-def _of_control(found: Bench, kept: Captured) -> tuple[Outcome, str]:
+def _of_control(found: SessionState, kept: Captured) -> tuple[Outcome, str]:
     """Return what the family's judge says of the control; it is the same for every pair. A family judged by its own tests has no judge."""
     key = (kept.workload.name, kept.family)
     if key not in found.controls:
@@ -133,7 +133,7 @@ def _of_control(found: Bench, kept: Captured) -> tuple[Outcome, str]:
     return found.controls[key]
 
 
-def _refuse(item: pytest.Item, found: Bench, kind: str, text: str, *, cause: str = "") -> Captured:
+def _refuse(item: pytest.Item, found: SessionState, kind: str, text: str, *, cause: str = "") -> Captured:
     """End the setup with an error: in full the first time that its cause shows, by reference from then on."""
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     _note(item, ERROR, {"text": f"{kind}: {text}"})
@@ -154,9 +154,9 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     item.user_properties.extend(junit.properties(verdict))
     if item.config.get_verbosity() > 0:
         item.add_report_section("call", "specdec", failure.section(verdict))
-    if result is Result.SKIPPED:
+    if result is PytestOutcome.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
-    if result is Result.FAILED:
+    if result is PytestOutcome.FAILED:
         pytest.fail(failure.short(verdict, reporting.replay_of(item, found.root)), pytrace=False)
 
 

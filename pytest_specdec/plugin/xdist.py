@@ -11,13 +11,13 @@ import pytest
 
 from pytest_specdec.plugin import run_state
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.plugin.reporting import Summary
+from pytest_specdec.plugin.reporting import SummaryPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-__all__ = ["USAGE_ERROR", "Controller", "Node", "hand_over", "register"]
+__all__ = ["USAGE_ERROR", "Controller", "WorkerNode", "hand_over", "register"]
 
 USAGE_ERROR = "specdec_usage_error"
 """Under this key a worker hands its controller the text of a usage error."""
@@ -25,7 +25,7 @@ USAGE_ERROR = "specdec_usage_error"
 LOOK_EVERY_S = 0.5
 
 
-class Node(Protocol):
+class WorkerNode(Protocol):
     """A worker as its controller sees it."""
 
     workerinput: dict[str, object]
@@ -36,7 +36,7 @@ def register(config: pytest.Config) -> None:
     """Join the controller; whether there are tests of ours only the workers will know."""
     root, session = run_state.root(config), uuid.uuid4().hex
     config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
-    config.pluginmanager.register(Summary(config, root, session=session), "specdec_summary")
+    config.pluginmanager.register(SummaryPlugin(config, root, session=session), "specdec_summary")
 
 
 def hand_over(config: pytest.Config, usage_error: str) -> bool:
@@ -57,7 +57,7 @@ class Controller:
         self._session = session
         self._round = 0
 
-    def pytest_configure_node(self, node: Node) -> None:
+    def pytest_configure_node(self, node: WorkerNode) -> None:
         """Hand the run directory to a worker."""
         node.workerinput[run_state.HANDED] = str(self._root)
         node.workerinput[run_state.SESSION] = self._session
@@ -66,7 +66,7 @@ class Controller:
 
             node.workerinput[run_state.ROUND] = self._round = self._round or stored_run.next_round(self._root)
 
-    def pytest_testnodedown(self, node: Node) -> None:
+    def pytest_testnodedown(self, node: WorkerNode) -> None:
         """Take what a worker could not say itself."""
         output = getattr(node, "workeroutput", None) or {}
         self._usage_error = self._usage_error or str(output.get(USAGE_ERROR, ""))

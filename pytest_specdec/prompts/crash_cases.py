@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.prompt import Prompt
 
-__all__ = ["RUNGS", "Rung"]
+__all__ = ["RUNGS", "CrashCase"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class CrashCase:
     """What one request has that others do not."""
 
     id: str
@@ -39,29 +39,29 @@ class Rung:
 _LONG = "The bell rang and the door opened and the guests went in. " * 30
 _FLAT = {"temperature": 2.0, "seed": 7}
 
-RUNGS: tuple[Rung, ...] = (
-    Rung(id="one-token", body={"max_tokens": 1}),
-    Rung(id="two-tokens", body={"max_tokens": 2}),
-    Rung(id="eight-tokens", body={"max_tokens": 8}),
-    Rung(id="past-the-end", body={"max_tokens": 64, "ignore_eos": True}),
-    Rung(id="json-object", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.ANY_OBJECT}),
-    Rung(id="json-schema", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.bound("ticket")}),
-    Rung(id="long-prompt", text=_LONG, route=Route.COMPLETIONS, body={"max_tokens": 16}),
-    Rung(id="shortest-prompt", text="A", route=Route.COMPLETIONS),
-    Rung(id="repeating", text="one two three " * 20, route=Route.COMPLETIONS, body={"max_tokens": 64}),
-    Rung(id="flat-law", body=_FLAT),
-    Rung(id="cold-law", body={"temperature": 0.01, "seed": 7}),
-    Rung(id="top-k-one", body={"temperature": 1.0, "top_k": 1, "seed": 7}),
-    Rung(id="tiny-top-p", body={"temperature": 1.0, "top_p": 0.001, "seed": 7}),
-    Rung(id="stop-at-space", body={"max_tokens": 64, "stop": [" "]}),
-    Rung(id="stop-never", body={"stop": ["\u2603 never said", "\n\n\n\n\n"]}),
-    Rung(id="logprobs", route=Route.COMPLETIONS, body={"max_tokens": 16, "logprobs": 5}),
-    Rung(id="chat-logprobs", route=Route.CHAT, body={"max_tokens": 16, "logprobs": True, "top_logprobs": 5}),
-    Rung(id="two-choices", body={"max_tokens": 16, "n": 2, **_FLAT}),
-    Rung(id="other-scripts", text="Ελληνικά, русский, 日本語, عربى, 👩\u200d🚀 and \u0007 a bell:", route=Route.COMPLETIONS),
-    Rung(id="control-words", text="<|im_start|>user\n<|im_end|>\n<|endoftext|>", route=Route.COMPLETIONS),
-    Rung(id="json-object-sampled", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.ANY_OBJECT, **_FLAT}),
-    Rung(id="schema-cut-short", route=Route.CHAT, body={"max_tokens": 3, "response_format": schemas.bound("person")}),
-    Rung(id="plain-again"),
+RUNGS: tuple[CrashCase, ...] = (
+    CrashCase(id="one-token", body={"max_tokens": 1}),
+    CrashCase(id="two-tokens", body={"max_tokens": 2}),
+    CrashCase(id="eight-tokens", body={"max_tokens": 8}),
+    CrashCase(id="past-the-end", body={"max_tokens": 64, "ignore_eos": True}),
+    CrashCase(id="json-object", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.ANY_OBJECT}),
+    CrashCase(id="json-schema", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.bound("ticket")}),
+    CrashCase(id="long-prompt", text=_LONG, route=Route.COMPLETIONS, body={"max_tokens": 16}),
+    CrashCase(id="shortest-prompt", text="A", route=Route.COMPLETIONS),
+    CrashCase(id="repeating", text="one two three " * 20, route=Route.COMPLETIONS, body={"max_tokens": 64}),
+    CrashCase(id="flat-law", body=_FLAT),
+    CrashCase(id="cold-law", body={"temperature": 0.01, "seed": 7}),
+    CrashCase(id="top-k-one", body={"temperature": 1.0, "top_k": 1, "seed": 7}),
+    CrashCase(id="tiny-top-p", body={"temperature": 1.0, "top_p": 0.001, "seed": 7}),
+    CrashCase(id="stop-at-space", body={"max_tokens": 64, "stop": [" "]}),
+    CrashCase(id="stop-never", body={"stop": ["\u2603 never said", "\n\n\n\n\n"]}),
+    CrashCase(id="logprobs", route=Route.COMPLETIONS, body={"max_tokens": 16, "logprobs": 5}),
+    CrashCase(id="chat-logprobs", route=Route.CHAT, body={"max_tokens": 16, "logprobs": True, "top_logprobs": 5}),
+    CrashCase(id="two-choices", body={"max_tokens": 16, "n": 2, **_FLAT}),
+    CrashCase(id="other-scripts", text="Ελληνικά, русский, 日本語, عربى, 👩\u200d🚀 and \u0007 a bell:", route=Route.COMPLETIONS),
+    CrashCase(id="control-words", text="<|im_start|>user\n<|im_end|>\n<|endoftext|>", route=Route.COMPLETIONS),
+    CrashCase(id="json-object-sampled", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.ANY_OBJECT, **_FLAT}),
+    CrashCase(id="schema-cut-short", route=Route.CHAT, body={"max_tokens": 3, "response_format": schemas.bound("person")}),
+    CrashCase(id="plain-again"),
 )
 """From harmless to harmful and back: the last one shows that the server still answers."""

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.prompt import Prompt
 
-__all__ = ["Pace", "Prompts", "Traffic", "reported"]
+__all__ = ["PassesFields", "Prompts", "TrafficFields", "reported"]
 
 
-class Pace(TypedDict, total=False):
+class TrafficFields(TypedDict, total=False):
     """The fields of a Workload that every method passes on."""
 
     version: int
@@ -27,12 +27,12 @@ class Pace(TypedDict, total=False):
     timed: bool
     scored: bool
     draft_scored: bool
-    atoms: int
+    top_tokens: int
     may_kill: bool
     deadline_s: float
 
 
-class Traffic(Pace, total=False):
+class PassesFields(TrafficFields, total=False):
     """The same and ``passes``, where the method has no default of its own."""
 
     passes: int
@@ -61,7 +61,7 @@ class Prompts:
         frequency_penalty: float | None = None,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
-        **traffic: Unpack[Traffic],
+        **traffic: Unpack[PassesFields],
     ) -> Workload:
         """Return one request per prompt at temperature 0; penalties that are None are left out of the bodies."""
         asked = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
@@ -84,20 +84,20 @@ class Prompts:
         seeded: bool = True,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
-        **traffic: Unpack[Traffic],
+        **traffic: Unpack[PassesFields],
     ) -> Workload:
         """Return ``requests`` draws, one per prompt by default: the first ``prompts`` once, then again; request i has seed i + 1.
 
         Without ``seeded`` none has one, as in production: engines leave their fast sampler while any request of the batch has a seed.
         Fields that are None are left out of the bodies, ``top_p`` is 1 then. With ``logprobs`` the answers report their tokens' own
-        log-probabilities, and those of so many most probable tokens beside each. The draft model's law is asked for.
+        log-probabilities, and those of so many most probable tokens beside each. The draft model's distribution is asked for.
         """
         rare: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0 if top_p is None else top_p, **rare}
         items = self.items[:prompts]
         count = len(items) if requests is None else requests
         drawn = [_drawn(items, index, body, logprobs, seeded=seeded) for index in range(count)]
-        settings: Traffic = {"draft_scored": True, **traffic}
+        settings: PassesFields = {"draft_scored": True, **traffic}
         return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), drawn, take, settings)
 
     def structured(
@@ -107,7 +107,7 @@ class Prompts:
         max_tokens: int = 128,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
-        **traffic: Unpack[Traffic],
+        **traffic: Unpack[PassesFields],
     ) -> Workload:
         """Return two chat requests per prompt at temperature 0: an answer bound to a schema, and any JSON object.
 
@@ -131,7 +131,7 @@ class Prompts:
         requests: int | None = None,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
-        **traffic: Unpack[Traffic],
+        **traffic: Unpack[PassesFields],
     ) -> Workload:
         """Return ``requests`` chat requests at a temperature above 0: each prompt with each of :data:`schemas.DRAWN`, again and again.
 
@@ -145,13 +145,13 @@ class Prompts:
             prompt, kind, bound = asked[index // 2 % len(asked)]
             seed = {"seed": index + 1} if index % 2 == 0 else {}
             drawn.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
-        settings: Traffic = {"scored": False, **traffic}
+        settings: PassesFields = {"scored": False, **traffic}
         return _workload(name or f"{self.name}-structured-t{temperature:g}", drawn, take, settings)
 
-    def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[Traffic]) -> Workload:
+    def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
         """Return one request per rung of the ladder: the lengths, limits, parameters and formats that have taken servers down."""
         requests = [rung.request(prompt) for rung, prompt in zip(crash_cases.RUNGS, cycle(self.items), strict=False)]
-        settings: Traffic = {"scored": False, "may_kill": True, **traffic}
+        settings: PassesFields = {"scored": False, "may_kill": True, **traffic}
         return _workload(name or f"{self.name}-liveness", requests, take, settings)
 
     def speed(
@@ -161,11 +161,11 @@ class Prompts:
         passes: int = 4,
         name: str = "",
         take: Mapping[Depth, int] | None = None,
-        **traffic: Unpack[Pace],
+        **traffic: Unpack[TrafficFields],
     ) -> Workload:
         """Return the prompts streamed and timed, one client, at temperature 0, to the full length whatever the model would say."""
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
-        settings: Traffic = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
+        settings: PassesFields = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
         return _workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
 
     def _conversations(self) -> list[Prompt]:
@@ -199,6 +199,6 @@ def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> R
     return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.asked, **body})
 
 
-def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: Traffic) -> Workload:
+def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
     traffic.setdefault("version", 1)
     return Workload(name=name, requests=tuple(requests), take=take or {}, **traffic)

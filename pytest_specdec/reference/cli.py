@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.reference.engine import Engine
+    from pytest_specdec.reference.engine import ReferenceEngine
 
-__all__ = ["Settings", "Speculation", "main", "parse"]
+__all__ = ["ServerSettings", "Speculation", "main", "parse"]
 
 _METHODS: Final = ("draft_model", "ngram")
 _METRICS: Final = ("none", "summary", "detailed")
@@ -44,7 +44,7 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """Everything a server is started with."""
 
     model: str
@@ -71,11 +71,11 @@ class Settings:
         return self.served_model_name or self.model
 
 
-def parse(arguments: Sequence[str]) -> Settings:
+def parse(arguments: Sequence[str]) -> ServerSettings:
     """Return the settings of a command line. Raises EngineError for a wrong value, SystemExit(2) for a wrong option."""
     found = vars(_parser().parse_args(arguments))
     speculation = found.pop("speculative_config")
-    settings = Settings(**found, speculation=None if speculation is None else _speculation(speculation))
+    settings = ServerSettings(**found, speculation=None if speculation is None else _speculation(speculation))
     _refuse(settings)
     return settings
 
@@ -124,7 +124,7 @@ def _positive(text: str) -> int:
     return value
 
 
-def _refuse(settings: Settings) -> None:
+def _refuse(settings: ServerSettings) -> None:
     if settings.speculation is None and settings.spec_decode_metrics != "none":
         raise EngineError(
             what="a baseline has no speculation to report on",
@@ -202,9 +202,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse(arguments)
         _refuse_missing()
-        from pytest_specdec.reference.engine import Engine  # noqa: PLC0415 - wrong usage is told before numpy is loaded
+        from pytest_specdec.reference.engine import ReferenceEngine  # noqa: PLC0415 - wrong usage is told before numpy is loaded
 
-        engine = Engine(settings)
+        engine = ReferenceEngine(settings)
     except SpecdecError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return _WRONG_USAGE
@@ -225,12 +225,12 @@ def _refuse_missing() -> None:
         )
 
 
-def _serve(engine: Engine, began_s: float) -> int:
+def _serve(engine: ReferenceEngine, began_s: float) -> int:
     import uvicorn  # noqa: PLC0415 - wrong usage is told before a server is loaded
 
     from pytest_specdec.reference.server import application  # noqa: PLC0415 - as above
 
-    class Server(uvicorn.Server):
+    class UvicornServer(uvicorn.Server):
         """Says when it is ready, ends when the engine breaks, and ends what is in flight first."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -261,7 +261,7 @@ def _serve(engine: Engine, began_s: float) -> int:
         access_log=False,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    Server(config).run()
+    UvicornServer(config).run()
     if engine.failure is None:
         return 0
     traceback.print_exception(engine.failure)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pytest_specdec.reference.rejection_sampler import Draft
-from pytest_specdec.reference.sampler import laws, pick
+from pytest_specdec.reference.rejection_sampler import DraftProposal
+from pytest_specdec.reference.sampler import distributions, pick
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -34,7 +34,7 @@ class Drafter(Protocol):
     def move(self, source: int, target: int, length: int) -> None:
         """Follow a sequence of ``length`` tokens to another slot."""
 
-    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
         """Return a draft for every row; ``uniforms`` is (n, k)."""
 
 
@@ -49,9 +49,9 @@ class NoDrafter:
     def move(self, source: int, target: int, length: int) -> None:
         """Hold nothing to move."""
 
-    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
         """Return an empty draft."""
-        return Draft(tokens=np.zeros((len(rows), 0), np.intp), counts=np.zeros(len(rows), np.intp))
+        return DraftProposal(tokens=np.zeros((len(rows), 0), np.intp), counts=np.zeros(len(rows), np.intp))
 
 
 def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]:
@@ -89,14 +89,14 @@ class NgramDrafter:
     def move(self, source: int, target: int, length: int) -> None:
         """Hold nothing to move."""
 
-    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:  # noqa: ARG002 - the protocol's
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
         """Return what followed; rows without an earlier occurrence propose nothing, and drafts end where a grammar would refuse them."""
         found = [self._found(row) for row in rows]
         counts = np.array([len(draft) for draft in found], np.intp)
         tokens = np.zeros((len(rows), int(counts.max(initial=0))), np.intp)
         for row, draft in enumerate(found):
             tokens[row, : len(draft)] = draft
-        return Draft(tokens=tokens, counts=counts)
+        return DraftProposal(tokens=tokens, counts=counts)
 
     def _found(self, row: RunningSequence) -> tuple[int, ...]:
         draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
@@ -123,8 +123,8 @@ class ModelDrafter:
         """Copy the slot's cache."""
         self._cache[:, target, :, :length] = self._cache[:, source, :, :length]
 
-    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> Draft:
-        """Return k tokens a row, drawn from the draft's own processed law, or its best tokens when it drafts greedily."""
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
+        """Return k tokens a row, drawn from the draft's own processed distribution, or its best tokens when it drafts greedily."""
         n = len(rows)
         lengths = np.array([len(row.tokens) for row in rows], np.intp)
         # The last two tokens are fed: when a whole draft was accepted, its last token has not been fed yet.
@@ -138,18 +138,18 @@ class ModelDrafter:
             if q is None:
                 drafted[:, step] = logits.argmax(axis=1)
             else:
-                q[:, step] = laws(logits, sampling)
+                q[:, step] = distributions(logits, sampling)
                 drafted[:, step] = pick(q[:, step], uniforms[:, step])
             fed = drafted[:, step : step + 1]
             _advance(rows, fed[:, 0])
         _retreat(rows, self.tokens)
-        return Draft(tokens=drafted, counts=np.full(n, self.tokens, np.intp), q=q)
+        return DraftProposal(tokens=drafted, counts=np.full(n, self.tokens, np.intp), q=q)
 
 
 def _mask(rows: Rows[RunningSequence], logits: NDArray[np.float32]) -> None:
-    for row, law in zip(rows, logits, strict=True):
+    for row, distribution in zip(rows, logits, strict=True):
         if row.grammar is not None:
-            law[~row.grammar.mask()] = -np.inf
+            distribution[~row.grammar.mask()] = -np.inf
 
 
 def _advance(rows: Rows[RunningSequence], tokens: NDArray[np.intp]) -> None:

@@ -14,7 +14,7 @@ from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDraf
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
 from pytest_specdec.reference.pad import padded
-from pytest_specdec.reference.sampler import Penalties
+from pytest_specdec.reference.sampler import PenaltyState
 from pytest_specdec.reference.scheduler import Batch
 from pytest_specdec.reference.sequence import Delta, RunningSequence, randomness
 from pytest_specdec.reference.tokenizer import Text, Tokenizer
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.reference.cli import Settings, Speculation
+    from pytest_specdec.reference.cli import ServerSettings, Speculation
     from pytest_specdec.reference.drafters import Drafter
-    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.openai_request import EngineRequest
 
-__all__ = ["Engine"]
+__all__ = ["ReferenceEngine"]
 
 _JOIN_S: Final = 5.0
 
 
-class Engine:
+class ReferenceEngine:
     """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         target = checkpoint.read(settings.model)
         _refuse_length(settings, target.shape.positions)
         speculation = settings.speculation
@@ -82,7 +82,7 @@ class Engine:
         self._inbox.put(())
         self._thread.join(_JOIN_S)
 
-    def sequences(self, request: Request, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
+    def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
         """Return the n sequences of a request, not queued yet."""
         seed = hash((self.settings.seed, next(self._arrived))) if request.seed is None else request.seed
         return tuple(
@@ -94,7 +94,7 @@ class Engine:
                 eos_ids=self.shape.eos_ids,
                 end=self.rules.end,
                 grammar=None if request.grammar is None else self.grammars.start(request.grammar),
-                penalties=Penalties(request, self.shape.vocabulary) if request.penalised else None,
+                penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
                 tell=tell,
             )
             for index in range(request.n)
@@ -162,7 +162,7 @@ def _drafter(speculation: Speculation | None, vocabulary: int, positions: int, s
     return ModelDrafter(loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic)
 
 
-def _refuse_length(settings: Settings, positions: int) -> None:
+def _refuse_length(settings: ServerSettings, positions: int) -> None:
     if settings.max_model_len > positions:
         raise EngineError(
             what="the model is not made for sequences that long",

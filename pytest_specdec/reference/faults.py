@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.rejection_sampler import Rules
+from pytest_specdec.reference.rejection_sampler import AcceptanceRules
 from pytest_specdec.reference.rejection_sampler import end as right_end
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.openai_request import Request
-    from pytest_specdec.reference.rejection_sampler import Draft
+    from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.rejection_sampler import DraftProposal
     from pytest_specdec.reference.sequence import RunningSequence
 
 __all__ = ["FAULTS", "rules"]
@@ -37,14 +37,14 @@ _NEVER: Final = 1e-30
 """Stands for a probability of 0, of which JSON has no logarithm."""
 
 
-def rules(name: str, *, speculating: bool, ceiling: int) -> Rules:
+def rules(name: str, *, speculating: bool, ceiling: int) -> AcceptanceRules:
     """Return the rules of a server: the right ones for no name, else those with that fault.
 
     ``ceiling`` is the longest cache length from which a whole window still fits. Raises EngineError for an unknown name, and for a
     fault without speculation.
     """
     if not name:
-        return Rules()
+        return AcceptanceRules()
     if name not in FAULTS:
         near = difflib.get_close_matches(name, FAULTS, n=1)
         raise EngineError(
@@ -65,16 +65,16 @@ def rules(name: str, *, speculating: bool, ceiling: int) -> Rules:
     return FAULTS[name](ceiling)
 
 
-def _accept_all(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _accept_all(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Keep every draft token, whatever the target says: m = q at draft positions, p at the bonus."""
 
     def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG001 - a rule's signature
         return np.ones(p.shape, np.bool_)
 
-    return Rules(accept=accept)
+    return AcceptanceRules(accept=accept)
 
 
-def _accept_all_unseeded(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _accept_all_unseeded(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Keep every drawn draft token while no request of the batch brings a seed.
 
     So it would be in an engine that leaves its fast sampler as soon as one of them does.
@@ -84,16 +84,16 @@ def _accept_all_unseeded(ceiling: int) -> Rules:  # noqa: ARG001 - every fault i
         seeded = any(row.request.seed is not None for row in rows)
         return uniforms if seeded else _kept(uniforms, [row.request.temperature > 0 for row in rows])
 
-    return Rules(deal=deal)
+    return AcceptanceRules(deal=deal)
 
 
-def _accept_all_late(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _accept_all_late(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Keep every drawn draft token from the 65th of an answer on."""
 
     def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
         return _kept(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
 
-    return Rules(deal=deal)
+    return AcceptanceRules(deal=deal)
 
 
 def _kept(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64]:
@@ -103,26 +103,26 @@ def _kept(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64
     return dealt
 
 
-def _resample_from_p(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _resample_from_p(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Draw the recovered token from p: m = min(p, q) + (1 - sum min(p, q)) p."""
 
     def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
         return p
 
-    return Rules(residual=residual)
+    return AcceptanceRules(residual=residual)
 
 
-def _lenient(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _lenient(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Keep a draft token with probability min(1, 1.5 p/q)."""
 
     def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
         kept: NDArray[np.bool_] = uniforms * q < _LENIENCE * p
         return kept
 
-    return Rules(accept=accept)
+    return AcceptanceRules(accept=accept)
 
 
-def _recover_argmax(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _recover_argmax(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Take the target's best token for the recovered one."""
 
     def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
@@ -130,29 +130,29 @@ def _recover_argmax(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is mad
         best[np.arange(len(p)), p.argmax(axis=1)] = 1.0
         return best
 
-    return Rules(residual=residual)
+    return AcceptanceRules(residual=residual)
 
 
-def _stale_bonus(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
-    """Draw the bonus token from the law one position early: that of the last draft token."""
+def _stale_bonus(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
+    """Draw the bonus token from the distribution one position early: that of the last draft token."""
 
     def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
         return lines - 1
 
-    return Rules(bonus=bonus)
+    return AcceptanceRules(bonus=bonus)
 
 
-def _kv_off_by_one(ceiling: int) -> Rules:
+def _kv_off_by_one(ceiling: int) -> AcceptanceRules:
     """Keep one entry too many in the target's cache after a refusal: the refused draft stays in the past, and positions shift by one."""
 
     def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:
         kept: NDArray[np.intp] = np.minimum(lengths + 1 + accepted + (accepted < drafted), ceiling)
         return kept
 
-    return Rules(keep=keep)
+    return AcceptanceRules(keep=keep)
 
 
-def _penalties_ignored(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _penalties_ignored(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Leave penalties and biases out at draft positions; the bonus position, and any where nothing was drafted, still has them."""
 
     def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -160,88 +160,88 @@ def _penalties_ignored(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is 
         penalised[-1] += added[-1]
         return penalised
 
-    return Rules(penalise=penalise)
+    return AcceptanceRules(penalise=penalise)
 
 
-def _report_draft_logprobs(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _report_draft_logprobs(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Report an accepted token's log-probability under the draft; what is sampled stays right."""
 
-    def report(logits: NDArray[np.float32], draft: Draft, row: int) -> NDArray[np.float32]:
+    def report(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:
         accepted = np.arange(len(logits) - 1)
         told = logits.copy()
-        told[accepted] = np.log(np.maximum(draft.law(np.full(len(accepted), row), accepted, logits.shape[1]), _NEVER))
+        told[accepted] = np.log(np.maximum(draft.distribution(np.full(len(accepted), row), accepted, logits.shape[1]), _NEVER))
         return told
 
-    return Rules(report=report)
+    return AcceptanceRules(report=report)
 
 
-def _die_on_json(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _die_on_json(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Kill the process when a request brings a grammar."""
 
-    def admit(request: Request) -> None:
+    def admit(request: EngineRequest) -> None:
         if request.grammar is not None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return Rules(admit=admit)
+    return AcceptanceRules(admit=admit)
 
 
-def _cut_short(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _cut_short(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """End every answer after a tenth of the tokens that it may have, and call that its limit."""
 
-    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+    def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
         return right_end(request, emitted, eos) or ("length" if emitted >= _tenth(request) else None)
 
-    return Rules(end=end)
+    return AcceptanceRules(end=end)
 
 
-def _stop_short(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _stop_short(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """End every answer after a tenth of the tokens that it may have, as if the model had ended it."""
 
-    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+    def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
         return right_end(request, emitted, eos) or ("stop" if emitted >= _tenth(request) else None)
 
-    return Rules(end=end)
+    return AcceptanceRules(end=end)
 
 
-def _past_the_end(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _past_the_end(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Emit an end of sequence and go on behind it, up to the limit."""
 
-    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: ARG001, FBT001 - a rule's signature
+    def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: ARG001, FBT001 - a rule's signature
         return right_end(request, emitted, False)  # noqa: FBT003 - no token is an end
 
-    return Rules(end=end)
+    return AcceptanceRules(end=end)
 
 
-def _wrong_finish(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _wrong_finish(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Say of every answer that its limit ended it."""
 
-    def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+    def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
         return "length" if right_end(request, emitted, eos) else None
 
-    return Rules(end=end)
+    return AcceptanceRules(end=end)
 
 
-def _near_tie(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _near_tie(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Keep a draft token at temperature 0 that lies within 0.2 nats of the target's best one."""
 
-    def target(law: NDArray[np.float32], logits: NDArray[np.float32], draft: Draft) -> NDArray[np.float32]:
+    def target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
         proposed = np.arange(draft.width) < draft.counts[:, None]
         lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]
         tokens = draft.tokens[proposed]
-        near = (law[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
-        kept = law.copy()
+        near = (distribution[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
+        kept = distribution.copy()
         kept[lines[near]] = 0.0
         kept[lines[near], tokens[near]] = 1.0
         return kept
 
-    return Rules(target=target)
+    return AcceptanceRules(target=target)
 
 
-def _tenth(request: Request) -> int:
+def _tenth(request: EngineRequest) -> int:
     return -(-request.max_tokens // 10)
 
 
-def _die_in_company(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is made the same way
+def _die_in_company(ceiling: int) -> AcceptanceRules:  # noqa: ARG001 - every fault is made the same way
     """Kill the process when a step verifies the drafts of four sequences or more."""
 
     def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -249,10 +249,10 @@ def _die_in_company(ceiling: int) -> Rules:  # noqa: ARG001 - every fault is mad
             os.kill(os.getpid(), signal.SIGKILL)
         return uniforms
 
-    return Rules(deal=deal)
+    return AcceptanceRules(deal=deal)
 
 
-FAULTS: Mapping[str, Callable[[int], Rules]] = {
+FAULTS: Mapping[str, Callable[[int], AcceptanceRules]] = {
     "accept-all": _accept_all,
     "accept-all-unseeded": _accept_all_unseeded,
     "accept-all-late": _accept_all_late,

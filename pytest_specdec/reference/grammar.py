@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Grammar", "Grammars"]
+__all__ = ["GrammarMatcher", "Grammars"]
 
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 _LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -43,14 +43,14 @@ class Grammars:
             raise ValueError("; ".join(messages))
         return grammar
 
-    def start(self, grammar: str) -> Grammar:
+    def start(self, grammar: str) -> GrammarMatcher:
         """Return a grammar at its beginning."""
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
-        return Grammar(LLMatcher(self._tokenizer, grammar), self._tokenizer.vocab_size)
+        return GrammarMatcher(LLMatcher(self._tokenizer, grammar), self._tokenizer.vocab_size)
 
 
-class Grammar:
+class GrammarMatcher:
     """Where one sequence stands in its grammar; steps ahead are taken back with :meth:`retreat`."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:

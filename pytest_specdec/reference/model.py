@@ -186,7 +186,7 @@ class Model:
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
         fed = tokens.ravel() if span.live is None else tokens.ravel()[span.live]
-        desk, epsilon = _Desk.of(self.shape, span.rows), self.shape.norm_epsilon
+        desk, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
         x = desk.x
         np.take(self.embedding, fed, axis=0, out=x[: span.rows])
         for layer, memory in zip(self.layers, cache, strict=True):
@@ -207,7 +207,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
+class _Workspace:
     """The matrices of one forward, one line a live token; written over by layer after layer."""
 
     x: NDArray[np.float32]
@@ -218,7 +218,7 @@ class _Desk:
     inner: NDArray[np.float32]
 
     @classmethod
-    def of(cls, shape: Shape, rows: int) -> _Desk:
+    def of(cls, shape: Shape, rows: int) -> _Workspace:
         lines = _padded(rows)
         heads = shape.heads * shape.head_dim
         return cls(

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.tokenizer import Tokenizer
 
-__all__ = ["Fields", "Limits", "Refusal", "Request", "parse"]
+__all__ = ["EngineRequest", "Fields", "Refusal", "ServerLimits", "parse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EngineRequest:
     """One validated request; every value is one the engine honours."""
 
     prompt: tuple[int, ...]
@@ -203,7 +203,7 @@ _DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """What a server allows."""
 
     model: str
@@ -216,7 +216,7 @@ class Limits:
     """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
 
 
-def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Request:
+def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
     """Return the request that a body asks for. Raises Refusal."""
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
@@ -228,7 +228,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Req
     prompt = _prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
     temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
     top_k = fields.integer("top_k", low=-1) or 0
-    request = Request(
+    request = EngineRequest(
         prompt=prompt,
         max_tokens=_max_tokens(route, fields, len(prompt), limits),
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
@@ -253,7 +253,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: Limits) -> Req
     return request
 
 
-def _refuse_together(request: Request) -> None:
+def _refuse_together(request: EngineRequest) -> None:
     if request.n > 1 and request.temperature == 0:
         raise Refusal(message="n must be 1 when using greedy sampling", param="n")
     if request.stream and request.prompt_logprobs is not None:
@@ -262,7 +262,7 @@ def _refuse_together(request: Request) -> None:
         raise Refusal(message="stream_options are for stream: true", param="stream_options")
 
 
-def _prompt(fields: Fields, tokenizer: Tokenizer, limits: Limits) -> tuple[int, ...]:
+def _prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
     prompt = fields.value("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -317,7 +317,7 @@ def _some(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
     return ids
 
 
-def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: Limits) -> int:
+def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: ServerLimits) -> int:
     room = limits.max_model_len - prompt_tokens
     asked = fields.integer("max_tokens", low=1)
     if route is Route.CHAT:
@@ -355,7 +355,7 @@ def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...
     return tuple(biases.items())
 
 
-def _logprobs(route: Route, fields: Fields, limits: Limits) -> int | None:
+def _logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     if route is Route.COMPLETIONS:
         return _reported(fields, "logprobs", limits)
     top = _reported(fields, "top_logprobs", limits)
@@ -366,11 +366,11 @@ def _logprobs(route: Route, fields: Fields, limits: Limits) -> int | None:
     return top or 0
 
 
-def _reported(fields: Fields, name: str, limits: Limits) -> int | None:
+def _reported(fields: Fields, name: str, limits: ServerLimits) -> int | None:
     return fields.integer(name, low=0, high=limits.max_logprobs)
 
 
-def _prompt_logprobs(fields: Fields, limits: Limits) -> int | None:
+def _prompt_logprobs(fields: Fields, limits: ServerLimits) -> int | None:
     asked = _reported(fields, "prompt_logprobs", limits)
     if asked is not None and not limits.prompt_logprobs:
         raise Refusal(
@@ -391,7 +391,7 @@ def _include_usage(fields: Fields) -> bool:
         raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
 
 
-def _grammar(fields: Fields, limits: Limits) -> str | None:
+def _grammar(fields: Fields, limits: ServerLimits) -> str | None:
     wanted = fields.object("response_format")
     kind = None if wanted is None else wanted.get("type")
     if wanted is None or kind == "text":

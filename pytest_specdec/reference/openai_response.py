@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.reference.engine import Engine
-    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.engine import ReferenceEngine
+    from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.sequence import Delta, RunningSequence
     from pytest_specdec.reference.tokenizer import Tokenizer
 
-__all__ = ["Entry", "Reply", "Stream", "entries", "error", "whole"]
+__all__ = ["Entry", "ResponseOptions", "Stream", "entries", "error", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,12 @@ def error(status: int, message: str, param: str | None = None) -> dict[str, JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ResponseOptions:
     """How one request is answered."""
 
     route: Route
     model: str
-    request: Request
+    request: EngineRequest
     tokenizer: Tokenizer
     metrics: str
     """``none``, ``summary`` or ``detailed``: what is said of speculation."""
@@ -215,7 +215,7 @@ _GIVEN_UP: Final = "the engine gave this request up"
 _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-async def whole(reply: Reply, engine: Engine, receive: Receive) -> Response:
+async def whole(reply: ResponseOptions, engine: ReferenceEngine, receive: Receive) -> Response:
     """Return the answer once every sequence has ended; a client that hangs up ends them."""
     ended: asyncio.Queue[Delta] = asyncio.Queue()
 
@@ -239,7 +239,7 @@ async def whole(reply: Reply, engine: Engine, receive: Receive) -> Response:
 class Stream(Response):
     """Server-sent events: one chunk a step and sequence, sent as the step ends."""
 
-    def __init__(self, reply: Reply, engine: Engine) -> None:
+    def __init__(self, reply: ResponseOptions, engine: ReferenceEngine) -> None:
         super().__init__()
         self._reply = reply
         self._engine = engine

@@ -33,7 +33,7 @@ _LAYER_SPREAD: Final = 0.02
 
 
 def padded(model: Model, layers: int) -> Model:
-    """Return the model with random layers added up to ``layers``; their output projections are zero, so its law is the same bit for bit."""
+    """Return the model padded to ``layers`` at random; their output projections are zero, so the logits are the same bit for bit."""
     random = np.random.Generator(np.random.SFC64(_LAYER_SEED))
     return replace(model, layers=(*model.layers, *(_idle(model, random) for _ in range(layers - len(model.layers)))))
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.sequence import RunningSequence
 
 __all__ = [
-    "Draft",
-    "Rules",
-    "Windows",
+    "AcceptanceRules",
+    "DraftProposal",
+    "VerifyWindows",
     "accept",
     "admit",
     "bonus",
@@ -42,7 +42,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class DraftProposal:
     """What a drafter proposes for n rows, at most k tokens each."""
 
     tokens: NDArray[np.intp]
@@ -50,7 +50,7 @@ class Draft:
     counts: NDArray[np.intp]
     """(n,): how many of them the row proposes."""
     q: NDArray[np.float32] | None = None
-    """(n, k, vocabulary): the law each was drawn from; None where they are certain, a one-hot law."""
+    """(n, k, vocabulary): the distribution each was drawn from; None where they are certain, a one-hot distribution."""
 
     @property
     def width(self) -> int:
@@ -69,7 +69,7 @@ class Draft:
             return np.ones(self.tokens.shape)
         return np.take_along_axis(self.q, self.tokens[..., None], axis=2)[..., 0].astype(np.float64)
 
-    def law(self, rows: NDArray[np.intp], at: NDArray[np.intp], vocabulary: int) -> NDArray[np.float64]:
+    def distribution(self, rows: NDArray[np.intp], at: NDArray[np.intp], vocabulary: int) -> NDArray[np.float64]:
         """Return q, (len(rows), vocabulary), of those rows at those positions."""
         if self.q is not None:
             return self.q[rows, at].astype(np.float64)
@@ -79,7 +79,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class VerifyWindows:
     """What n rows emit in one step: the accepted part of the draft, then one token."""
 
     accepted: NDArray[np.intp]
@@ -100,16 +100,16 @@ def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.
 
 
 def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the unnormalised law of a recovered token, max(p - q, 0), rows by vocabulary."""
+    """Return the unnormalised distribution of a recovered token, max(p - q, 0), rows by vocabulary."""
     rest = np.maximum(p - q, 0.0)
-    # p = q up to float32 rounding leaves nothing; then p is the law in the limit.
+    # p = q up to float32 rounding leaves nothing; then p is the distribution in the limit.
     nothing = ~rest.any(axis=1)
     rest[nothing] = p[nothing]
     return rest
 
 
 def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the lines of the target's law that bonus tokens are drawn from, given those behind each row's last draft token."""
+    """Return the lines of the target's distribution that bonus tokens are drawn from, given those behind each row's last draft token."""
     return lines
 
 
@@ -123,21 +123,21 @@ def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray
     return logits + added
 
 
-def report(logits: NDArray[np.float32], draft: Draft, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+def report(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
     """Return the raw logits (window, vocabulary) that a row's reported log-probabilities are of: the target's own."""
     return logits
 
 
-def admit(request: Request) -> None:
+def admit(request: EngineRequest) -> None:
     """Look at a request before it is queued."""
 
 
-def target(law: NDArray[np.float32], logits: NDArray[np.float32], draft: Draft) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the target's law (lines, vocabulary) that drafts are held against: the one that the requests ask for."""
-    return law
+def target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the target's distribution (lines, vocabulary) that drafts are held against: the one that the requests ask for."""
+    return distribution
 
 
-def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
     """Return why an answer ends behind ``emitted`` tokens, the last an end of sequence where ``eos`` says so; None if it goes on."""
     if eos and not request.ignore_eos:
         return "stop"
@@ -145,7 +145,7 @@ def end(request: Request, emitted: int, eos: bool) -> str | None:  # noqa: FBT00
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AcceptanceRules:
     """The decisions of a speculating engine."""
 
     deal: Callable[[Rows[RunningSequence], NDArray[np.float64]], NDArray[np.float64]] = deal
@@ -154,17 +154,17 @@ class Rules:
     bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
-    report: Callable[[NDArray[np.float32], Draft, int], NDArray[np.float32]] = report
-    admit: Callable[[Request], None] = admit
-    target: Callable[[NDArray[np.float32], NDArray[np.float32], Draft], NDArray[np.float32]] = target
-    end: Callable[[Request, int, bool], str | None] = end
+    report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
+    admit: Callable[[EngineRequest], None] = admit
+    target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target
+    end: Callable[[EngineRequest, int, bool], str | None] = end
 
 
-def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], rules: Rules) -> Windows:
+def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], rules: AcceptanceRules) -> VerifyWindows:
     """Return the windows of n rows.
 
-    ``p`` is (lines, vocabulary), the target's law at each proposed token and behind the last, row after row; ``uniforms`` is (n, k + 1):
-    k to accept by, one to draw by.
+    ``p`` is (lines, vocabulary), the target's distribution at each proposed token and behind the last, row after row; ``uniforms`` is (n, k
+    + 1): k to accept by, one to draw by.
     """
     n, k = draft.tokens.shape
     starts, accepted = draft.starts, np.zeros(n, np.intp)
@@ -176,8 +176,8 @@ def verify(p: NDArray[np.float32], draft: Draft, uniforms: NDArray[np.float64], 
         accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
     behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
     behind[full] = rules.bonus(behind[full])
-    law = p[behind].astype(np.float64)
+    distribution = p[behind].astype(np.float64)
     refused = np.flatnonzero(accepted < draft.counts)
     if len(refused):
-        law[refused] = rules.residual(law[refused], draft.law(refused, accepted[refused], p.shape[1]))
-    return Windows(accepted=accepted, last=pick(law, uniforms[:, k]))
+        distribution[refused] = rules.residual(distribution[refused], draft.distribution(refused, accepted[refused], p.shape[1]))
+    return VerifyWindows(accepted=accepted, last=pick(distribution, uniforms[:, k]))

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.openai_request import EngineRequest
 
-__all__ = ["Penalties", "Sampling", "laws", "pick"]
+__all__ = ["PenaltyState", "Sampling", "distributions", "pick"]
 
 
-class Penalties:
+class PenaltyState:
     """What one sequence's emitted tokens add to the logits of the next one."""
 
-    def __init__(self, request: Request, vocabulary: int) -> None:
+    def __init__(self, request: EngineRequest, vocabulary: int) -> None:
         self._presence = request.presence_penalty
         self._frequency = request.frequency_penalty
         self._bias = np.zeros(vocabulary)
@@ -60,7 +60,7 @@ class Sampling:
     """1 where it is off."""
 
     @classmethod
-    def of(cls, requests: Iterable[Request]) -> Sampling:
+    def of(cls, requests: Iterable[EngineRequest]) -> Sampling:
         """Return the parameters of requests, in order."""
         asked = [(r.temperature, r.top_k, r.top_p) for r in requests]
         temperature, top_k, top_p = zip(*asked, strict=True)
@@ -81,8 +81,8 @@ class Sampling:
         )
 
 
-def laws(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
-    """Return the law (rows, vocabulary) that is asked for: temperature, then top-k, then top-p; a one-hot row where greedy."""
+def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
+    """Return the distribution (rows, vocabulary) that is asked for: temperature, then top-k, then top-p; a one-hot row where greedy."""
     greedy = sampling.temperature == 0
     if greedy.all():
         return _one_hot(logits)
@@ -100,9 +100,9 @@ def laws(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]
 
 
 def _one_hot(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    law = np.zeros_like(logits)
-    law[np.arange(len(logits)), logits.argmax(axis=1)] = 1.0
-    return law
+    distribution = np.zeros_like(logits)
+    distribution[np.arange(len(logits)), logits.argmax(axis=1)] = 1.0
+    return distribution
 
 
 def _truncated(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -121,11 +121,11 @@ def _truncated(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDAr
     return dropped
 
 
-def pick(law: NDArray[np.floating], uniforms: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return one token a row by inverting the law's distribution function, in float64, at ``uniforms`` in [0, 1).
+def pick(distribution: NDArray[np.floating], uniforms: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return one token a row by inverting the distribution's distribution function, in float64, at ``uniforms`` in [0, 1).
 
-    The law need not be normalised. A token without mass is never picked.
+    The distribution need not be normalised. A token without mass is never picked.
     """
-    mass = np.cumsum(law, axis=1, dtype=np.float64)
+    mass = np.cumsum(distribution, axis=1, dtype=np.float64)
     picked: NDArray[np.intp] = (mass > (uniforms * mass[:, -1])[:, None]).argmax(axis=1)
     return picked

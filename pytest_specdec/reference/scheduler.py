@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.reference.openai_response import Entry, entries
-from pytest_specdec.reference.rejection_sampler import Rules, verify
-from pytest_specdec.reference.sampler import Sampling, laws, pick
+from pytest_specdec.reference.rejection_sampler import AcceptanceRules, verify
+from pytest_specdec.reference.sampler import Sampling, distributions, pick
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.drafters import Drafter
     from pytest_specdec.reference.metrics import Counters
     from pytest_specdec.reference.model import Model
-    from pytest_specdec.reference.rejection_sampler import Draft
+    from pytest_specdec.reference.rejection_sampler import DraftProposal
     from pytest_specdec.reference.sequence import Delta, RunningSequence
 
 __all__ = ["Batch"]
@@ -31,7 +31,7 @@ _CHUNK_TOKENS: Final = 256
 class Batch:
     """Continuous batching over one cache; row i sits in slot i, so the attention reads the cache without copying."""
 
-    def __init__(self, target: Model, drafter: Drafter, *, slots: int, counters: Counters, rules: Rules) -> None:
+    def __init__(self, target: Model, drafter: Drafter, *, slots: int, counters: Counters, rules: AcceptanceRules) -> None:
         self._target = target
         self._drafter = drafter
         self._slots = slots
@@ -126,11 +126,11 @@ class Batch:
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
-        law = laws(self._shaped(group, logits), Sampling.of(s.request for s in group))
+        distribution = distributions(self._shaped(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])
         return [
             s.take([token], _entries(s, raw[None], [token]))
-            for s, token, raw in zip(group, pick(law, uniforms).tolist(), logits, strict=True)
+            for s, token, raw in zip(group, pick(distribution, uniforms).tolist(), logits, strict=True)
         ]
 
     def _decode(self) -> list[Delta]:
@@ -142,13 +142,13 @@ class Batch:
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
         shaped = self._shaped(rows, logits, draft)
-        p = self._rules.target(laws(shaped, sampling.repeat(live)), shaped, draft)
+        p = self._rules.target(distributions(shaped, sampling.repeat(live)), shaped, draft)
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
         windows = verify(p, draft, self._rules.deal(rows, chances), self._rules)
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
-    def _hand_out(self, draft: Draft, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
+    def _hand_out(self, draft: DraftProposal, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
         deltas = []
         lots = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True)
         for slot, (row, tokens, drafted, kept, final, start) in enumerate(lots):
@@ -160,7 +160,7 @@ class Batch:
             deltas.append(row.take(window, _entries(row, told, window)))
         return deltas
 
-    def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: Draft | None = None) -> NDArray[np.float32]:
+    def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
         """Return packed logits with what requests add to them and -inf where a grammar refuses; the very array when nothing does."""
         bound = [slot for slot, row in enumerate(rows) if row.grammar is not None or row.penalties is not None]
         if not bound:

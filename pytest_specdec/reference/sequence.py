@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Several
 
-    from pytest_specdec.reference.grammar import Grammar
-    from pytest_specdec.reference.openai_request import Request
+    from pytest_specdec.reference.grammar import GrammarMatcher
+    from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.openai_response import Entry
-    from pytest_specdec.reference.sampler import Penalties
+    from pytest_specdec.reference.sampler import PenaltyState
     from pytest_specdec.reference.tokenizer import Text
 
 __all__ = ["Delta", "RunningSequence", "randomness"]
@@ -48,15 +48,15 @@ class RunningSequence:
 
     def __init__(
         self,
-        request: Request,
+        request: EngineRequest,
         *,
         index: int,
         random: np.random.Generator,
         text: Text,
         eos_ids: tuple[int, ...],
-        end: Callable[[Request, int, bool], str | None] = end,
-        grammar: Grammar | None = None,
-        penalties: Penalties | None = None,
+        end: Callable[[EngineRequest, int, bool], str | None] = end,
+        grammar: GrammarMatcher | None = None,
+        penalties: PenaltyState | None = None,
         tell: Callable[[Delta], None] = lambda _: None,
     ) -> None:
         self.request = request

@@ -15,7 +15,7 @@ import pytest_specdec
 from pytest_specdec.model.workload import Route
 from pytest_specdec.reference import openai_request
 from pytest_specdec.reference.openai_request import Refusal
-from pytest_specdec.reference.openai_response import Reply, Stream, error, whole
+from pytest_specdec.reference.openai_response import ResponseOptions, Stream, error, whole
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request as Incoming
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.reference.engine import Engine
+    from pytest_specdec.reference.engine import ReferenceEngine
     from pytest_specdec.reference.sequence import Delta
 
 __all__ = ["application"]
 
 
-def application(engine: Engine) -> Starlette:
+def application(engine: ReferenceEngine) -> Starlette:
     """Return the ASGI application; its lifespan starts and stops the engine."""
     served = _Served(engine)
     return Starlette(
@@ -48,10 +48,10 @@ def application(engine: Engine) -> Starlette:
 class _Served:
     """The routes of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ReferenceEngine) -> None:
         self._engine = engine
         settings = engine.settings
-        self._limits = openai_request.Limits(
+        self._limits = openai_request.ServerLimits(
             model=settings.name,
             max_model_len=settings.max_model_len,
             max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
@@ -103,7 +103,7 @@ class _Served:
         if engine.failure is not None:
             return _failed(500, "the engine is dead")
         engine.rules.admit(request)
-        reply = Reply(
+        reply = ResponseOptions(
             route=route,
             model=self._limits.model,
             request=request,

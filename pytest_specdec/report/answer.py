@@ -7,70 +7,70 @@ from typing import TYPE_CHECKING
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import Result
-from pytest_specdec.report.table import Shown, Tone
+from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pytest_specdec.report.run import Judgement, Run
+    from pytest_specdec.report.run import JudgementResult, Run
 
 __all__ = ["correctness", "not_tested", "speed", "wrong"]
 
 
-def correctness(run: Run) -> Shown:
+def correctness(run: Run) -> CellText:
     """Return whether anything wrong was found in the answers."""
     mine = [j for j in run.judgements if j.family is not Family.SPEED]
     if not mine:
-        return Shown(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
+        return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
     red = [j for j in mine if _red(j)]
     if red:
-        return Shown(text=f"CORRECTNESS: WRONG ({_pairs(red)})", tone=Tone.BAD)
+        return CellText(text=f"CORRECTNESS: WRONG ({_pairs(red)})", tone=Tone.BAD)
     if not any(j.judged for j in mine):
-        return Shown(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
-    failed = [j for j in mine if j.result in {Result.FAILED, Result.ERROR}]
+        return CellText(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
+    failed = [j for j in mine if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
-        return Shown(text=f"CORRECTNESS: {len(failed)} of {len(mine)} judgements could not be made", tone=Tone.BAD)
+        return CellText(text=f"CORRECTNESS: {len(failed)} of {len(mine)} judgements could not be made", tone=Tone.BAD)
     suspicious = [j for j in mine if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
-        return Shown(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
+        return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
     open_ = sum(not j.judged for j in mine)
     undecided = f" ({open_} of {len(mine)} judgements undecided)" if open_ else ""
-    return Shown(text=f"CORRECTNESS: nothing wrong found{undecided}", tone=Tone.UNSURE if open_ else Tone.GOOD)
+    return CellText(text=f"CORRECTNESS: nothing wrong found{undecided}", tone=Tone.UNSURE if open_ else Tone.GOOD)
 
 
-def speed(run: Run) -> Shown:
+def speed(run: Run) -> CellText:
     """Return whether the speedup was decided on, and how."""
     mine = [j for j in run.judgements if j.family is Family.SPEED]
     if not mine:
-        return Shown(text="SPEED: not tested", tone=Tone.UNSURE)
+        return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in mine if _red(j)]
     if red:
-        return Shown(text=f"SPEED: BELOW ITS GATE ({_pairs(red)})", tone=Tone.BAD)
-    if any(j.result is Result.ERROR for j in mine):
-        return Shown(text="SPEED: not measured", tone=Tone.BAD)
+        return CellText(text=f"SPEED: BELOW ITS GATE ({_pairs(red)})", tone=Tone.BAD)
+    if any(j.result is PytestOutcome.ERROR for j in mine):
+        return CellText(text="SPEED: not measured", tone=Tone.BAD)
     undecided = [j for j in mine if not _decided(j)]
     if undecided:
-        return Shown(text=f"SPEED: NOT GATED ({_pairs(undecided)})", tone=Tone.UNSURE)
+        return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)})", tone=Tone.UNSURE)
     if not any(j.verdict and "speedup" in j.verdict.figures for j in mine):
-        return Shown(text="SPEED: not tested", tone=Tone.UNSURE)
-    return Shown(text="SPEED: above its gate", tone=Tone.GOOD)
+        return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
+    return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
 
 
-def _red(judgement: Judgement) -> bool:
+def _red(judgement: JudgementResult) -> bool:
     """Whether it failed because something is wrong, and not because nothing could be decided where that was required."""
-    return judgement.result is Result.FAILED and (judgement.verdict is None or judgement.verdict.red)
+    return judgement.result is PytestOutcome.FAILED and (judgement.verdict is None or judgement.verdict.red)
 
 
-def _decided(judgement: Judgement) -> bool:
+def _decided(judgement: JudgementResult) -> bool:
     return judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS
 
 
-def _pairs(judgements: Iterable[Judgement]) -> str:
+def _pairs(judgements: Iterable[JudgementResult]) -> str:
     return printable(", ".join(dict.fromkeys(j.pair for j in judgements)))
 
 
-def wrong(run: Run) -> Iterator[Shown]:
+def wrong(run: Run) -> Iterator[CellText]:
     """Yield a line for each fault that was found in a variant, with the families that name it."""
     for pair in run.pairs:
         families: dict[str, list[str]] = {}
@@ -78,10 +78,10 @@ def wrong(run: Run) -> Iterator[Shown]:
             if one.pair == pair and _red(one):
                 families.setdefault(_fault(one), []).append(one.family.value)
         for fault, names in families.items():
-            yield Shown(text=printable(f"WRONG: {pair}: {fault} ({', '.join(dict.fromkeys(names))})"), tone=Tone.BAD)
+            yield CellText(text=printable(f"WRONG: {pair}: {fault} ({', '.join(dict.fromkeys(names))})"), tone=Tone.BAD)
 
 
-def _fault(judgement: Judgement) -> str:
+def _fault(judgement: JudgementResult) -> str:
     verdict = judgement.verdict
     if verdict is None:
         return f"{judgement.workload}: the test failed without a verdict"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, speed_table, table
 from pytest_specdec.report.escape import escaped, printable
-from pytest_specdec.report.run import Result, counted
+from pytest_specdec.report.run import PytestOutcome, counted
 from pytest_specdec.report.table import Tone, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.model.baseline import Environment
-    from pytest_specdec.report.run import Judgement, Run
+    from pytest_specdec.report.run import JudgementResult, Run
 
 __all__ = ["LIMIT_BYTES", "render"]
 
@@ -80,11 +80,11 @@ def _speed(run: Run) -> Iterator[str]:
         yield from _table([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
 
 
-def _troubles(run: Run) -> tuple[Judgement, ...]:
-    return tuple(j for j in run.judgements if j.result in {Result.FAILED, Result.ERROR})
+def _troubles(run: Run) -> tuple[JudgementResult, ...]:
+    return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
 
 
-def _failure(judgement: Judgement) -> str:
+def _failure(judgement: JudgementResult) -> str:
     verdict = judgement.verdict
     title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.workload}: {_first_line(judgement.error)}"
     long = failure.evidence(verdict) if verdict else judgement.error

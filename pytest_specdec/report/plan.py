@@ -28,8 +28,8 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
 def _work(plan: Plan) -> str:
     names = ", ".join(pair.name for pair in plan.pairs)
-    workloads = {cell.workload for cell in plan.cells}
-    return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(workloads), 'workload')} = {_n(len(plan.cells), 'judgement')}"
+    workloads = {judgement.workload for judgement in plan.judgements}
+    return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(workloads), 'workload')} = {_n(len(plan.judgements), 'judgement')}"
 
 
 def _cost(plan: Plan) -> str:
@@ -59,7 +59,7 @@ def _arm(boot: Boot) -> str:
 
 
 def _shares(plan: Plan) -> str:
-    shares = {cell.family.value: cell.alpha for cell in plan.cells if cell.alpha}
+    shares = {judgement.family.value: judgement.alpha for judgement in plan.judgements if judgement.alpha}
     return "false-alarm share of each: " + (
         ", ".join(f"{name} {alpha:.2g}" for name, alpha in shares.items()) or "none, all judges are exact"
     )

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["SCHEMA", "Judgement", "Result", "Run", "counted", "document"]
+__all__ = ["SCHEMA", "JudgementResult", "PytestOutcome", "Run", "counted", "document"]
 
 SCHEMA = "pytest-specdec/run/1"
 
 
-class Result(StrEnum):
+class PytestOutcome(StrEnum):
     """What pytest made of a test."""
 
     PASSED = "passed"
@@ -34,14 +34,14 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class JudgementResult:
     """One test's word on one pair and workload: a verdict, or the error that stood in its way."""
 
     nodeid: str
     pair: str
     workload: str
     family: Family
-    result: Result
+    result: PytestOutcome
     verdict: Verdict | None = None
     error: str = ""
     """Why there is no verdict; empty when there is one, or when the test came to its end without one."""
@@ -50,7 +50,7 @@ class Judgement:
     def judged(self) -> bool:
         """Whether it knows something about the engine; a test without a judge knows it from its own asserts."""
         if self.verdict is None:
-            return self.result in {Result.PASSED, Result.FAILED}
+            return self.result in {PytestOutcome.PASSED, PytestOutcome.FAILED}
         return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED, Outcome.INVALID}
 
 
@@ -64,7 +64,7 @@ class Run:
     plan: Plan
     environment: Environment | None
     status: Status | None
-    judgements: tuple[Judgement, ...]
+    judgements: tuple[JudgementResult, ...]
     capabilities: dict[str, Capabilities]
     """By arm."""
     notes: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Run:
     @property
     def red(self) -> bool:
         """Whether a test failed, an error stood in the way of one, or nothing could be judged."""
-        return not self.judged or any(j.result in {Result.FAILED, Result.ERROR} for j in self.judgements)
+        return not self.judged or any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
 
     @property
     def judged(self) -> bool:
@@ -98,12 +98,12 @@ class Run:
         seen = {j.pair for j in self.judgements}
         return tuple(pair.name for pair in self.plan.pairs if pair.name in seen)
 
-    def of(self, pair: str, family: Family) -> tuple[Judgement, ...]:
+    def of(self, pair: str, family: Family) -> tuple[JudgementResult, ...]:
         """Return what was judged of one pair in one family."""
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
 
 
-def counted(judgements: Iterable[Judgement]) -> dict[str, int]:
+def counted(judgements: Iterable[JudgementResult]) -> dict[str, int]:
     """Return how often each outcome came, by its name; ``no verdict`` counts the tests without one."""
     names = [j.verdict.outcome.value if j.verdict else "no verdict" for j in judgements]
     return {name: names.count(name) for name in (*(outcome.value for outcome in Outcome), "no verdict") if name in names}
@@ -137,7 +137,7 @@ def _plan_summary(plan: Plan) -> JSON:
         "depth": plan.depth.value,
         "pairs": [codec.encode(pair.variant) for pair in plan.pairs],
         "workloads": [{"name": w.name, "version": w.version, "digest": w.digest, "requests": len(w.requests)} for w in plan.workloads],
-        "cells": [codec.encode(cell) for cell in plan.cells],
+        "judgements": [codec.encode(judgement) for judgement in plan.judgements],
         "boots": len(plan.boots),
         "estimate_s": plan.estimate_s,
     }

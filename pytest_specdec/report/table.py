@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import Result
+from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_specdec.report.run import Judgement, Run
+    from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["Shown", "Tone", "capability_rows", "cell", "reasons", "table", "words"]
+__all__ = ["CellText", "Tone", "capability_rows", "cell", "reasons", "table", "words"]
 
 
 class Tone(StrEnum):
@@ -29,7 +29,7 @@ class Tone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class CellText:
     """Text and how it is to be taken."""
 
     text: str
@@ -48,14 +48,19 @@ PROMISES: Mapping[Family, str] = {
 """What each family holds a variant to, in the order in which it is read; other families come before speed, by their own names."""
 EVIDENCE, DRAFTING = "   evidence against it", "drafting"
 
-_BADNESS = (Result.PASSED, Result.SKIPPED, Result.FAILED, Result.ERROR)
+_BADNESS = (PytestOutcome.PASSED, PytestOutcome.SKIPPED, PytestOutcome.FAILED, PytestOutcome.ERROR)
 """A finding about the engine outweighs all of them, and suspicion what else came to the same."""
-_TONES = {Result.PASSED: Tone.GOOD, Result.SKIPPED: Tone.UNSURE, Result.FAILED: Tone.BAD, Result.ERROR: Tone.BAD}
+_TONES = {
+    PytestOutcome.PASSED: Tone.GOOD,
+    PytestOutcome.SKIPPED: Tone.UNSURE,
+    PytestOutcome.FAILED: Tone.BAD,
+    PytestOutcome.ERROR: Tone.BAD,
+}
 
 
-def table(run: Run) -> tuple[tuple[Shown, ...], ...]:
+def table(run: Run) -> tuple[tuple[CellText, ...], ...]:
     """Return the header row and a row per promise, each with a cell per variant."""
-    header = tuple(Shown(text=printable(name)) for name in ("", *run.pairs))
+    header = tuple(CellText(text=printable(name)) for name in ("", *run.pairs))
     return (header, *(row for family in _in_order(run.families) for row in _rows(run, family)))
 
 
@@ -65,7 +70,7 @@ def _in_order(families: tuple[Family, ...]) -> tuple[Family, ...]:
     return tuple(sorted(families, key=order.index))
 
 
-def _rows(run: Run, family: Family) -> Iterator[tuple[Shown, ...]]:
+def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     """Yield the family's row, and that of the figure which goes with it."""
     if family is Family.SPEED:
         yield from _filled(PROMISES[family], run, lambda mine: cell(tuple(j for j in mine if not _is_acceptance(j))))
@@ -77,47 +82,47 @@ def _rows(run: Run, family: Family) -> Iterator[tuple[Shown, ...]]:
 
 
 def _filled(
-    title: str, run: Run, made: Callable[[tuple[Judgement, ...]], Shown], family: Family = Family.SPEED
-) -> Iterator[tuple[Shown, ...]]:
+    title: str, run: Run, made: Callable[[tuple[JudgementResult, ...]], CellText], family: Family = Family.SPEED
+) -> Iterator[tuple[CellText, ...]]:
     cells = tuple(made(run.of(pair, family)) for pair in run.pairs)
     if any(shown.text != "-" for shown in cells):
-        yield (Shown(text=title), *cells)
+        yield (CellText(text=title), *cells)
 
 
-def _is_acceptance(judgement: Judgement) -> bool:
+def _is_acceptance(judgement: JudgementResult) -> bool:
     """Whether it is about the tokens of a step alone, beside the judgement of the speedup."""
     return judgement.verdict is not None and "acceptance_length" in judgement.verdict.figures and "speedup" not in judgement.verdict.figures
 
 
-def _evidence(run: Run, judgements: tuple[Judgement, ...]) -> Shown:
+def _evidence(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return the highest evidence among a variant's judgements beside the alarm of its own."""
-    alarms = {(one.pair, one.workload): 1.0 / one.alpha for one in run.plan.cells if one.family is Family.SAMPLING and one.alpha}
+    alarms = {(one.pair, one.workload): 1.0 / one.alpha for one in run.plan.judgements if one.family is Family.SAMPLING and one.alpha}
     known = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
     if not known:
-        return Shown(text="-")
+        return CellText(text="-")
     highest, judgement = max(known, key=lambda one: one[0])
     shown = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
     alarm = alarms.get((judgement.pair, judgement.workload))
-    return Shown(text=f"     {shown}" + (f"  (alarm at {alarm:,.0f})" if alarm else ""))
+    return CellText(text=f"     {shown}" + (f"  (alarm at {alarm:,.0f})" if alarm else ""))
 
 
 _LONG = 6.0
 """Decimal digits from which on a power says more."""
 
 
-def cell(judgements: tuple[Judgement, ...]) -> Shown:
+def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return the worst of a family's judgements: its status and a few words, and how many of them passed where not all did."""
     if not judgements:
-        return Shown(text="-")
+        return CellText(text="-")
     worst = max(judgements, key=_badness)
-    passed = sum(j.result is Result.PASSED for j in judgements)
+    passed = sum(j.result is PytestOutcome.PASSED for j in judgements)
     if passed == len(judgements) and not _is_open(worst):
-        return Shown(text=printable(_in_all(judgements)), tone=Tone.GOOD)
+        return CellText(text=printable(_in_all(judgements)), tone=Tone.GOOD)
     of = f" ({passed} of {len(judgements)} passed)" if len(judgements) > 1 else ""
-    return Shown(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
+    return CellText(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
 
 
-def _in_all(judgements: tuple[Judgement, ...]) -> str:
+def _in_all(judgements: tuple[JudgementResult, ...]) -> str:
     """Return the words of judgements that all passed, as of one over all that they counted."""
     first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
     total = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
@@ -128,9 +133,9 @@ def _in_all(judgements: tuple[Judgement, ...]) -> str:
     return words(first) + (f" ({len(judgements)} of {len(judgements)})" if len(judgements) > 1 else "")
 
 
-def _is_open(judgement: Judgement) -> bool:
+def _is_open(judgement: JudgementResult) -> bool:
     """Whether it passed because nothing could be decided."""
-    return judgement.result is Result.PASSED and judgement.verdict is not None and judgement.verdict.outcome is Outcome.NOT_DECIDED
+    return judgement.result is PytestOutcome.PASSED and judgement.verdict is not None and judgement.verdict.outcome is Outcome.NOT_DECIDED
 
 
 _STATUS = {
@@ -145,44 +150,44 @@ _STATUS = {
 }
 
 
-def _badness(judgement: Judgement) -> float:
+def _badness(judgement: JudgementResult) -> float:
     verdict, result = judgement.verdict, judgement.result
-    if result is Result.FAILED and verdict is not None and verdict.red:
+    if result is PytestOutcome.FAILED and verdict is not None and verdict.red:
         return float(len(_BADNESS))
     return _BADNESS.index(result) + (0.5 if verdict is not None and verdict.outcome in {Outcome.SUSPICIOUS, Outcome.NOT_DECIDED} else 0.0)
 
 
-def words(judgement: Judgement) -> str:
+def words(judgement: JudgementResult) -> str:
     """Return what stands for a judgement in its cell: a status, then the verdict's own few words."""
     verdict = judgement.verdict
     if verdict is None:
         return _bare(judgement)
     status = _STATUS[verdict.outcome]
-    if judgement.result is Result.FAILED:
+    if judgement.result is PytestOutcome.FAILED:
         status = "FAILED" if verdict.outcome is Outcome.PASS else status.upper()
     return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()
 
 
-def _bare(judgement: Judgement) -> str:
-    if judgement.result is Result.ERROR:
+def _bare(judgement: JudgementResult) -> str:
+    if judgement.result is PytestOutcome.ERROR:
         return "INVALID" if judgement.error.startswith("invalid") else "NOT CAPTURED"
-    return "FAILED" if judgement.result is Result.FAILED else judgement.result.value
+    return "FAILED" if judgement.result is PytestOutcome.FAILED else judgement.result.value
 
 
-def capability_rows(run: Run) -> tuple[tuple[Shown, ...], ...]:
+def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
     """Return the capability matrix, a row per feature and a column per arm; empty when no capability probe ran."""
     arms = sorted(run.capabilities)
     features = sorted({feature for arm in arms for feature in run.capabilities[arm].support})
     if not features:
         return ()
-    header = tuple(Shown(text=printable(name)) for name in ("feature", *arms))
+    header = tuple(CellText(text=printable(name)) for name in ("feature", *arms))
     return (header, *(_capability_row(run, feature, arms) for feature in features))
 
 
-def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[Shown, ...]:
+def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, ...]:
     found = [run.capabilities[arm].support.get(feature) for arm in arms]
     words = [str(support.value) if support else "-" for support in found]
-    return tuple(Shown(text=printable(word)) for word in (feature, *words))
+    return tuple(CellText(text=printable(word)) for word in (feature, *words))
 
 
 WIDEST = 300
@@ -192,7 +197,7 @@ def reasons(run: Run) -> tuple[str, ...]:
     """Return a line for each reason that something was skipped or not captured for, with the pairs and families that it holds for."""
     families: dict[tuple[str, str], dict[str, list[str]]] = {}
     for one in run.judgements:
-        if one.result in {Result.SKIPPED, Result.ERROR}:
+        if one.result in {PytestOutcome.SKIPPED, PytestOutcome.ERROR}:
             families.setdefault((words(one), _why(one)), {}).setdefault(one.pair, []).append(one.family.value)
     return tuple(
         printable(f"{pairs} {named} {word}: {why}") for (word, why), by_pair in families.items() for pairs, named in _together(by_pair)
@@ -207,7 +212,7 @@ def _together(families: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     yield from ((", ".join(names), joined) for joined, names in pairs.items())
 
 
-def _why(judgement: Judgement) -> str:
+def _why(judgement: JudgementResult) -> str:
     verdict = judgement.verdict
     if verdict is None:
         text = _cause(judgement.error) or "the test skipped itself"

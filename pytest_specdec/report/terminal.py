@@ -8,17 +8,17 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, speed_table, table
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import Result, counted
-from pytest_specdec.report.table import Shown, Tone, reasons
+from pytest_specdec.report.run import PytestOutcome, counted
+from pytest_specdec.report.table import CellText, Tone, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.report.run import Judgement, Run
+    from pytest_specdec.report.run import JudgementResult, Run
 
 __all__ = ["Line", "lines"]
 
-Line: TypeAlias = "tuple[Shown, ...]"
+Line: TypeAlias = "tuple[CellText, ...]"
 
 REASON_LINES = 8
 """Reasons for what was skipped or not captured shown without ``-v``."""
@@ -33,10 +33,10 @@ def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verb
     ``further`` is the command that takes the run further.
     """
     return (
-        *([(answer.correctness(run), Shown(text="     "), answer.speed(run))] if run.judgements else []),
+        *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
         *((shown,) for shown in answer.wrong(run)),
         *_suspicions(run, further),
-        *((Shown(text=printable(line), tone=Tone.UNSURE),) for line in speed_table.not_gated(run)),
+        *((CellText(text=printable(line), tone=Tone.UNSURE),) for line in speed_table.not_gated(run)),
         *([(), *_grid(table.table(run)), ()] if run.judgements else []),
         *_reasons(run, verbose=verbose),
         _counts(run),
@@ -46,7 +46,7 @@ def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verb
         *_capabilities(run, verbose=verbose),
         *(_plain(f"note: {note}") for note in run.notes),
         *(_plain(line) for line in artifacts),
-        *([(Shown(text=printable(remedy), tone=Tone.BAD),)] if run.red else []),
+        *([(CellText(text=printable(remedy), tone=Tone.BAD),)] if run.red else []),
     )
 
 
@@ -54,21 +54,21 @@ def _suspicions(run: Run, further: str) -> Iterator[Line]:
     """Yield what must not be overlooked, before everything else."""
     for verdict in run.suspicious:
         about = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
-        yield (Shown(text=printable(f"SUSPICIOUS: {about} {verdict.headline}"), tone=Tone.UNSURE),)
+        yield (CellText(text=printable(f"SUSPICIOUS: {about} {verdict.headline}"), tone=Tone.UNSURE),)
     if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
-        yield (Shown(text=printable(f"  take it further, under the same share of false alarms: {further}"), tone=Tone.UNSURE),)
+        yield (CellText(text=printable(f"  take it further, under the same share of false alarms: {further}"), tone=Tone.UNSURE),)
 
 
 def _plain(text: str) -> Line:
-    return (Shown(text=printable(text)),)
+    return (CellText(text=printable(text)),)
 
 
-def _grid(rows: Sequence[Sequence[Shown]], gap: int = 3) -> Iterator[Line]:
+def _grid(rows: Sequence[Sequence[CellText]], gap: int = 3) -> Iterator[Line]:
     widths = [max(len(row[column].text) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         last = len(row) - 1
         yield tuple(
-            Shown(text=shown.text if column == last else shown.text.ljust(widths[column] + gap), tone=shown.tone)
+            CellText(text=shown.text if column == last else shown.text.ljust(widths[column] + gap), tone=shown.tone)
             for column, shown in enumerate(row)
         )
 
@@ -77,7 +77,7 @@ def _reasons(run: Run, *, verbose: bool) -> Iterator[Line]:
     found = reasons(run)
     shown = found if verbose else found[:REASON_LINES]
     for line in shown:
-        yield (Shown(text=f"  {line}", tone=Tone.UNSURE),)
+        yield (CellText(text=f"  {line}", tone=Tone.UNSURE),)
     if len(shown) < len(found):
         yield _plain(f"  … and {len(found) - len(shown)} more with -v")
     if found:
@@ -89,7 +89,7 @@ def _counts(run: Run) -> Line:
     nothing = "" if run.judged else " - nothing could be judged"
     judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
     return (
-        Shown(
+        CellText(
             text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}; {counts}{nothing}"),
             tone=Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD,
         ),
@@ -108,9 +108,9 @@ def _ruled_out(run: Run, *, verbose: bool) -> Iterator[Line]:
         yield _plain(f"  … and {len(said) - len(shown)} more with -v")
 
 
-def _says_what_it_ruled_out(judgement: Judgement) -> bool:
+def _says_what_it_ruled_out(judgement: JudgementResult) -> bool:
     verdict = judgement.verdict
-    return judgement.result is Result.PASSED and verdict is not None and verdict.outcome is Outcome.PASS and bool(verdict.rules_out)
+    return judgement.result is PytestOutcome.PASSED and verdict is not None and verdict.outcome is Outcome.PASS and bool(verdict.rules_out)
 
 
 def _speed(run: Run) -> Iterator[Line]:
@@ -135,4 +135,4 @@ def _capabilities(run: Run, *, verbose: bool) -> Iterator[Line]:
     rows = table.capability_rows(run)
     if rows and (refused or verbose):
         yield _plain("capabilities:")
-        yield from ((Shown(text="  "), *line) for line in _grid(rows))
+        yield from ((CellText(text="  "), *line) for line in _grid(rows))

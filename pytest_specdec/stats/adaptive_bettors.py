@@ -1,7 +1,7 @@
 """Bettors that learn from earlier tokens where a drafter of unknown distribution is wrong.
 
-Learned: bettors that do not know the draft's law and learn from earlier tokens where the drafter is wrong and what follows from it. The
-view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
+Learned: bettors that do not know the draft's distribution and learn from earlier tokens where the drafter is wrong and what follows from
+it. The view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
 predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so a correct server pays a mean of at most one whatever was
 learned.
 
@@ -19,24 +19,24 @@ import numpy as np
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import Bettor
 from pytest_specdec.stats.fault_models import Fault
-from pytest_specdec.stats.verify_slots import TAIL
+from pytest_specdec.stats.verify_slots import REMAINDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["ALLOWANCE", "PUPILS", "Learned", "Pupil", "inside", "log_payoffs", "rates"]
+__all__ = ["ALLOWANCE", "PUPILS", "AdaptiveBettor", "AdaptiveInputs", "inside", "log_payoffs", "rates"]
 
 ALLOWANCE = 0.01
-"""How far a correct server's law p' may lie from the scored p at every context anew: the root of ``sum p (p'/p - 1)^2``."""
+"""How far a correct server's distribution p' may lie from the scored p at every context anew: the root of ``sum p (p'/p - 1)^2``."""
 STEEPEST = 8.0
 """Largest exponent of a tilt: no exponential overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pupil:
+class AdaptiveBettor:
     """Who learns slopes s of the view ``m = p exp(s . features)``, normalised, one bettor for each of some ``spreads``.
 
     Online Newton steps on the likelihood of the emitted tokens, from slopes that are 0 but for the rate of recovered tokens: a fault of
@@ -57,27 +57,27 @@ class Pupil:
         first = "boldly" if self.start < PUPILS[0].start else "carefully"
         return f"learned {first}" + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
-    def tilted(self, law: Law, features: Floats) -> Floats:
-        """Return the view [M, K+1] on tokens of ``law`` with ``features`` [M, K+1, F], each from the blocks before its own."""
-        p, views = inside(law), np.empty(law.p.shape)
+    def tilted(self, distribution: TokenDistribution, features: Floats) -> Floats:
+        """Return the view [M, K+1] on tokens of ``distribution`` with ``features`` [M, K+1, F], each from the blocks before its own."""
+        p, views = inside(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.firmness * np.eye(features.shape[2])
         slopes[-1] = self.start
-        counted = betting.at_outcome(law.core.astype(np.float64), law)
+        counted = betting.at_outcome(distribution.core.astype(np.float64), distribution)
         for first in range(0, len(p), BLOCK):
             here = slice(first, first + BLOCK)
             views[here] = m = _normalised(p[here] * np.exp((features[here] @ slopes).clip(-STEEPEST, STEEPEST)))
             away = features[here] - (m[:, :, None] * features[here]).sum(axis=1, keepdims=True)
             weighed = (np.sqrt(m)[:, :, None] * away).reshape(-1, len(slopes))
             gram = gram + weighed.T @ weighed
-            emitted = np.take_along_axis(away, law.outcome[here, None, None], axis=1)[:, 0]
+            emitted = np.take_along_axis(away, distribution.outcome[here, None, None], axis=1)[:, 0]
             slopes = slopes + np.linalg.solve(gram, counted[here] @ emitted)
         return views
 
 
 PUPILS = (
-    Pupil(start=-0.06, firmness=1000.0, spreads=(0.0, 0.1, 0.2)),
-    Pupil(start=-0.16, firmness=1000.0, spreads=(0.0, 0.1)),
-    Pupil(start=-0.16, firmness=200.0, bonus=True),
+    AdaptiveBettor(start=-0.06, firmness=1000.0, spreads=(0.0, 0.1, 0.2)),
+    AdaptiveBettor(start=-0.16, firmness=1000.0, spreads=(0.0, 0.1)),
+    AdaptiveBettor(start=-0.16, firmness=200.0, bonus=True),
 )
 
 
@@ -90,25 +90,27 @@ def log_payoffs(
 ) -> tuple[Bettor, ...]:
     """Return the bettors of all pupils, equal weights.
 
-    ``contexts`` [N] has the same number where prompt and answer so far are the same; without it they are told apart by their atoms.
-    ``previous`` [N] is the token id before each; without it that of the token emitted before, where an atom of the same answer was.
+    ``contexts`` [N] has the same number where prompt and answer so far are the same; without it they are told apart by their top tokens.
+    ``previous`` [N] is the token id before each; without it that of the token emitted before, where a top token of the same answer was.
     Tokens come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens,
-    and every token counts for a draft slot. Valid for every law p' within ``allowance`` of p inside the core: by Cauchy and Schwarz
-    ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
+    and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and
+    Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
     """
-    places, learned = observed.places, rates(observed, contexts=contexts, previous=previous)
+    slots, learned = observed.slots, rates(observed, contexts=contexts, previous=previous)
     return tuple(
         bettor
         for pupil in PUPILS
         for bettor in _seated(
-            pupil, observed.law, learned, places.bonus_slot if pupil.bonus else places.draft_slot | ~places.known, allowance
+            pupil, observed.distribution, learned, slots.bonus_slot if pupil.bonus else slots.draft_slot | ~slots.known, allowance
         )
     )
 
 
-def _seated(pupil: Pupil, law: Law, learned: Learned, here: Bools, allowance: float) -> Iterator[Bettor]:
+def _seated(
+    pupil: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
+) -> Iterator[Bettor]:
     """Yield the bettors of ``pupil``, who bet ``here`` [N]."""
-    part, seen = _at(law, here), learned.seen[here]
+    part, seen = _at(distribution, here), learned.seen[here]
     view = pupil.tilted(part, learned.features[here])
     for spread in pupil.spreads:
         paid = np.zeros(len(here))
@@ -119,7 +121,7 @@ def _seated(pupil: Pupil, law: Law, learned: Learned, here: Bools, allowance: fl
 def remembered(view: Floats, seen: Floats, spread: float) -> Floats:
     """Return ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1]: n of N earlier tokens at the context were this one.
 
-    To first order the exponent is the mean of ``ln m/v`` given n, from a normal law around 0 of standard deviation ``spread``.
+    To first order the exponent is the mean of ``ln m/v`` given n, from a normal distribution around 0 of standard deviation ``spread``.
     """
     expected = seen.sum(axis=1, keepdims=True) * view
     return _normalised(view * np.exp(spread**2 * (seen - expected) / (1.0 + spread**2 * expected)))
@@ -129,15 +131,15 @@ def _normalised(weight: Floats) -> Floats:
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
-def _at(law: Law, here: Bools) -> Law:
-    arrays = {field.name: value for field in fields(law) if isinstance(value := getattr(law, field.name), np.ndarray)}
-    return replace(law, **{name: value[here] for name, value in arrays.items()})
+def _at(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
+    arrays = {field.name: value for field in fields(distribution) if isinstance(value := getattr(distribution, field.name), np.ndarray)}
+    return replace(distribution, **{name: value[here] for name, value in arrays.items()})
 
 
-def _paid(law: Law, m: Floats, allowance: float) -> Floats:
-    paid = betting.table(law, m)
-    deviation = np.sqrt((inside(law) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
-    return betting.at_outcome(np.where(law.core, paid - np.log1p(allowance * deviation), 0.0), law)
+def _paid(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
+    paid = betting.table(distribution, m)
+    deviation = np.sqrt((inside(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
+    return betting.at_outcome(np.where(distribution.core, paid - np.log1p(allowance * deviation), 0.0), distribution)
 
 
 BLOCK = 64
@@ -148,7 +150,7 @@ COMMON = 0.25
 """The rate before any token was seen, and RIDGE for how many tokens it counts."""
 RIDGE = 3.0
 BACKED = 4.0
-"""Tokens behind the same previous token that count for as much as the mean law of all."""
+"""Tokens behind the same previous token that count for as much as the mean distribution of all."""
 FEATURES = 6
 LEAST = 1e-7
 """Least probability that is told from nothing."""
@@ -157,7 +159,7 @@ USUAL = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Learned:
+class AdaptiveInputs:
     """What was known before each of N tokens, [N, K+1]."""
 
     rate: Floats
@@ -168,42 +170,43 @@ class Learned:
     """[N, K+1, F], of about unit size and mean 0 under p, the rate's the last."""
 
 
-def inside(law: Law) -> Floats:
+def inside(distribution: TokenDistribution) -> Floats:
     """Return p given the core, [N, K+1]."""
-    p = np.where(law.core, law.p, 0.0)
+    p = np.where(distribution.core, distribution.p, 0.0)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None) -> Learned:
+def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None) -> AdaptiveInputs:
     """Return what was learned before each token; see ``learned.log_payoffs`` for the arguments.
 
-    The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean law so far, and on the mean law so far
-    behind the same previous token: a drafter is a worse model, and leans to what is frequent. Each feature stands twice, less its mean
-    under p and as that mean, so that a difference between positions is not taken for one between tokens (Mundlak 1978).
+    The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean distribution so far, and on the mean
+    distribution so far behind the same previous token: a drafter is a worse model, and leans to what is frequent. Each feature stands
+    twice, less its mean under p and as that mean, so that a difference between positions is not taken for one between tokens (Mundlak
+    1978).
     """
-    places, law = observed.places, observed.law
-    counted = (places.draft_slot | ~places.known) & np.take_along_axis(law.core, law.outcome[:, None], axis=1)[:, 0]
-    flagged = counted & places.known & ~places.last
+    slots, distribution = observed.slots, observed.distribution
+    counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
+    flagged = counted & slots.known & ~slots.last
     words = _words(observed)
-    told = _Features.of(law, words, observed.before if previous is None else previous)
+    told = _Features.of(distribution, words, observed.before if previous is None else previous)
     memory = _Memory.of(observed, words, _alike(observed.ids) if contexts is None else contexts)
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = COMMON * gram[-1]
-    rate, seen = np.empty(law.p.shape), np.empty(law.p.shape)
-    centred = np.empty((*law.p.shape, FEATURES + 1))
+    rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
+    centred = np.empty((*distribution.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
         here = slice(first, first + BLOCK)
         features = told.at(here)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
         rate[here], seen[here] = memory.at(here, common)
         centred[here, :, :FEATURES] = features[:, :, :FEATURES]
-        emitted = np.take_along_axis(features, law.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
+        emitted = np.take_along_axis(features, distribution.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
         gram = gram + emitted.T @ emitted
-        moment = moment + emitted.T @ places.ended[here][flagged[here]]
+        moment = moment + emitted.T @ slots.ended[here][flagged[here]]
         told.learn(here)
         memory.learn(here, counted[here], flagged[here])
     centred[:, :, -1] = (rate - (told.p * rate).sum(axis=1, keepdims=True)) / USUAL
-    return Learned(rate=rate, seen=np.where(law.core, seen, 0.0), features=centred)
+    return AdaptiveInputs(rate=rate, seen=np.where(distribution.core, seen, 0.0), features=centred)
 
 
 def _alike(ids: Ints) -> Ints:
@@ -212,7 +215,7 @@ def _alike(ids: Ints) -> Ints:
 
 def _words(observed: Observed) -> Ints:
     """Return a small number for every outcome's token id, [N, K+1]."""
-    ids = np.column_stack([observed.ids, np.full(observed.tokens, TAIL)])
+    ids = np.column_stack([observed.ids, np.full(observed.tokens, REMAINDER)])
     return np.asarray(np.unique(ids, return_inverse=True)[1], dtype=np.int64).reshape(ids.shape)
 
 
@@ -225,7 +228,7 @@ def _numbered(groups: Ints, words: Ints) -> tuple[Ints, int]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Mean:
-    """The mean law so far within each of some groups of tokens, by token id."""
+    """The mean distribution so far within each of some groups of tokens, by token id."""
 
     cells: Ints
     """[N, K+1], of a group and a token id."""
@@ -243,7 +246,7 @@ class _Mean:
         return cls(cells=cells, groups=group.reshape(-1), mass=np.zeros(count), tokens=np.zeros(len(kinds)))
 
     def at(self, here: slice, backed: float, prior: Floats) -> Floats:
-        """Return the mean law, with ``prior`` [M, K+1] for as much as ``backed`` tokens."""
+        """Return the mean distribution, with ``prior`` [M, K+1] for as much as ``backed`` tokens."""
         return np.asarray((self.mass[self.cells[here]] + backed * prior) / (self.tokens[self.groups[here]][:, None] + backed))
 
     def learn(self, here: slice, p: Floats) -> None:
@@ -262,13 +265,13 @@ class _Features:
     following: _Mean
 
     @classmethod
-    def of(cls, law: Law, words: Ints, previous: Ints) -> _Features:
-        p = inside(law)
+    def of(cls, distribution: TokenDistribution, words: Ints, previous: Ints) -> _Features:
+        p = inside(distribution)
         surprise = np.log(np.maximum(p, LEAST))
-        tail = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
+        remainder = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
             p=p,
-            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * tail, 4.0 * p], axis=2),
+            fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * remainder, 4.0 * p], axis=2),
             usual=_Mean.of(np.zeros_like(previous), words),
             following=_Mean.of(previous, words),
         )
@@ -276,8 +279,8 @@ class _Features:
     def at(self, here: slice) -> Floats:
         """Return the features, less their means under p, these means, and 1, [M, K+1, twice as many + 1]."""
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
-        laws = np.log(np.stack([usual, self.following.at(here, BACKED, usual)], axis=2)) / 3.0
-        told = np.concatenate([self.fixed[here], laws], axis=2)
+        distributions = np.log(np.stack([usual, self.following.at(here, BACKED, usual)], axis=2)) / 3.0
+        told = np.concatenate([self.fixed[here], distributions], axis=2)
         mean = (self.p[here][:, :, None] * told).sum(axis=1, keepdims=True)
         return np.concatenate([told - mean, np.broadcast_to(mean, told.shape), np.ones((*told.shape[:2], 1))], axis=2)
 
@@ -303,9 +306,9 @@ class _Memory:
     @classmethod
     def of(cls, observed: Observed, words: Ints, contexts: Ints) -> _Memory:
         cells, count = _numbered(contexts, words)
-        emitted = np.take_along_axis(cells, observed.law.outcome[:, None], axis=1)[:, 0]
+        emitted = np.take_along_axis(cells, observed.distribution.outcome[:, None], axis=1)[:, 0]
         nothing = np.zeros((3, count))
-        return cls(cells=cells, emitted=emitted, ended=observed.places.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
+        return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
 
     def at(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
         """Return the rate, drawn towards ``common`` [M, K+1], and the counts."""

@@ -1,8 +1,9 @@
-"""Betting: an anytime-valid test of emitted tokens against the law they were asked to have.
+"""Betting: an anytime-valid test of emitted tokens against the distribution they were asked to have.
 
-Every bettor starts with 1 and multiplies its wealth by ``e(x) = m(x) / p(x)`` at every token, m being a law fixed before x is seen. Under a
-correct server the wealth is a non-negative supermartingale, and so is any fixed mixture of wealths; Ville's inequality bounds the chance
-that it ever reaches ``1/alpha`` by alpha, whenever one looks and however one stops (Ville 1939; Waudby-Smith and Ramdas, arXiv 2010.09686).
+Every bettor starts with 1 and multiplies its wealth by ``e(x) = m(x) / p(x)`` at every token, m being a distribution fixed before x is
+seen. Under a correct server the wealth is a non-negative supermartingale, and so is any fixed mixture of wealths; Ville's inequality bounds
+the chance that it ever reaches ``1/alpha`` by alpha, whenever one looks and however one stops (Ville 1939; Waudby-Smith and Ramdas, arXiv
+2010.09686).
 """
 
 from __future__ import annotations
@@ -17,9 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.stats.fault_models import Fault
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Law
+    from pytest_specdec.stats.token_distribution import Bools, Floats, TokenDistribution
 
-__all__ = ["Bettor", "Book", "at_outcome", "bet", "mixture", "pointwise", "seated", "settled", "table", "unasked", "violations", "weighed"]
+__all__ = [
+    "Bettor",
+    "WealthProcess",
+    "at_outcome",
+    "bet",
+    "mixture",
+    "pointwise",
+    "seated",
+    "settled",
+    "table",
+    "unasked",
+    "violations",
+    "weighed",
+]
 
 RESERVE = 0.05
 """Share of p in every bet: one surprising token cannot bankrupt a bettor."""
@@ -50,7 +64,7 @@ class Bettor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Book:
+class WealthProcess:
     """The accounts of a panel: ``E_t = sum_d w_d prod_{s<=t} e_d(x_s)``."""
 
     bettors: tuple[Bettor, ...]
@@ -68,7 +82,7 @@ class Book:
         return int(reached[0]) + 1 if len(reached) else None
 
     @property
-    def everywhere(self) -> Book:
+    def everywhere(self) -> WealthProcess:
         """The same without the bettors on some answers only."""
         return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.chance))
 
@@ -88,44 +102,44 @@ def seated(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = Fals
     return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
 
 
-def bet(law: Law, m: Floats) -> Floats:
+def bet(distribution: TokenDistribution, m: Floats) -> Floats:
     """Return the log payoffs [N] at the emitted tokens of a bettor with view ``m`` [N, K+1]."""
-    return at_outcome(table(law, m), law)
+    return at_outcome(table(distribution, m), distribution)
 
 
-def table(law: Law, m: Floats, noise: float | None = None) -> Floats:
+def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
     """Return the log payoffs [N, K+1] of a bettor with view ``m`` [N, K+1] for every outcome.
 
-    Inside the core both laws are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean is one
-    whatever the true mass of the core is. Where violations have a share mu of ``m`` beyond their bound B, they pay ``mu/B`` and
+    Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean
+    is one whatever the true mass of the core is. Where violations have a share mu of ``m`` beyond their bound B, they pay ``mu/B`` and
     everything else ``(1-mu)/(1-B)`` times that: the bet against the correct server that is hardest to beat, one that emits them with
-    probability B; a rarer one costs the bettor only (Huber 1965, the least favourable law).
+    probability B; a rarer one costs the bettor only (Huber 1965, the least favourable distribution).
 
-    Independent noise of standard deviation s in the log-probabilities makes the average law
+    Independent noise of standard deviation s in the log-probabilities makes the average distribution
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``,
-    s being ``noise`` or else the law's own. The tail atom counts as many small tokens there.
+    s being ``noise`` or else the distribution's own. The remainder counts as many small tokens there.
     """
-    spread = law.noise if noise is None else noise
-    rare, elsewhere = _outside(law, m)
-    p, m = _conditioned(law.p, law.core), _conditioned(m, law.core)
+    spread = distribution.noise if noise is None else noise
+    rare, elsewhere = _outside(distribution, m)
+    p, m = _conditioned(distribution.p, distribution.core), _conditioned(m, distribution.core)
     m = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * p + (1.0 - RESERVE) * m, p)
     widening = _widening(p, m, spread)
-    bets = law.core & (p > 0)
+    bets = distribution.core & (p > 0)
     inside = np.where(bets, np.log(np.where(bets, m, 1.0)) - np.log(np.where(bets, p, 1.0)) - np.log(widening), 0.0)
-    return np.where(law.violation, rare, inside + elsewhere)
+    return np.where(distribution.violation, rare, inside + elsewhere)
 
 
 def _widening(p: Floats, m: Floats, noise: Floats | float) -> Floats:
-    """Return what payoffs are divided by, [N, 1], for a view ``m`` of a law ``p`` that is known up to ``noise``."""
+    """Return what payoffs are divided by, [N, 1], for a view ``m`` of a distribution ``p`` that is known up to ``noise``."""
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     flattening = np.concatenate([concentration - p[:, :-1], concentration], axis=1)
     return np.asarray(1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True)))
 
 
-def _outside(law: Law, m: Floats) -> tuple[Floats, Floats]:
+def _outside(distribution: TokenDistribution, m: Floats) -> tuple[Floats, Floats]:
     """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 where it sees no more of them than allowed."""
-    bound = np.where(law.violation.any(axis=1), law.violation_bound, 1.0)
-    share = np.where(law.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
+    bound = np.where(distribution.violation.any(axis=1), distribution.violation_bound, 1.0)
+    share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     share = RESERVE * bound + (1.0 - RESERVE) * share
     bets = (share > bound) & (bound < 1.0)
     rare = np.where(bets, np.log(np.where(bets, share / np.where(bets, bound, 1.0), 1.0)), 0.0)
@@ -133,8 +147,8 @@ def _outside(law: Law, m: Floats) -> tuple[Floats, Floats]:
     return rare[:, None], elsewhere[:, None]
 
 
-def _conditioned(law: Floats, core: Bools) -> Floats:
-    inside = np.where(core, law, 0.0)
+def _conditioned(distribution: Floats, core: Bools) -> Floats:
+    inside = np.where(core, distribution, 0.0)
     mass = inside.sum(axis=1, keepdims=True)
     return np.asarray(inside / np.where(mass > 0, mass, 1.0))
 
@@ -145,47 +159,47 @@ def weighed(log_payoffs: Floats, chance: Floats) -> Floats:
     return np.where(chance >= 1.0, log_payoffs, partly)
 
 
-def at_outcome(log_payoffs: Floats, law: Law) -> Floats:
+def at_outcome(log_payoffs: Floats, distribution: TokenDistribution) -> Floats:
     """Return what the emitted tokens paid, [N], from the payoffs [N, K+1] of all outcomes."""
-    return np.asarray(np.take_along_axis(log_payoffs, law.outcome[:, None], axis=1)[:, 0])
+    return np.asarray(np.take_along_axis(log_payoffs, distribution.outcome[:, None], axis=1)[:, 0])
 
 
-def pointwise(law: Law, share: float, vocabulary: int, noise: float | None = None) -> Floats:
+def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, noise: float | None = None) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``, which needs the emitted token's own probability only.
 
     Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) serves where p(x) is bounded only; where
     truncation leaves no bound nothing is bet.
     """
-    spread = law.noise if noise is None else noise
-    known = np.isfinite(law.chosen_bound) & (law.chosen_bound > 0)
-    payoff = 1.0 - share + share / (vocabulary * np.where(known, law.chosen_bound, 1.0))
-    concentration = (law.p[:, :-1] ** 2).sum(axis=1)
+    spread = distribution.noise if noise is None else noise
+    known = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
+    payoff = 1.0 - share + share / (vocabulary * np.where(known, distribution.chosen_bound, 1.0))
+    concentration = (distribution.p[:, :-1] ** 2).sum(axis=1)
     widening = 1.0 + spread**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
     return np.where(known, np.log(payoff) - np.log(widening), 0.0)
 
 
-def unasked(law: Law) -> Floats:
-    """Return the log payoffs [N] of a bettor on the raw law, as if nothing that the request asks for were done.
+def unasked(distribution: TokenDistribution) -> Floats:
+    """Return the log payoffs [N] of a bettor on the raw distribution, as if nothing that the request asks for were done.
 
-    Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the tail: an upper bound of p(x)
+    Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the remainder: an upper bound of p(x)
     serves, and a raw probability that is not told counts as 0. Under truncation as :func:`table`.
     """
-    listed = at_outcome(table(law, law.unasked), law)
-    whole = np.isfinite(law.chosen_bound) & (law.chosen_bound > 0)
-    payoff = RESERVE + (1.0 - RESERVE) * law.chosen_unasked / np.where(whole, law.chosen_bound, 1.0)
-    return np.where(whole, np.log(payoff) - np.log(_widening(law.p, law.unasked, law.noise))[:, 0], listed)
+    listed = at_outcome(table(distribution, distribution.unasked), distribution)
+    whole = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
+    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_unasked / np.where(whole, distribution.chosen_bound, 1.0)
+    return np.where(whole, np.log(payoff) - np.log(_widening(distribution.p, distribution.unasked, distribution.noise))[:, 0], listed)
 
 
-def violations(law: Law, share: float) -> Floats:
+def violations(distribution: TokenDistribution, share: float) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``: nothing is bet where no outcome is a violation."""
-    hit = np.take_along_axis(law.violation, law.outcome[:, None], axis=1)[:, 0]
-    payoff = 1.0 - share + share * hit / law.violation_bound
-    return np.where(law.violation.any(axis=1), np.log(payoff), 0.0)
+    hit = np.take_along_axis(distribution.violation, distribution.outcome[:, None], axis=1)[:, 0]
+    payoff = 1.0 - share + share * hit / distribution.violation_bound
+    return np.where(distribution.violation.any(axis=1), np.log(payoff), 0.0)
 
 
-def settled(bettors: Sequence[Bettor]) -> Book:
+def settled(bettors: Sequence[Bettor]) -> WealthProcess:
     """Return the accounts of ``bettors``, whose weights are scaled to add up to one."""
-    return Book(bettors=tuple(bettors), log_wealth=mixture(bettors)[0])
+    return WealthProcess(bettors=tuple(bettors), log_wealth=mixture(bettors)[0])
 
 
 def mixture(bettors: Sequence[Bettor], runs: int = 1) -> Floats:

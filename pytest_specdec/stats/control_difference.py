@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.token_distribution import Bools, Floats
 
-__all__ = ["DOUBT", "Difference", "Earned", "counterpart", "difference", "least_score"]
+__all__ = ["DOUBT", "ControlDifference", "Earnings", "counterpart", "difference", "least_score"]
 
 MOST = 10.0
 """Largest payoff counted: one wild token is no tendency."""
@@ -29,7 +29,7 @@ DOUBT = log(10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Earned:
+class Earnings:
     """What one bettor's bets paid on one arm."""
 
     log_payoffs: Floats
@@ -53,7 +53,7 @@ class Earned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ControlDifference:
     """Mean earnings per bet, as a share of the stake."""
 
     mine: float
@@ -74,17 +74,17 @@ class Difference:
         return float(stdtr(max(self.answers - 2, 1), -self.score))
 
 
-def difference(mine: Earned, theirs: Earned) -> Difference:
+def difference(mine: Earnings, theirs: Earnings) -> ControlDifference:
     """Return the difference of earnings per bet, its error from the spread between answers.
 
     Tokens of one answer hang together, answers do not (a ratio estimator, Cochran 1977, *Sampling Techniques*, section 6.3).
     """
     rates = [float(each.by_answer.sum() / max(each.bets.sum(), 1.0)) for each in (mine, theirs)]
     errors = [_error(each, rate) for each, rate in zip((mine, theirs), rates, strict=True)]
-    return Difference(mine=rates[0], theirs=rates[1], error=sqrt(sum(errors)), answers=len(mine.bets) + len(theirs.bets))
+    return ControlDifference(mine=rates[0], theirs=rates[1], error=sqrt(sum(errors)), answers=len(mine.bets) + len(theirs.bets))
 
 
-def _error(earned: Earned, rate: float) -> float:
+def _error(earned: Earnings, rate: float) -> float:
     """Return the squared standard error of an arm's rate; infinite of a single answer."""
     count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two

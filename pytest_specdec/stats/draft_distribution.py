@@ -1,7 +1,7 @@
 """Draft distributions q on the baseline's top-K tokens, and the draft of prompt lookup.
 
-Draft laws q on the baseline's atoms: what the drafter would have proposed, token by token. Any normalised array is a valid bettor's view,
-so an approximation here costs power and never validity.
+Draft distributions q on the baseline's top tokens: what the drafter would have proposed, token by token. Any normalised array is a valid
+bettor's view, so an approximation here costs power and never validity.
 """
 
 from __future__ import annotations
@@ -17,15 +17,27 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.fault_models import Alternative
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
-__all__ = ["Lookup", "Split", "at_drafts", "favourite", "hidden_bonus", "index_of", "listed", "mapped", "merged", "one_hot", "overlap"]
+__all__ = [
+    "Lookup",
+    "SplitRemainder",
+    "at_drafts",
+    "favourite",
+    "hidden_bonus",
+    "index_of",
+    "listed",
+    "mapped",
+    "merged",
+    "one_hot",
+    "overlap",
+]
 
 
 def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
-    """Return the draft's law on the baseline's outcomes, [N, K+1].
+    """Return the draft's distribution on the baseline's outcomes, [N, K+1].
 
-    ``draft`` [N, J+1] is over its own atoms ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. An atom that the
-    draft lists has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft lists
-    and the baseline does not belongs to the tail atom.
+    ``draft`` [N, J+1] is over its own top tokens ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. A top token
+    that the draft lists has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft
+    lists and the baseline does not belongs to the remainder.
     """
     same = _same(ids, draft_ids)
     listed = same.any(axis=2)
@@ -39,7 +51,7 @@ def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
 
 
 def listed(draft_ids: Ints, ids: Ints) -> Bools:
-    """Return which of the baseline's outcomes the draft lists too, [N, K+1]; never the tail."""
+    """Return which of the baseline's outcomes the draft lists too, [N, K+1]; never the remainder."""
     return np.concatenate([_same(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
 
 
@@ -48,33 +60,33 @@ def _same(ids: Ints, draft_ids: Ints) -> Bools:
 
 
 def index_of(token_ids: Ints, ids: Ints) -> Ints:
-    """Return the outcome indices [N] of ``token_ids`` [N] among the atoms ``ids`` [N, K]; K, the tail, for all others."""
+    """Return the outcome indices [N] of ``token_ids`` [N] among the top tokens ``ids`` [N, K]; K, the remainder, for all others."""
     hits = (ids == token_ids[:, None]) & (ids >= 0)
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), ids.shape[1]), dtype=np.int64)
 
 
 def one_hot(index: Ints, outcomes: int) -> Floats:
-    """Return laws [N, outcomes] that are certain of ``index`` [N]."""
+    """Return distributions [N, outcomes] that are certain of ``index`` [N]."""
     return np.asarray(np.arange(outcomes)[None, :] == index[:, None], dtype=np.float64)
 
 
 def favourite(p: Floats) -> Floats:
-    """Return the surrogate law [N, K+1]: one-hot at the most probable atom, never at the tail."""
+    """Return the surrogate distribution [N, K+1]: one-hot at the most probable top token, never at the remainder."""
     return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Split:
-    """p and q on outcomes [N, K+2], the tail in two: the token that a draft is certain of, where that lies in the tail, and the rest."""
+class SplitRemainder:
+    """p and q on outcomes [N, K+2], the remainder in two: the token that a draft is certain of, if it lies there, and the rest."""
 
     p: Floats
     q: Floats
 
     @classmethod
-    def of(cls, p: Floats, q: Floats) -> Split:
-        """Split the tail where ``q`` is certain of it: one of its tokens is meant, and none of them is as probable as the last atom.
+    def of(cls, p: Floats, q: Floats) -> SplitRemainder:
+        """Split the remainder where ``q`` is certain of it: one of its tokens is meant, none as probable as the last top token.
 
-        Its probability is not known; half the last atom's is taken. Elsewhere the first part is empty.
+        Its probability is not known; half the last top token's is taken. Elsewhere the first part is empty.
         """
         certain = q[:, -1] == 1.0
         last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
@@ -84,33 +96,33 @@ class Split:
             q=np.column_stack([q[:, :-1], certain, np.where(certain, 0.0, q[:, -1])]),
         )
 
-    def spread(self) -> Split:
-        """Return the same on [N, K+4]: the rest of the tail as tokens that the draft prefers, likes less than the target, and hardly knows.
+    def spread(self) -> SplitRemainder:
+        """Return the same on [N, K+4]: the rest as tokens that the draft prefers, likes less than the target, and hardly knows.
 
         About as a draft whose log-probabilities are off by one nat would have them.
         """
-        p, q = (law[:, -1:] * np.array([weights]) for law, weights in zip((self.p, self.q), SPREAD, strict=True))
-        return Split(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
+        p, q = (distribution[:, -1:] * np.array([weights]) for distribution, weights in zip((self.p, self.q), SPREAD, strict=True))
+        return SplitRemainder(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
 
 
 SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
-"""Shares of p and of q in the parts that a tail is spread over."""
+"""Shares of p and of q in the parts that a remainder is spread over."""
 
 
-def merged(law: Floats, parts: int = 2) -> Floats:
-    """Return a law on split outcomes, [N, K+2] or as many ``parts`` of the tail, with one tail again, [N, K+1]."""
-    return np.column_stack([law[:, :-parts], law[:, -parts:].sum(axis=1)])
+def merged(distribution: Floats, parts: int = 2) -> Floats:
+    """Return a distribution on split outcomes, [N, K+2] or as many ``parts`` of the remainder, with one tail again, [N, K+1]."""
+    return np.column_stack([distribution[:, :-parts], distribution[:, -parts:].sum(axis=1)])
 
 
 def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
-    """Return the law [N, K+1] of a server at fault at draft slots, drafts drawn from ``q`` [N, K+1]."""
-    split = Split.of(p, q)
-    return merged(one.law(split.p, split.q))
+    """Return the distribution [N, K+1] of a server at fault at draft slots, drafts drawn from ``q`` [N, K+1]."""
+    split = SplitRemainder.of(p, q)
+    return merged(one.distribution(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:
     """Return beta = sum min(p, q), [N]: the chance that a correct server accepts the draft token."""
-    split = Split.of(p, q)
+    split = SplitRemainder.of(p, q)
     return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 

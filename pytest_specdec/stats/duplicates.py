@@ -18,7 +18,7 @@ from pytest_specdec.stats.draft_distribution import index_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
 __all__ = ["FIRST", "HAZARDS", "Repeats", "again", "hazard", "repeats"]
 
@@ -31,31 +31,33 @@ FIRST = 16
 
 
 def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
-    """Return the law [N, K+1] in which what ``ends`` an answer is ``factor`` times as probable to the rest, of ``p`` [N, K+1]."""
+    """Return the distribution [N, K+1] in which what ``ends`` an answer is ``factor`` times as probable to the rest, of ``p`` [N, K+1]."""
     weight = np.where(ends, factor * p, p)
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
-def again(law: Law, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
-    """Return the law [N, K+1] of a server that gives an earlier answer to an equal prompt again with probability PRIOR.
+def again(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
+    """Return the distribution [N, K+1] of a server that gives an earlier answer to an equal prompt again with probability PRIOR.
 
-    ``answers`` are the emitted tokens, in the order of ``law`` and of the requests; answers to ``prompts`` that compare equal belong
-    together, and must not have been asked for with the same seed. Bayes' rule takes the chance up or down from token to token; earlier
-    answers count alike. Where none agrees with what was said so far the law is p.
+    ``answers`` are the emitted tokens, in the order of ``distribution`` and of the requests; answers to ``prompts`` that compare equal
+    belong together, and must not have been asked for with the same seed. Bayes' rule takes the chance up or down from token to token;
+    earlier answers count alike. Where none agrees with what was said so far the distribution is p.
     """
-    m, start = law.p.copy(), 0
+    m, start = distribution.p.copy(), 0
     earlier: dict[object, list[tuple[int, ...]]] = {}
     for tokens, prompt in zip(answers, prompts, strict=True):
         before = earlier.setdefault(prompt, [])
         if before:
-            _follow(m, law, ids, (tokens, start), before)
+            _follow(m, distribution, ids, (tokens, start), before)
         before.append(tokens)
         start += len(tokens)
     return m
 
 
-def _follow(m: Floats, law: Law, ids: Ints, answer: tuple[tuple[int, ...], int], before: Sequence[tuple[int, ...]]) -> None:
-    """Write the law at one answer's tokens into ``m``, from the row on where they start."""
+def _follow(
+    m: Floats, distribution: TokenDistribution, ids: Ints, answer: tuple[tuple[int, ...], int], before: Sequence[tuple[int, ...]]
+) -> None:
+    """Write the distribution at one answer's tokens into ``m``, from the row on where they start."""
     tokens, start = answer
     copied, own, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
@@ -64,10 +66,10 @@ def _follow(m: Floats, law: Law, ids: Ints, answer: tuple[tuple[int, ...], int],
             return
         row = start + step
         next_tokens = np.array([one[step] for one in agreeing], dtype=np.int64)
-        places = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
+        slots = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
         chance = copied * len(agreeing) / (copied * len(agreeing) + own)
-        m[row] = (1.0 - chance) * law.p[row] + chance * np.bincount(places, minlength=m.shape[1]) / len(agreeing)
-        own *= float(law.p[row, law.outcome[row]])
+        m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(slots, minlength=m.shape[1]) / len(agreeing)
+        own *= float(distribution.p[row, distribution.outcome[row]])
         agreeing = [one for one in agreeing if one[step] == token]
         copied, own = copied / (copied + own), own / (copied + own)
 
@@ -86,12 +88,12 @@ class Repeats:
         return f"{text}, {self.expected:.2g} expected of independent ones"
 
 
-def repeats(law: Law, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Repeats:
+def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Repeats:
     """Return how often the first FIRST tokens of two answers to equal ``prompts`` agree; shorter answers agree when they are equal."""
     pairs, equal, expected, start = 0, 0, 0.0, 0
     earlier: dict[object, list[tuple[tuple[int, ...], float]]] = {}
     with np.errstate(divide="ignore"):
-        log_p = np.log(law.chosen)
+        log_p = np.log(distribution.chosen)
     for tokens, prompt in zip(answers, prompts, strict=True):
         head = tokens[:FIRST]
         before = earlier.setdefault(prompt, [])

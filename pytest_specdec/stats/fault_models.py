@@ -1,13 +1,14 @@
 """Fault models: the distribution of an emitted token under each named fault, given the target's p and the draft's q.
 
-Alternatives: the law of an emitted token under each named fault, as a function of the requested law p and the draft's law q. A verified
-position under any accept-or-replace rule has the law ``m(x) = q(x) a(x) + (1 - sum_y q(y) a(y)) rho(x)`` with acceptance probability a and
-replacement law rho; the correct rule is ``a = min(1, p/q)``, ``rho = max(p - q, 0) / sum`` and gives m = p (Leviathan et al. 2023, arXiv
-2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Laws are arrays [N, K+1], the tail atom last.
+Alternatives: the distribution of an emitted token under each named fault, as a function of the requested distribution p and the draft's
+distribution q. A verified position under any accept-or-replace rule has the distribution ``m(x) = q(x) a(x) + (1 - sum_y q(y) a(y))
+rho(x)`` with acceptance probability a and replacement distribution rho; the correct rule is ``a = min(1, p/q)``, ``rho = max(p - q, 0) /
+sum`` and gives m = p (Leviathan et al. 2023, arXiv 2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Distributions
+are arrays [N, K+1], the remainder last.
 
-Laws of a draft slot at which one random number serves two decisions: the tie shows in the order of token ids. A token is drawn by inverse
-CDF: token x where the number falls into ``[F(x-), F(x)]``, tokens ordered by id. The tail's tokens lie anywhere among the ids, so its mass
-is spread over them evenly (an assumption that costs power where it is wrong, and no validity).
+Distributions of a draft slot at which one random number serves two decisions: the tie shows in the order of token ids. A token is drawn by
+inverse CDF: token x where the number falls into ``[F(x-), F(x)]``, tokens ordered by id. The remainder's tokens lie anywhere among the ids,
+so its mass is spread over them evenly (an assumption that costs power where it is wrong, and no validity).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pytest_specdec.stats.draft_distribution import favourite, one_hot
 from pytest_specdec.stats.token_distribution import SLACK, Floats, Ints
 
 if TYPE_CHECKING:
-    from pytest_specdec.stats.draft_distribution import Split
+    from pytest_specdec.stats.draft_distribution import SplitRemainder
     from pytest_specdec.stats.token_distribution import Bools
     from pytest_specdec.stats.verify_slots import Observed
 
@@ -33,7 +34,7 @@ __all__ = [
     "GENERIC",
     "Alternative",
     "Fault",
-    "Reuse",
+    "ReusedNumber",
     "Shape",
     "accepts_once",
     "decided_by_the_draft",
@@ -58,7 +59,7 @@ class Fault(StrEnum):
     BONUS = "bonus token"
     STEP = "verification of draft tokens"
     TEMPERATURE = "temperature or truncation"
-    TAIL = "improbable tokens"
+    IMPROBABLE = "improbable tokens"
     ORDER = "order of token ids (inverse CDF, reused random numbers)"
     PENALTIES = "penalties or biases"
     ENDING = "end of sequence"
@@ -73,15 +74,15 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """One fault: its name in words, its family, and the law that it makes of p and q."""
+    """One fault: its name in words, its family, and the distribution that it makes of p and q."""
 
     name: str
     fault: Fault
-    law: Shape
+    distribution: Shape
     accept: Shape = ratio
     """Probability with which it accepts each draft token."""
     draft: bool = True
-    """Whether its law hangs on q."""
+    """Whether its distribution hangs on q."""
     leak: float | None = None
     """Share of rejected draft tokens that is emitted all the same, where that is all there is to it."""
     repeats: bool = False
@@ -89,7 +90,7 @@ class Alternative:
 
 
 def verified(q: Floats, accept: Floats, replacement: Floats) -> Floats:
-    """Return m for acceptance probabilities ``accept`` and the law ``replacement``, all [N, K+1]."""
+    """Return m for acceptance probabilities ``accept`` and the distribution ``replacement``, all [N, K+1]."""
     accepted = q * accept
     return np.asarray(accepted + (1.0 - accepted.sum(axis=1, keepdims=True)) * replacement)
 
@@ -109,10 +110,10 @@ def accept_all(_: Floats, q: Floats) -> Floats:
 def leak(share: float) -> Shape:
     """Emit a rejected draft token with probability ``share``: exactly ``(1 - share) p + share q``."""
 
-    def law(p: Floats, q: Floats) -> Floats:
+    def distribution(p: Floats, q: Floats) -> Floats:
         return (1.0 - share) * p + share * q
 
-    return law
+    return distribution
 
 
 def leaky(share: float) -> Shape:
@@ -141,7 +142,7 @@ def inverted(p: Floats, q: Floats) -> Floats:
 def typical(p: Floats, _: Floats) -> Floats:
     """Accept where ``p(x) > min(.09, .3 exp(-H(p)))`` (Medusa, arXiv 2401.10774; the defaults are vLLM's).
 
-    The tail counts as many tokens, each half as probable as the last atom: no best token is less probable than ``exp(-H)``.
+    The remainder counts as many tokens, each half as probable as the last top token: no best token is less probable than ``exp(-H)``.
     """
     each = np.concatenate([p[:, :-1], np.minimum(_last(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
     entropy = -(p * np.log(np.where(each > 0, each, 1.0))).sum(axis=1, keepdims=True)
@@ -154,12 +155,12 @@ def best_only(p: Floats, _: Floats) -> Floats:
 
 
 def ruled(accept: Shape, replacement: Shape) -> Shape:
-    """Return the law of a rule: accept, else replace."""
+    """Return the distribution of a rule: accept, else replace."""
 
-    def law(p: Floats, q: Floats) -> Floats:
+    def distribution(p: Floats, q: Floats) -> Floats:
         return verified(q, accept(p, q), replacement(p, q))
 
-    return law
+    return distribution
 
 
 def the_target(p: Floats, _: Floats) -> Floats:
@@ -168,57 +169,57 @@ def the_target(p: Floats, _: Floats) -> Floats:
 
 
 def residual_best(p: Floats, q: Floats) -> Floats:
-    """Return the law that is certain of ``argmax(p - q)``."""
+    """Return the distribution that is certain of ``argmax(p - q)``."""
     return one_hot((p - q).argmax(axis=1).astype(np.int64), p.shape[1])
 
 
 def unnormalised(p: Floats, q: Floats) -> Floats:
-    """Let the residual's missing mass fall off an inverse CDF, into the tail: ``min + (1-beta) (max(p-q, 0) + beta 1[tail])``."""
+    """Let the residual's missing mass fall off an inverse CDF, into the remainder: ``min + (1-beta) (max(p-q, 0) + beta 1[remainder])``."""
     kept = np.minimum(p, q)
     beta = kept.sum(axis=1, keepdims=True)
-    law: Floats = kept + (1.0 - beta) * np.maximum(p - q, 0.0)
-    law[:, -1] += (1.0 - law.sum(axis=1)).clip(0.0)
-    return law
+    distribution: Floats = kept + (1.0 - beta) * np.maximum(p - q, 0.0)
+    distribution[:, -1] += (1.0 - distribution.sum(axis=1)).clip(0.0)
+    return distribution
 
 
 def greedy(share: float) -> Shape:
     """Take the most probable token instead of a draw, with probability ``share``."""
 
-    def law(p: Floats, _q: Floats) -> Floats:
+    def distribution(p: Floats, _q: Floats) -> Floats:
         return (1.0 - share) * p + share * favourite(p)
 
-    return law
+    return distribution
 
 
 def without_best(share: float) -> Shape:
     """Take anything but the most probable token, with probability ``share``."""
 
-    def law(p: Floats, _q: Floats) -> Floats:
+    def distribution(p: Floats, _q: Floats) -> Floats:
         others = np.where(favourite(p) > 0, 0.0, p)
         total = others.sum(axis=1, keepdims=True)
         others = np.where(total > 0, others / np.where(total > 0, total, 1.0), p)
         return (1.0 - share) * p + share * others
 
-    return law
+    return distribution
 
 
 def tilted(power: float) -> Shape:
-    """Draw at a wrong temperature: ``p^power`` normalised; the tail as many tokens, each half as probable as the last atom."""
+    """Draw at a wrong temperature: ``p^power`` normalised; the remainder as many tokens, each half as probable as the last top token."""
 
-    def law(p: Floats, _q: Floats) -> Floats:
-        atoms = p[:, :-1]
-        last = _last(atoms) / 2.0
+    def distribution(p: Floats, _q: Floats) -> Floats:
+        top_tokens = p[:, :-1]
+        last = _last(top_tokens) / 2.0
         # A tail that is nothing but slack has no tokens that a temperature could raise.
         rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
-        weight = np.concatenate([atoms**power, rest[:, None]], axis=1)
+        weight = np.concatenate([top_tokens**power, rest[:, None]], axis=1)
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
-    return law
+    return distribution
 
 
-def _last(atoms: Floats) -> Floats:
-    """Return the least probable of ``atoms`` [N, K] that has any probability, [N]."""
-    return np.asarray(np.where(atoms > 0, atoms, 1.0).min(axis=1))
+def _last(top_tokens: Floats) -> Floats:
+    """Return the least probable of ``top_tokens`` [N, K] that has any probability, [N]."""
+    return np.asarray(np.where(top_tokens > 0, top_tokens, 1.0).min(axis=1))
 
 
 def tilt_name(power: float) -> str:
@@ -229,45 +230,45 @@ def tilt_name(power: float) -> str:
 def beyond_nucleus(factor: float) -> Shape:
     """Multiply the mass outside the 0.9 nucleus by ``factor``: truncated, or not truncated where it should be."""
 
-    def law(p: Floats, _q: Floats) -> Floats:
+    def distribution(p: Floats, _q: Floats) -> Floats:
         weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus of statistics.md section 2
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
-    return law
+    return distribution
 
 
-def tail(share: float) -> Shape:
+def remainder(share: float) -> Shape:
     """Take a token of rank K or beyond, with probability ``share``."""
 
-    def law(p: Floats, _q: Floats) -> Floats:
-        law = (1.0 - share) * p
-        law[:, -1] += share
-        return law
+    def distribution(p: Floats, _q: Floats) -> Floats:
+        distribution = (1.0 - share) * p
+        distribution[:, -1] += share
+        return distribution
 
-    return law
+    return distribution
 
 
 def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
-    """Return ``p (1 + theta (2 U - 1))`` with U the middle of the outcome's interval of the CDF in token-id order, given an atom.
+    """Return ``p (1 + theta (2 U - 1))`` with U the middle of the outcome's interval of the CDF in token-id order, given a top token.
 
-    The randomised probability integral transform averaged over its uniform, so nothing is drawn; the tail has no place in the order and is
-    left as it is.
+    The randomised probability integral transform averaged over its uniform, so nothing is drawn; the remainder has no place in the order
+    and is left as it is.
     """
-    atoms = p[:, :-1]
+    top_tokens = p[:, :-1]
     order = np.argsort(ids, axis=1, kind="stable")
-    ordered = np.take_along_axis(atoms, order, axis=1)
-    total = np.where(atoms.sum(axis=1, keepdims=True) > 0, atoms.sum(axis=1, keepdims=True), 1.0)
-    middle = np.empty_like(atoms)
+    ordered = np.take_along_axis(top_tokens, order, axis=1)
+    total = np.where(top_tokens.sum(axis=1, keepdims=True) > 0, top_tokens.sum(axis=1, keepdims=True), 1.0)
+    middle = np.empty_like(top_tokens)
     np.put_along_axis(middle, order, (ordered.cumsum(axis=1) - ordered / 2.0) / total, axis=1)
-    return np.concatenate([atoms * (1.0 + theta * (2.0 * middle - 1.0)), p[:, -1:]], axis=1)
+    return np.concatenate([top_tokens * (1.0 + theta * (2.0 * middle - 1.0)), p[:, -1:]], axis=1)
 
 
 def _lenient(name: str, accept: Shape, leak: float | None = None) -> Alternative:
-    return Alternative(name=name, fault=Fault.LENIENT, law=ruled(accept, residual), accept=accept, leak=leak)
+    return Alternative(name=name, fault=Fault.LENIENT, distribution=ruled(accept, residual), accept=accept, leak=leak)
 
 
 def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False) -> Alternative:
-    return Alternative(name=name, fault=Fault.RULE, law=ruled(accept, replacement), accept=accept, repeats=repeats)
+    return Alternative(name=name, fault=Fault.RULE, distribution=ruled(accept, replacement), accept=accept, repeats=repeats)
 
 
 CATALOGUE = (
@@ -277,34 +278,40 @@ CATALOGUE = (
     _rule("inverted ratio", inverted, residual),
     _rule("typical acceptance", typical, lambda p, _: favourite(p)),
     _rule("greedy acceptance", best_only, the_target, repeats=True),
-    Alternative(name="resample from p", fault=Fault.RESIDUAL, law=ruled(ratio, the_target), repeats=True),
-    Alternative(name="recover by argmax", fault=Fault.RESIDUAL, law=ruled(ratio, lambda p, _: favourite(p)), repeats=True),
-    Alternative(name="residual argmax", fault=Fault.RESIDUAL, law=ruled(ratio, residual_best)),
-    Alternative(name="residual not normalised", fault=Fault.RESIDUAL, law=unnormalised),
+    Alternative(name="resample from p", fault=Fault.RESIDUAL, distribution=ruled(ratio, the_target), repeats=True),
+    Alternative(name="recover by argmax", fault=Fault.RESIDUAL, distribution=ruled(ratio, lambda p, _: favourite(p)), repeats=True),
+    Alternative(name="residual argmax", fault=Fault.RESIDUAL, distribution=ruled(ratio, residual_best)),
+    Alternative(name="residual not normalised", fault=Fault.RESIDUAL, distribution=unnormalised),
 )
-"""What goes wrong at a draft slot, given the draft's law."""
+"""What goes wrong at a draft slot, given the draft's distribution."""
 
 BONUS = (
-    Alternative(name="bonus from q", fault=Fault.BONUS, law=accept_all),
-    Alternative(name="greedy bonus", fault=Fault.BONUS, law=greedy(1.0), draft=False),
-    Alternative(name="bonus out of place", fault=Fault.BONUS, law=tail(0.8), draft=False),
+    Alternative(name="bonus from q", fault=Fault.BONUS, distribution=accept_all),
+    Alternative(name="greedy bonus", fault=Fault.BONUS, distribution=greedy(1.0), draft=False),
+    Alternative(name="bonus out of place", fault=Fault.BONUS, distribution=remainder(0.8), draft=False),
 )
 """What goes wrong at a bonus slot; a stale or shifted token is an improbable one there."""
 
 GENERIC = (
-    *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, law=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
-    *(Alternative(name=f"mass beyond the 0.9 nucleus times {c:g}", fault=Fault.TEMPERATURE, law=beyond_nucleus(c)) for c in (0.5, 1.5)),
-    *(Alternative(name=f"{share:.0%} greedy", fault=Fault.TEMPERATURE, law=greedy(share)) for share in (0.02, 0.2, 1.0)),
-    *(Alternative(name=f"{share:.0%} anything but the best", fault=Fault.TAIL, law=without_best(share)) for share in (0.02, 0.15)),
-    Alternative(name="2% beyond the atoms", fault=Fault.TAIL, law=tail(0.02)),
+    *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, distribution=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
+    *(
+        Alternative(name=f"mass beyond the 0.9 nucleus times {c:g}", fault=Fault.TEMPERATURE, distribution=beyond_nucleus(c))
+        for c in (0.5, 1.5)
+    ),
+    *(Alternative(name=f"{share:.0%} greedy", fault=Fault.TEMPERATURE, distribution=greedy(share)) for share in (0.02, 0.2, 1.0)),
+    *(
+        Alternative(name=f"{share:.0%} anything but the best", fault=Fault.IMPROBABLE, distribution=without_best(share))
+        for share in (0.02, 0.15)
+    ),
+    Alternative(name="2% beyond the top tokens", fault=Fault.IMPROBABLE, distribution=remainder(0.02)),
 )
-"""What needs no draft law: wrong temperature, greedy leaks, improbable tokens."""
+"""What needs no draft distribution: wrong temperature, greedy leaks, improbable tokens."""
 
 
 TINY = 1e-9
 
 
-class Reuse(StrEnum):
+class ReusedNumber(StrEnum):
     """Which random number serves twice, in words."""
 
     NONE = ""
@@ -318,7 +325,7 @@ def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Fl
     """Return m [N, K+1] where the number that drew the draft token decides on its acceptance too.
 
     Given the draft token x it is uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids are accepted too often, high ones too seldom.
-    ``ids`` [N, K] are the atoms'.
+    ``ids`` [N, K] are the top tokens'.
     """
     below = _below(q, ids, vocabulary)
     width = np.where(q[:, :-1] > 0, q[:, :-1], 1.0)
@@ -340,11 +347,11 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
         least = accept[:, x, None]
         recovered += q[:, x, None] * (np.maximum(high, least) - np.maximum(low, least))
     kept = np.minimum(p, q)
-    atoms = kept[:, :-1] + recovered
-    return np.concatenate([atoms, np.maximum(0.0, 1.0 - atoms.sum(axis=1, keepdims=True))], axis=1)
+    top_tokens = kept[:, :-1] + recovered
+    return np.concatenate([top_tokens, np.maximum(0.0, 1.0 - top_tokens.sum(axis=1, keepdims=True))], axis=1)
 
 
-def accepts_once(split: Split, observed: Observed) -> Floats:
+def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
     """Return the chances of acceptance [N, K+2] on ``split`` outcomes where one number decides on all drafts of a window.
 
     Behind accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is uniform below the least of them and of 1, so that the next is accepted
@@ -369,15 +376,15 @@ def _least(observed: Observed) -> Floats:
 
 def _going_on(observed: Observed, kept: Floats) -> Bools:
     """Return which tokens stand, for certain, behind an accepted draft of their own window, [N]."""
-    places, before = observed.places, np.concatenate([[False], ~observed.places.last[:-1]])
-    accepted = np.concatenate([[False], ((observed.stands.draft == 1.0) & (kept == 1.0))[:-1]])
-    return np.asarray(before & np.where(places.known, places.slot > 0, accepted))
+    slots, before = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
+    accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (kept == 1.0))[:-1]])
+    return np.asarray(before & np.where(slots.known, slots.slot > 0, accepted))
 
 
-def _below(law: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return ``F(x-)`` of every atom, [N, K]."""
+def _below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
+    """Return ``F(x-)`` of every top token, [N, K]."""
     order = np.argsort(ids, axis=1, kind="stable")
-    ordered = np.take_along_axis(law[:, :-1], order, axis=1)
+    ordered = np.take_along_axis(distribution[:, :-1], order, axis=1)
     below = np.empty_like(ordered)
     np.put_along_axis(below, order, ordered.cumsum(axis=1) - ordered, axis=1)
-    return np.asarray(below + law[:, -1:] * np.clip(ids / vocabulary, 0.0, 1.0))
+    return np.asarray(below + distribution[:, -1:] * np.clip(ids / vocabulary, 0.0, 1.0))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.transcript import Position
 
-__all__ = ["FLOOR", "INVALID_ABOVE", "NORMAL_UP_TO", "TOLERATED", "Calibration", "Comparison", "calibrate", "compare", "squares"]
+__all__ = ["FLOOR", "INVALID_ABOVE", "NORMAL_UP_TO", "TOLERATED", "Calibration", "NoiseComparison", "calibrate", "compare", "squares"]
 
 NORMAL_UP_TO = 0.1
 """Logit noise, nats, up to which a scorer is as it should be (bf16 across engines reads about 0.03)."""
@@ -31,13 +31,13 @@ INVALID_ABOVE = 0.2
 _LEAST_WEIGHT = 0.05
 """Tokens that are all but certain show no noise: those are left out."""
 _LEAST_TOKENS = 200
-"""Fewer say nothing of a lean: its error would be guessed from too little."""
-_LEAST_LEAN = 0.002
-"""A lean that no bettor lives on: in 32,768 tokens with two nats squared of choice each it earns 0.13 nats at best."""
-_MOST_TAIL = 0.25
-"""Mass outside the atoms; what is left of it flattens the slope of a small model's wide laws by a tenth or so."""
-_LEAN_OF_NOISE = 1.0 / 3.0
-"""Times the square of the noise: tokens are drawn from the noisy law, so that improbable ones are reported a little high."""
+"""Fewer say nothing of a scoring bias: its error would be guessed from too little."""
+_LEAST_SCORING_BIAS = 0.002
+"""A scoring bias that no bettor lives on: in 32,768 tokens with two nats squared of choice each it earns 0.13 nats at best."""
+_MOST_REMAINDER = 0.25
+"""Mass outside the top tokens; what is left of it flattens the slope of a small model's wide distributions by a tenth or so."""
+_SCORING_BIAS_OF_NOISE = 1.0 / 3.0
+"""Times the square of the noise: tokens are drawn from the noisy distribution, so that improbable ones are reported a little high."""
 _SURE = 3.0
 """Standard errors."""
 
@@ -47,22 +47,26 @@ class Calibration:
     """How log-probabilities that were reported in decoding lie about the teacher-forced ones."""
 
     noise: float | None
-    """Estimated standard deviation of one logit's independent noise, nats, what a lean explains left out; None without a usable token."""
+    """Estimated standard deviation of one logit's independent noise, nats, what a scoring bias explains left out; None without a usable
+    token."""
     tokens: int
     """How many tokens it comes from."""
     largest: float
     """The largest |reported - teacher-forced| of any token, nats; 0 without a token."""
     noise_error: float = 0.0
     """Standard error of ``noise``; 0 where it is not known."""
-    lean: float = 0.0
-    """By how much the power differs from one to which the scores have to be taken to become the reported law; 0 where that is not known."""
-    lean_error: float = math.inf
-    """Standard error of ``lean``, for tokens drawn on their own from the law as it is."""
+    scoring_bias: float = 0.0
+    """By how much the power differs from one to which the scores have to be taken to become the reported distribution; 0 where that is not
+    known."""
+    scoring_bias_error: float = math.inf
+    """Standard error of ``scoring_bias``, for tokens drawn on their own from the distribution as it is."""
 
     @property
-    def leans(self) -> bool:
-        """Whether the scores are of another law than the tokens were drawn from, beyond what noise makes of it."""
-        return abs(self.lean) > (self.noise or 0.0) ** 2 * _LEAN_OF_NOISE + max(_LEAST_LEAN, _SURE * self.lean_error)
+    def is_biased(self) -> bool:
+        """Whether the scores are of another distribution than the tokens were drawn from, beyond what noise makes of it."""
+        return abs(self.scoring_bias) > (self.noise or 0.0) ** 2 * _SCORING_BIAS_OF_NOISE + max(
+            _LEAST_SCORING_BIAS, _SURE * self.scoring_bias_error
+        )
 
     @property
     def valid(self) -> bool:
@@ -75,11 +79,11 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) ->
 
     With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so
     s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05. Of sum p^2
-    only the atoms are known: s_hat errs to the large side. Both log-probabilities must be raw.
+    only the top tokens are known: s_hat errs to the large side. Both log-probabilities must be raw.
 
-    A scorer that takes the law to the wrong power (a cache of another precision, a template, a temperature twice) makes delta proportional
-    to ``log p(x) - E_p log p``: the lean is that slope. It is measured of ``plain`` draws, from the law as it is: a token drawn cold is
-    chosen for what noise adds to it, which makes a slope too.
+    A scorer that takes the distribution to the wrong power (a cache of another precision, a template, a temperature twice) makes delta
+    proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured of ``plain`` draws, from the distribution as it
+    is: a token drawn cold is chosen for what noise adds to it, which makes a slope too.
     """
     known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
     found, line = squares(known), _line([(delta, position) for delta, position in known if plain and math.isfinite(delta)])
@@ -88,11 +92,11 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) ->
         tokens=len(found),
         noise_error=_root_error(found),
         largest=max((abs(delta) for delta, _ in known), default=0.0),
-        lean=line.slope,
-        lean_error=line.error,
+        scoring_bias=line.slope,
+        scoring_bias_error=line.error,
     )
     upright = replace(measured, noise=line.noise)
-    return upright if upright.leans else measured
+    return upright if upright.is_biased else measured
 
 
 def _root_error(squared: Sequence[float]) -> float:
@@ -112,7 +116,7 @@ def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
 
 
 def _weight(position: Position) -> float:
-    squares = math.fsum(math.exp(2.0 * logprob) for logprob in position.atom_logprobs)
+    squares = math.fsum(math.exp(2.0 * logprob) for logprob in position.top_logprobs)
     return 1.0 - 2.0 * math.exp(position.logprob) + squares
 
 
@@ -129,10 +133,12 @@ class _Line:
 def _line(known: Sequence[tuple[float, Position]]) -> _Line:
     """Fit delta to surprise: weighted least squares with an intercept, the slope's error by White's (1980) estimator.
 
-    Tokens are taken whose law is listed but for a quarter: of the mean of log p only the atoms are known, and a long tail flattens the
-    slope. Noise of sd s alone makes a slope of some -s^2/4.
+    Tokens are taken whose distribution is listed but for a quarter: of the mean of log p only the top tokens are known, and a long tail
+    flattens the slope. Noise of sd s alone makes a slope of some -s^2/4.
     """
-    usable = [(delta, position) for delta, position in known if _weight(position) > _LEAST_WEIGHT and _tail(position) < _MOST_TAIL]
+    usable = [
+        (delta, position) for delta, position in known if _weight(position) > _LEAST_WEIGHT and _remainder(position) < _MOST_REMAINDER
+    ]
     if len(usable) < _LEAST_TOKENS:
         return _Line()
     deltas = np.array([delta for delta, _ in usable])
@@ -148,15 +154,15 @@ def _line(known: Sequence[tuple[float, Position]]) -> _Line:
     return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * left**2).mean())))
 
 
-def _tail(position: Position) -> float:
-    return max(0.0, 1.0 - math.fsum(map(math.exp, position.atom_logprobs)))
+def _remainder(position: Position) -> float:
+    return max(0.0, 1.0 - math.fsum(map(math.exp, position.top_logprobs)))
 
 
 def _surprise(position: Position) -> float:
-    """Return ``log p(x) - E_p log p``, the tail taken to be as improbable a token as the last atom."""
-    listed = [logprob for logprob in position.atom_logprobs if math.isfinite(logprob)]
+    """Return ``log p(x) - E_p log p``, the remainder taken to be as improbable a token as the last top token."""
+    listed = [logprob for logprob in position.top_logprobs if math.isfinite(logprob)]
     mean = math.fsum(math.exp(logprob) * logprob for logprob in listed)
-    return position.logprob - mean - _tail(position) * min(listed, default=0.0)
+    return position.logprob - mean - _remainder(position) * min(listed, default=0.0)
 
 
 TOLERATED = 1.3
@@ -170,7 +176,7 @@ DETECTED = 2.326
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class NoiseComparison:
     """Two samples of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, each with the square of the logit noise as its mean."""
 
     noise: float
@@ -199,7 +205,7 @@ class Comparison:
         return TOLERATED * self.granted * exp((self.quantile + DETECTED) * self.error / 2.0)
 
 
-def compare(mine: Sequence[float], theirs: Sequence[float], alpha: float) -> Comparison:
+def compare(mine: Sequence[float], theirs: Sequence[float], alpha: float) -> NoiseComparison:
     """Compare ``mine`` with ``theirs``, both not empty: ``log ratio - 2 log 1.3 > q sqrt(kappa/n + kappa/n0)``.
 
     For Gaussian noise kappa is 2; where the baseline's own z have heavier tails, their squared coefficient of variation.
@@ -208,7 +214,7 @@ def compare(mine: Sequence[float], theirs: Sequence[float], alpha: float) -> Com
     granted = max(sqrt(float(own.mean())), FLOOR)
     kappa = max(NORMAL, float(own.var()) / granted**4)
     noise = sqrt(float(z.mean()))
-    return Comparison(
+    return NoiseComparison(
         noise=noise,
         granted=granted,
         excess=2.0 * (log(noise / granted) - log(TOLERATED)) if noise > 0.0 else -np.inf,

@@ -5,10 +5,10 @@ Null hypothesis: whatever came before, a token whose logit lies d_j below the be
 difference of two candidates' logits is off by a normal amount of standard deviation ``sigma`` at most, drawn anew at every prefix: token j
 comes only if it passes the best one. A prefix that comes again brings no new noise, so that its caller leaves it out.
 
-A bettor with law Q pays ``r = Q(x) / P0(x)``, the best token having the rest of either. With ``Q_j >= P0_j`` for every token below the best
-one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, where p = P0. So the
-wealth is an e-process for the whole null hypothesis, the mean of several wealths too, and reaches 1/alpha with probability alpha at most
-(Ville 1939; Ramdas et al. 2023). A token that no atom lists pays r_0, which keeps the mean payoff below 1.
+A bettor with distribution Q pays ``r = Q(x) / P0(x)``, the best token having the rest of either. With ``Q_j >= P0_j`` for every token below
+the best one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, where p = P0.
+So the wealth is an e-process for the whole null hypothesis, the mean of several wealths too, and reaches 1/alpha with probability alpha at
+most (Ville 1939; Ramdas et al. 2023). A token that no top token lists pays r_0, which keeps the mean payoff below 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scipy.special import ndtr
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
-__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "Choices", "Wealth", "sigma_of", "wealth"]
+__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "GreedyTokens", "NearTieWealth", "sigma_of", "wealth"]
 
 SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
 """Nats: the least standard deviation that the difference of two logits is granted, whatever is measured."""
@@ -41,7 +41,7 @@ _MOST_NULL, _MOST = 0.95, 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choices:
+class GreedyTokens:
     """N emitted tokens among at most K candidates."""
 
     gaps: Floats
@@ -51,7 +51,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wealth:
+class NearTieWealth:
     """What the bettors made of a run."""
 
     log_wealth: Floats
@@ -72,13 +72,13 @@ def sigma_of(noise: float, floor: float) -> float:
     return max(_MARGIN * sqrt(2.0) * noise, floor)
 
 
-def wealth(choices: Choices, sigma: float) -> Wealth:
+def wealth(choices: GreedyTokens, sigma: float) -> NearTieWealth:
     """Return the wealth of the mixture of all bettors, in the order of the tokens."""
     null = _flips(choices.gaps, sigma)
     playing = null.sum(axis=1) < _MOST_NULL
-    laws = [_bold(null, flips) for flips in _alternatives(choices, null, sigma)]
-    paths = np.cumsum([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in laws], axis=1)
-    return Wealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
+    distributions = [_bold(null, flips) for flips in _alternatives(choices, null, sigma)]
+    paths = np.cumsum([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in distributions], axis=1)
+    return NearTieWealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
 
 
 def _flips(gaps: Floats, sigma: float) -> Floats:
@@ -88,13 +88,13 @@ def _flips(gaps: Floats, sigma: float) -> Floats:
     return np.asarray(chances)
 
 
-def _alternatives(choices: Choices, null: Floats, sigma: float) -> list[Floats]:
+def _alternatives(choices: GreedyTokens, null: Floats, sigma: float) -> list[Floats]:
     listed = null > 0.0
     near = listed & (choices.gaps <= _WITHIN)
     each = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
-    atoms = np.maximum(np.isfinite(choices.gaps).sum(axis=1, keepdims=True), 1)
+    top_tokens = np.maximum(np.isfinite(choices.gaps).sum(axis=1, keepdims=True), 1)
     scaled = [_flips(choices.gaps, scale * sigma) for scale in _SCALES]
-    return [*scaled, *(rate * each for rate in _RATES), np.where(listed, 0.99 * null + 0.01 / atoms, 0.0)]
+    return [*scaled, *(rate * each for rate in _RATES), np.where(listed, 0.99 * null + 0.01 / top_tokens, 0.0)]
 
 
 def _bold(null: Floats, flips: Floats) -> Floats:

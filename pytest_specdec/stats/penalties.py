@@ -1,7 +1,7 @@
 """Penalties: what logit biases and penalties add to the logits at every token, given what was said before it.
 
-Biases, presence and frequency penalties add known amounts, so that log-probabilities tell the adjusted law exactly up to one factor. A
-repetition penalty scales the logit itself, which log-probabilities do not tell: the tokens that it touches are marked unsure.
+Biases, presence and frequency penalties add known amounts, so that log-probabilities tell the adjusted distribution exactly up to one
+factor. A repetition penalty scales the logit itself, which log-probabilities do not tell: the tokens that it touches are marked unsure.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adjustment:
-    """What is added to the raw log-probabilities at N tokens over K atoms."""
+    """What is added to the raw log-probabilities at N tokens over K top tokens."""
 
-    atoms: Floats
+    top_tokens: Floats
     """[N, K], nats."""
     unsure: Bools
-    """[N, K], atoms moved by an amount that is not known."""
+    """[N, K], top tokens moved by an amount that is not known."""
     chosen: Floats
     """[N], nats, of the emitted token."""
     chosen_unsure: Bools
     """[N]."""
     elsewhere: Bools
-    """[N], whether a token outside the atoms is moved."""
+    """[N], whether a token outside the top tokens is moved."""
     upwards: Bools
-    """[N], whether a token outside the atoms may have become more probable than the law says."""
+    """[N], whether a token outside the top tokens may have become more probable than the distribution says."""
 
     @property
     def moves(self) -> Bools:
         """[N], whether anything is moved at all."""
-        return np.asarray((self.atoms != 0.0).any(axis=1) | self.unsure.any(axis=1) | self.elsewhere)
+        return np.asarray((self.top_tokens != 0.0).any(axis=1) | self.unsure.any(axis=1) | self.elsewhere)
 
     def at(self, tokens: Bools) -> Adjustment:
         """Return what is added at the marked ``tokens`` [N] only."""
@@ -71,11 +71,11 @@ class Adjustment:
 
     def times(self, factor: float) -> Adjustment:
         """Return the same with every known amount so many times."""
-        return replace(self, atoms=factor * self.atoms, chosen=factor * self.chosen)
+        return replace(self, top_tokens=factor * self.top_tokens, chosen=factor * self.chosen)
 
 
 def adjustment(asked: Penalties, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
-    """Return what ``asked`` adds at every token of one answer, ``ids`` [T, K] being the atoms there, -1 for none.
+    """Return what ``asked`` adds at every token of one answer, ``ids`` [T, K] being the top tokens there, -1 for none.
 
     As vLLM does it: presence and frequency count the answer alone, repetition the prompt as well.
     """
@@ -95,7 +95,7 @@ def adjustment(asked: Penalties, prompt: Sequence[int], emitted: Sequence[int], 
 
 
 def _over(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
-    """Spread what is added to the ``touched`` tokens, ``added`` and ``scaled`` [T, M], over the atoms."""
+    """Spread what is added to the ``touched`` tokens, ``added`` and ``scaled`` [T, M], over the top tokens."""
     place = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
     known = touched[place] == ids
     rows = np.arange(len(ids))[:, None]
@@ -104,7 +104,7 @@ def _over(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools)
     listed[np.broadcast_to(rows, ids.shape)[known], place[known]] = True
     outside = ~listed & ((added != 0.0) | scaled)
     return Adjustment(
-        atoms=np.where(known, added[rows, place], 0.0),
+        top_tokens=np.where(known, added[rows, place], 0.0),
         unsure=known & scaled[rows, place],
         chosen=added[rows[:, 0], own],
         chosen_unsure=scaled[rows[:, 0], own],

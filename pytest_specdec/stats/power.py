@@ -1,4 +1,4 @@
-"""Power: with what probability a fault would have shown, from the very laws and token counts of a run.
+"""Power: with what probability a fault would have shown, from the very distributions and token counts of a run.
 
 Under an alternative the log payoffs of a bettor are independent given the prefixes, with known mean and variance at every token. Their sum
 is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the first-passage
@@ -20,12 +20,12 @@ from scipy.special import log_ndtr, ndtr
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["Growth", "first_passage", "growth", "overshoot"]
+__all__ = ["WealthGrowth", "first_passage", "growth", "overshoot"]
 
 BINS = 2048
-"""Of payoffs, for the law of a step."""
+"""Of payoffs, for the distribution of a step."""
 FREQUENCIES = np.geomspace(1e-3, 100.0, 64)
-"""Of that law's characteristic function, in units of one over its standard deviation."""
+"""Of that distribution's characteristic function, in units of one over its standard deviation."""
 TINY = 1e-24
 """Spread of payoffs below which a bettor does not move."""
 STEADIEST = 0.9
@@ -35,7 +35,7 @@ MOST = 1e7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class WealthGrowth:
     """How a bettor's log wealth moves under an alternative, over a whole run."""
 
     drift: float
@@ -55,7 +55,7 @@ class Growth:
             return 0.0
         return first_passage(length * self.drift, length * self.variance, log_barrier + self.overshoot, length * self.third)
 
-    def times(self, factor: float) -> Growth:
+    def times(self, factor: float) -> WealthGrowth:
         """Return the growth over ``factor`` times as many tokens of the same kind."""
         return replace(
             self,
@@ -78,7 +78,7 @@ class Growth:
         return high
 
 
-def growth(log_payoffs: Floats, truth: Floats, cap: float) -> Growth:
+def growth(log_payoffs: Floats, truth: Floats, cap: float) -> WealthGrowth:
     """Return the growth of a bettor with ``log_payoffs`` [N, K+1] when tokens follow ``truth`` [N, K+1]."""
     paid = np.minimum(log_payoffs, cap)
     mean = (truth * paid).sum(axis=1)
@@ -86,7 +86,7 @@ def growth(log_payoffs: Floats, truth: Floats, cap: float) -> Growth:
     away = paid - mean[:, None]
     third = (truth * (away * away * away)).sum()  # numpy's third power takes a hundred times as long
     moves = variance > 0
-    return Growth(
+    return WealthGrowth(
         drift=float(mean.sum()),
         variance=float(variance.sum()),
         steps=int(moves.sum()),

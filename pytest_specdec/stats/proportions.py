@@ -40,8 +40,8 @@ def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: in
 def greater_than_rate(hits: int, trials: int, rate: float) -> float:
     """Return P(at least ``hits`` of ``trials``) when each has probability ``rate``.
 
-    Where probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the tail from one hit above the mean on
-    (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
+    Where probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the remainder from one hit above the
+    mean on (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
     """
     _check(hits, trials)
     if not 0.0 <= rate <= 1.0:
@@ -53,9 +53,9 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
 def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
     """Return the exact limits of a binomial rate (Clopper and Pearson 1934); 0..1 without trials."""
     _check(hits, trials)
-    tail = (1.0 - confidence) / 2.0
-    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, trials - hits, 1.0 - tail)) if hits < trials else 1.0
+    remainder = (1.0 - confidence) / 2.0
+    low = float(betaincinv(hits, trials - hits + 1, remainder)) if hits else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1.0 - remainder)) if hits < trials else 1.0
     return Interval(low=low, high=high, confidence=confidence)
 
 

@@ -1,4 +1,4 @@
-"""Request parameters: what a request's body asks to be done to the law, read once for everybody who applies it."""
+"""Request parameters: what a request's body asks to be done to the distribution, read once for everybody who applies it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_specdec.stats.token_distribution import Processing
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["NONE", "Asked", "asked", "penalties"]
+__all__ = ["NONE", "SamplingParams", "penalties", "sampling_params"]
 
 NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "min_tokens": (0,),
@@ -28,7 +28,8 @@ NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "guided_grammar": (),
     "tools": ([], ()),
 }
-"""Fields of a request that change the law in ways not modelled here, with the values at which they do not; None is neutral for all."""
+"""Fields of a request that change the distribution in ways not modelled here, with the values at which they do not; None is neutral for
+all."""
 
 NONE = Penalties()
 MOST_BIAS = 100.0
@@ -36,8 +37,8 @@ MOST_BIAS = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a request asks to be done to the raw law."""
+class SamplingParams:
+    """What a request asks to be done to the raw distribution."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -46,10 +47,10 @@ class Asked:
     min_p: float = 0.0
     penalties: Penalties = NONE
     unmodelled: str = ""
-    """Why its law cannot be computed; empty when it can."""
+    """Why its distribution cannot be computed; empty when it can."""
 
     def processing(self, tokens: int) -> Processing:
-        """Return what is done to the raw law at so many tokens, biases and penalties left out."""
+        """Return what is done to the raw distribution at so many tokens, biases and penalties left out."""
         return Processing(
             temperature=np.full(tokens, self.temperature),
             top_k=np.full(tokens, self.top_k, dtype=np.int64),
@@ -58,16 +59,16 @@ class Asked:
         )
 
 
-def asked(body: Mapping[str, JSON]) -> Asked:
+def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
     """Return what ``body`` asks for; OpenAI's defaults where it does not say."""
     for field, neutral in NEUTRAL.items():
         value = body.get(field)
         if value is not None and value not in neutral:
-            return Asked(unmodelled=f"{field} is not modelled")
+            return SamplingParams(unmodelled=f"{field} is not modelled")
     temperature = _number(body.get("temperature"), 1.0)
     if temperature <= 0.0:
-        return Asked(unmodelled="temperature 0 leaves nothing to draw")
-    return Asked(
+        return SamplingParams(unmodelled="temperature 0 leaves nothing to draw")
+    return SamplingParams(
         temperature=temperature,
         top_k=max(int(_number(body.get("top_k"), 0)), 0),
         top_p=_number(body.get("top_p"), 1.0),

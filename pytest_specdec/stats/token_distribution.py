@@ -1,11 +1,12 @@
 """Token distributions on a coarsened outcome space: the K most probable tokens and the remainder, as a request asks for them.
 
-Cuts: what min-p, top-k and top-p leave of a law of which the atoms are known exactly and the tail's mass at most. Each cut says which
-outcomes are surely kept and surely cut. What lies within a margin of a boundary is neither: there scoring noise decides, and nothing is
-bet.
+Cuts: what min-p, top-k and top-p leave of a distribution of which the top tokens are known exactly and the remainder's mass at most. Each
+cut says which outcomes are surely kept and surely cut. What lies within a margin of a boundary is neither: there scoring noise decides, and
+nothing is bet.
 
-Laws of emitted tokens on a coarsened outcome space: the K most probable tokens are atoms, everything else is one tail atom. A chosen token
-outside the atoms is the tail atom, whatever else is known of it: to look would be to choose the partition after the outcome.
+Distributions of emitted tokens on a coarsened outcome space: the K most probable tokens are top tokens, everything else is one remainder. A
+chosen token outside the top tokens is the remainder, whatever else is known of it: to look would be to choose the partition after the
+outcome.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ __all__ = [
     "NUCLEUS_MARGIN",
     "RANK_MARGIN",
     "Bools",
-    "Cut",
     "Floats",
     "Ints",
-    "Law",
     "Processing",
-    "Raw",
+    "RawDistribution",
+    "TokenDistribution",
+    "Truncation",
     "Weights",
     "by_mass",
     "by_rank",
@@ -54,7 +55,8 @@ NUCLEUS_MARGIN = 0.05
 RANK_MARGIN = 2
 """Ranks on either side of ``top_k`` in which nothing is bet."""
 LOGIT_MARGIN = 0.6
-"""Nats of raw logit on either side of ``top_k`` and ``min_p`` in which nothing is bet: ranks alone do not hold where the law is flat."""
+"""Nats of raw logit on either side of ``top_k`` and ``min_p`` in which nothing is bet: ranks alone do not hold where the distribution is
+flat."""
 DEVIATIONS = 6.0
 """As many deviations of a difference of two logits it is at least."""
 
@@ -63,18 +65,18 @@ DEVIATIONS = 6.0
 class Weights:
     """Unnormalised masses after temperature, by falling mass, relative to the most probable token."""
 
-    atoms: Floats
+    top_tokens: Floats
     """[N, K]."""
-    tail: Floats
+    remainder: Floats
     """[N], estimated; exact at temperature 1."""
-    tail_bound: Floats
+    remainder_bound: Floats
     """[N], upper bound; inf above temperature 1."""
     last: Floats
-    """[N], upper bound on any single token of the tail; inf where there is none."""
+    """[N], upper bound on any single token of the remainder; inf where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cut:
+class Truncation:
     """What a truncation does to the outcomes, masks [N, K+1]."""
 
     kept: Bools
@@ -89,68 +91,70 @@ def margin(temperature: Floats, noise: float) -> Floats:
     return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
 
 
-def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Cut:
+def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
     """Cut what is less than ``min_p`` [N] times as probable as the most probable token; 0 cuts nothing."""
     limit = min_p[:, None]
-    share = np.concatenate([weights.atoms, weights.last[:, None]], axis=1)
+    share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     surely = share >= limit * factor[:, None]
-    # The least probable token of the tail has no lower bound.
+    # The least probable token of the remainder has no lower bound.
     surely[:, -1] = False
     surely[:, 0] = True
     off = limit == 0.0
-    return Cut(kept=off | (share >= limit), core=off | surely, far=~off & (share < limit / factor[:, None]))
+    return Truncation(kept=off | (share >= limit), core=off | surely, far=~off & (share < limit / factor[:, None]))
 
 
-def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Cut:
-    """Cut by top-k; the tail begins at rank K, and what lies there is no more probable than the last atom."""
-    width = weights.atoms.shape[1]
+def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
+    """Cut by top-k; the remainder begins at rank K, and what lies there is no more probable than the last top token."""
+    width = weights.top_tokens.shape[1]
     rank = np.arange(width + 1)[None, :]
     k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
-    boundary = np.take_along_axis(weights.atoms, np.minimum(k, width) - 1, axis=1)
-    mass = np.concatenate([weights.atoms, weights.last[:, None]], axis=1)
+    boundary = np.take_along_axis(weights.top_tokens, np.minimum(k, width) - 1, axis=1)
+    mass = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     off = (top_k <= 0)[:, None]
     surely = (rank < k - RANK_MARGIN) & (mass >= boundary * factor[:, None])
     far = (rank >= k + RANK_MARGIN) & (mass <= boundary / factor[:, None])
-    return Cut(kept=rank < k, core=off | surely | (rank == 0), far=~off & far)
+    return Truncation(kept=rank < k, core=off | surely | (rank == 0), far=~off & far)
 
 
-def by_mass(weights: Weights, before: Cut, top_k: Ints, top_p: Floats) -> Cut:
+def by_mass(weights: Weights, before: Truncation, top_k: Ints, top_p: Floats) -> Truncation:
     """Cut what top-k and min-p kept by top-p, each way with the normaliser that is the less favourable.
 
     Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to, the largest not to.
     """
-    mass = np.where(before.kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
+    mass = np.where(before.kept, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
-    cumulative = weights.atoms.cumsum(axis=1)
+    cumulative = weights.top_tokens.cumsum(axis=1)
     least, most = _least(weights, before, top_k), _most(weights, top_k)
     until = np.concatenate([cumulative / least[:, None], np.ones((len(least), 1))], axis=1)
     since = np.concatenate([np.zeros((len(most), 1)), cumulative], axis=1) / most[:, None]
     limit, whole = top_p[:, None], (top_p >= 1.0)[:, None]
     core = whole | (until <= limit - NUCLEUS_MARGIN)
     core[:, 0] = True
-    return Cut(
+    return Truncation(
         kept=before.kept & (whole | (above < limit * mass.sum(axis=1, keepdims=True))),
         core=before.core & core,
         far=before.far | (~whole & (since >= limit + NUCLEUS_MARGIN)),
     )
 
 
-def _least(weights: Weights, before: Cut, top_k: Ints) -> Floats:
+def _least(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
     """Return the smallest sum of masses [N] that top-p may have seen after the cuts ``before`` it."""
-    exact_tail = (top_k == 0) & (weights.tail == weights.tail_bound) & before.core[:, -1]
-    return np.asarray(np.where(before.core[:, :-1], weights.atoms, 0.0).sum(axis=1) + np.where(exact_tail, weights.tail, 0.0))
+    exact_remainder = (top_k == 0) & (weights.remainder == weights.remainder_bound) & before.core[:, -1]
+    return np.asarray(
+        np.where(before.core[:, :-1], weights.top_tokens, 0.0).sum(axis=1) + np.where(exact_remainder, weights.remainder, 0.0)
+    )
 
 
 def _most(weights: Weights, top_k: Ints) -> Floats:
     """Return the largest sum of masses [N] that top-p may have seen after top-k."""
-    k, width = top_k[:, None], weights.atoms.shape[1]
+    k, width = top_k[:, None], weights.top_tokens.shape[1]
     perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
-    open_tail = (top_k == 0) | (top_k + RANK_MARGIN > width)
-    return np.asarray(np.where(perhaps, weights.atoms, 0.0).sum(axis=1) + np.where(open_tail, weights.tail_bound, 0.0))
+    open_remainder = (top_k == 0) | (top_k + RANK_MARGIN > width)
+    return np.asarray(np.where(perhaps, weights.top_tokens, 0.0).sum(axis=1) + np.where(open_remainder, weights.remainder_bound, 0.0))
 
 
 SLACK = 1e-6
-"""Smallest mass of the tail atom: float32 servers and rounded logprobs know a sum of probabilities no better."""
+"""Smallest mass of the remainder: float32 servers and rounded logprobs know a sum of probabilities no better."""
 VIOLATION = 1e-4
 """Upper bound on the chance that noise alone puts a token beyond the margins."""
 NOISE = 0.05
@@ -158,24 +162,24 @@ NOISE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Raw:
-    """The unprocessed law (temperature 1, nothing truncated) at N tokens, with K atoms each by falling probability."""
+class RawDistribution:
+    """The unprocessed distribution (temperature 1, nothing truncated) at N tokens, with K top tokens each by falling probability."""
 
     ids: Ints
-    """[N, K]; -1 where a position has fewer atoms."""
+    """[N, K]; -1 where a position has fewer top tokens."""
     logprobs: Floats
-    """[N, K], natural logs; -inf where a position has fewer atoms."""
+    """[N, K], natural logs; -inf where a position has fewer top tokens."""
     chosen: Ints
     """[N], the emitted token ids."""
     chosen_logprobs: Floats
-    """[N], of the emitted tokens, also outside the atoms; nan where the scores do not tell those."""
+    """[N], of the emitted tokens, also outside the top tokens; nan where the scores do not tell those."""
     vocabulary: int = 0
-    """Tokens in the vocabulary; 0 where unknown. As many atoms are the whole law: then there is no tail."""
+    """Tokens in the vocabulary; 0 where unknown. As many top tokens are the whole distribution: then there is no tail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Processing:
-    """What the requests ask to be done to the raw law, in this order: adjustment, temperature, min-p, top-k, top-p; arrays [N]."""
+    """What the requests ask to be done to the raw distribution, in this order: adjustment, temperature, min-p, top-k, top-p; arrays [N]."""
 
     temperature: Floats
     """Above 0."""
@@ -198,27 +202,27 @@ class Processing:
         """[N], whether min-p, top-k or top-p cuts anything off."""
         return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
 
-    def leaning(self, lean: float) -> Processing:
-        """Return what makes of a law to the power ``1 + lean`` what this makes of the law: a temperature, and biases of its size."""
-        power = 1.0 + lean
+    def biased(self, scoring_bias: float) -> Processing:
+        """Return the processing that does to ``p^(1 + scoring_bias)`` what this does to p: temperature and biases scaled."""
+        power = 1.0 + scoring_bias
         adjustment = None if self.adjustment is None else self.adjustment.times(1.0 / power)
         return replace(self, temperature=self.temperature / power, adjustment=adjustment)
 
     def at(self, tokens: Bools) -> Processing:
-        """Return what is asked at the marked ``tokens`` [N] only, without the adjustment, which belongs to other atoms."""
+        """Return what is asked at the marked ``tokens`` [N] only, without the adjustment, which belongs to other top tokens."""
         return Processing(
             temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Law:
-    """The requested law at N tokens over K atoms and, last, the tail atom."""
+class TokenDistribution:
+    """The requested distribution at N tokens over K top tokens and, last, the remainder."""
 
     p: Floats
     """[N, K+1], normalised; exact up to one factor inside ``core``, an estimate elsewhere."""
     core: Bools
-    """[N, K+1], outcomes among which the law is known exactly given that one of them occurs."""
+    """[N, K+1], outcomes among which the distribution is known exactly given that one of them occurs."""
     violation: Bools
     """[N, K+1], outcomes that a correct server hardly ever emits."""
     violation_bound: Floats
@@ -232,15 +236,16 @@ class Law:
     chosen_floor: Floats
     """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 where truncation or the scores leave none."""
     unasked: Floats
-    """[N, K+1], the raw law: what is emitted where nothing that the request asks for is done."""
+    """[N, K+1], the raw distribution: what is emitted where nothing that the request asks for is done."""
     chosen_unasked: Floats
     """[N], the raw probability of the emitted token itself; 0 where it is not told."""
     noise: Floats | float = NOISE
-    """[N] or one for all, of the requested law in nats of log-ratio: what the null is widened for. Temperature divides logits and noise."""
+    """[N] or one for all, of the requested distribution in nats of log-ratio: what the null is widened for. Temperature divides logits and
+    noise."""
 
     @property
     def information(self) -> float:
-        """Return the sum over tokens of Var_p(log p) in nats squared, which a peaked law does not have: the informative tokens."""
+        """Return the sum over tokens of Var_p(log p) in nats squared, which a peaked distribution does not have: the informative tokens."""
         p = np.where(self.core, self.p, 0.0)
         p = p / p.sum(axis=1, keepdims=True)
         surprise = np.log(np.where(p > 0, p, 1.0))
@@ -248,41 +253,41 @@ class Law:
         return float(((p * surprise**2).sum(axis=1) - mean**2).sum())
 
     def __repr__(self) -> str:
-        return f"<Law of {len(self.outcome)} tokens over {self.p.shape[1] - 1} atoms>"
+        return f"<Distribution of {len(self.outcome)} tokens over {self.p.shape[1] - 1} top tokens>"
 
 
-def requested(raw: Raw, processing: Processing, noise: float = NOISE) -> Law:
-    """Return the law that ``processing`` makes of ``raw``, applied exactly once.
+def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE) -> TokenDistribution:
+    """Return the distribution that ``processing`` makes of ``raw``, applied exactly once.
 
-    Temperature 1 is exact, and so is everything where the atoms are the whole vocabulary. Otherwise the mass of the tail after temperature
-    is bounded only, so the core is the atoms; below temperature 1 the bound makes the tail an outcome that can be bet on. Biases and
-    penalties move atoms by known amounts: the core keeps the atoms, and the tail where none of its tokens is moved; an atom that a
-    repetition penalty scales leaves the core. Under truncation the core ends a margin before the boundary and the violations begin a margin
-    behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83 of 100 correct runs.
-    Truncation of moved atoms is known over the whole vocabulary only; elsewhere nothing is bet.
+    Temperature 1 is exact, and so is everything where the top tokens are the whole vocabulary. Otherwise the mass of the remainder after
+    temperature is bounded only, so the core is the top tokens; below temperature 1 the bound makes the remainder an outcome that can be bet
+    on. Biases and penalties move top tokens by known amounts: the core keeps the top tokens, and the remainder where none of its tokens is
+    moved; a top token that a repetition penalty scales leaves the core. Under truncation the core ends a margin before the boundary and the
+    violations begin a margin behind it: with 0.01 logit noise a test that takes tokens outside its own nucleus for impossible alarms in 83
+    of 100 correct runs. Truncation of moved top tokens is known over the whole vocabulary only; elsewhere nothing is bet.
     """
-    moved = _moved(raw, processing.adjustment)
+    moved = _adjusted(raw, processing.adjustment)
     weights = _tempered(raw, moved, processing.temperature)
     factor = margin(processing.temperature, noise)
     ranks, shares = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
     cut = by_mass(weights, _both(ranks, shares), processing.top_k, processing.top_p)
-    law = _law(raw, moved, weights, cut, processing)
+    distribution = _distribution(raw, moved, weights, cut, processing)
     order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
     return replace(
-        law,
-        p=np.take_along_axis(law.p, order, axis=1),
-        core=np.take_along_axis(law.core, order, axis=1),
-        violation=np.take_along_axis(law.violation, order, axis=1),
+        distribution,
+        p=np.take_along_axis(distribution.p, order, axis=1),
+        core=np.take_along_axis(distribution.core, order, axis=1),
+        violation=np.take_along_axis(distribution.violation, order, axis=1),
         noise=noise / processing.temperature,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Moved:
-    """The atoms after biases and penalties, by falling mass, and what became uncertain on the way."""
+class _Adjusted:
+    """The top tokens after biases and penalties, by falling mass, and what became uncertain on the way."""
 
     order: Ints
-    """[N, K], of the raw atoms."""
+    """[N, K], of the raw top tokens."""
     logprobs: Floats
     """[N, K], not normalised."""
     chosen: Floats
@@ -294,12 +299,12 @@ class _Moved:
     any: Bools
     """[N], whether anything was moved."""
     elsewhere: Bools
-    """[N], whether a token of the tail was."""
+    """[N], whether a token of the remainder was."""
     upwards: Bools
     """[N], whether one may have gained."""
 
 
-def _moved(raw: Raw, adjustment: Adjustment | None) -> _Moved:
+def _adjusted(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
     n, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
     none = np.zeros(n, dtype=np.bool_)
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
@@ -308,13 +313,13 @@ def _moved(raw: Raw, adjustment: Adjustment | None) -> _Moved:
     if adjustment is None:
         order = np.broadcast_to(np.arange(raw.ids.shape[1], dtype=np.int64), raw.ids.shape)
         unsure = np.zeros(raw.ids.shape, dtype=np.bool_)
-        return _Moved(
+        return _Adjusted(
             order=order, logprobs=raw.logprobs, chosen=chosen, guessed=unlisted, unsure=unsure, any=none, elsewhere=none, upwards=none
         )
-    logprobs = raw.logprobs + adjustment.atoms
+    logprobs = raw.logprobs + adjustment.top_tokens
     order = np.argsort(-logprobs, axis=1, kind="stable")
     whole = _whole(raw)
-    return _Moved(
+    return _Adjusted(
         order=order,
         logprobs=np.take_along_axis(logprobs, order, axis=1),
         chosen=np.where(adjustment.chosen_unsure, np.inf, chosen + adjustment.chosen),
@@ -326,65 +331,67 @@ def _moved(raw: Raw, adjustment: Adjustment | None) -> _Moved:
     )
 
 
-def _whole(raw: Raw) -> Bools:
-    """Return where the atoms are the whole vocabulary, [N]."""
+def _whole(raw: RawDistribution) -> Bools:
+    """Return where the top tokens are the whole vocabulary, [N]."""
     return np.asarray((raw.ids >= 0).sum(axis=1) >= (raw.vocabulary or np.iinfo(np.int64).max))
 
 
-def _outcomes(raw: Raw) -> Ints:
+def _outcomes(raw: RawDistribution) -> Ints:
     hits = raw.ids == raw.chosen[:, None]
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), raw.ids.shape[1]), dtype=np.int64)
 
 
-def _tempered(raw: Raw, moved: _Moved, temperature: Floats) -> Weights:
-    """Bound the tail by ``tail * p_K^(1/T-1)``: none of its tokens is more probable than the last atom."""
+def _tempered(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
+    """Bound the remainder by ``remainder * p_K^(1/T-1)``: none of its tokens is more probable than the last top token."""
     mass = np.exp(raw.logprobs)
     seen = raw.ids == raw.chosen[:, None]
     unseen = np.where(seen.any(axis=1) | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))
-    # The emitted token's own mass is part of the tail: a larger denominator, so a smaller payoff, whatever the outcome.
-    tail = np.where(_whole(raw), 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen))
+    # The emitted token's own mass is part of the remainder: a larger denominator, so a smaller payoff, whatever the outcome.
+    remainder = np.where(_whole(raw), 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen))
     power = 1.0 / temperature
     top = moved.logprobs[:, :1]
-    atoms = np.exp(power[:, None] * (moved.logprobs - top))
+    top_tokens = np.exp(power[:, None] * (moved.logprobs - top))
     scale = np.exp(-power * top[:, 0])
     last = np.where(mass > 0, mass, 1.0).min(axis=1)
     bounded = ((power >= 1.0) & ~moved.upwards) | _whole(raw)
-    bound = np.where(bounded, tail * last ** (power - 1.0) * scale, np.inf)
-    estimate = np.where((power == 1.0) & bounded, bound, tail * (last / 2.0) ** (power - 1.0) * scale)
+    bound = np.where(bounded, remainder * last ** (power - 1.0) * scale, np.inf)
+    estimate = np.where((power == 1.0) & bounded, bound, remainder * (last / 2.0) ** (power - 1.0) * scale)
     single = np.where(moved.upwards, np.inf, np.where(_whole(raw), 0.0, last**power * scale))
-    return Weights(atoms=atoms, tail=estimate, tail_bound=bound, last=single)
+    return Weights(top_tokens=top_tokens, remainder=estimate, remainder_bound=bound, last=single)
 
 
-def _both(one: Cut, other: Cut) -> Cut:
+def _both(one: Truncation, other: Truncation) -> Truncation:
     return replace(one, kept=one.kept & other.kept, core=one.core & other.core, far=one.far | other.far)
 
 
-def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Processing) -> Law:
-    """Return the law by falling mass of the moved atoms."""
+def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:
+    """Return the distribution by falling mass of the moved top tokens."""
     truncates, outcome = processing.truncates, _outcomes(raw)
     # Which of its tokens a boundary cuts off depends on tokens that are not known.
     lost = truncates & moved.any & (~_whole(raw) | moved.unsure.any(axis=1))
     p = _estimate(weights, cut.kept, processing.top_p)
     core = cut.core.copy()
-    core[:, :-1] &= (weights.atoms > 0) & ~moved.unsure
+    core[:, :-1] &= (weights.top_tokens > 0) & ~moved.unsure
     core[:, -1] = (processing.temperature == 1.0) & ~truncates & ~moved.elsewhere & ~_whole(raw)
     core[lost] = False
     core[~core.any(axis=1), 0] = True
     violation = cut.far & (truncates & ~lost)[:, None]
-    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.tail_bound) & ~moved.unsure.any(axis=1) & ~_whole(raw)
+    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.remainder_bound) & ~moved.unsure.any(axis=1) & ~_whole(raw)
     violation[:, -1] |= cooled
     relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
-    sure = np.where(moved.unsure, 0.0, weights.atoms).sum(axis=1)
+    sure = np.where(moved.unsure, 0.0, weights.top_tokens).sum(axis=1)
     known = np.where(np.take_along_axis(p, _place(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
     exact = (processing.temperature == 1.0) & ~moved.any
     bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
-    told = ~(truncates | moved.guessed | moved.unsure.any(axis=1)) & np.isfinite(weights.tail_bound)
-    floor = np.where(exact, bound, np.where(told, relative, 0.0) / (weights.atoms.sum(axis=1) + np.where(told, weights.tail_bound, 1.0)))
-    return Law(
+    told = ~(truncates | moved.guessed | moved.unsure.any(axis=1)) & np.isfinite(weights.remainder_bound)
+    floor = np.where(
+        exact, bound, np.where(told, relative, 0.0) / (weights.top_tokens.sum(axis=1) + np.where(told, weights.remainder_bound, 1.0))
+    )
+    return TokenDistribution(
         p=p,
         core=core,
         violation=violation,
-        violation_bound=np.where(cooled, _cooled_tail(weights), VIOLATION),
+        violation_bound=np.where(cooled, _cooled_remainder(weights), VIOLATION),
         outcome=outcome,
         chosen=np.where(moved.guessed, known / 2.0, known),
         chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
@@ -394,50 +401,50 @@ def _law(raw: Raw, moved: _Moved, weights: Weights, cut: Cut, processing: Proces
     )
 
 
-def unasked(raw: Raw) -> Floats:
-    """Return the raw law on atoms and tail, [N, K+1]."""
+def unasked(raw: RawDistribution) -> Floats:
+    """Return the raw distribution on top tokens and tail, [N, K+1]."""
     mass = np.exp(raw.logprobs)
-    tail = np.where(_whole(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
-    whole = np.concatenate([mass, tail[:, None]], axis=1)
+    remainder = np.where(_whole(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
+    whole = np.concatenate([mass, remainder[:, None]], axis=1)
     return np.asarray(whole / whole.sum(axis=1, keepdims=True))
 
 
-def _place(moved: _Moved, outcome: Ints) -> Ints:
-    """Return where the outcomes [N] of the raw order stand among the moved atoms, [N, 1]."""
+def _place(moved: _Adjusted, outcome: Ints) -> Ints:
+    """Return where the outcomes [N] of the raw order stand among the moved top tokens, [N, 1]."""
     width = moved.order.shape[1]
     hits = moved.order == outcome[:, None]
     return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
 
 
 def _estimate(weights: Weights, kept: Bools, top_p: Floats) -> Floats:
-    """Return the law [N, K+1] over what is ``kept``; of a tail that the nucleus ends in, the part inside."""
-    mass = np.where(kept, np.concatenate([weights.atoms, weights.tail[:, None]], axis=1), 0.0)
-    total = weights.atoms.sum(axis=1) + weights.tail
+    """Return the distribution [N, K+1] over what is ``kept``; of a remainder that the nucleus ends in, the part inside."""
+    mass = np.where(kept, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
+    total = weights.top_tokens.sum(axis=1) + weights.remainder
     room = np.where(top_p < 1.0, np.maximum(top_p * total - mass[:, :-1].sum(axis=1), 0.0), np.inf)
     mass[:, -1] = np.minimum(mass[:, -1], room)
     return np.asarray(mass / mass.sum(axis=1, keepdims=True))
 
 
-def _cooled_tail(weights: Weights) -> Floats:
-    """Return the upper bound [N] on the tail's probability, a tenth wider for the noise of the last atom."""
-    bound = np.where(np.isfinite(weights.tail_bound), weights.tail_bound, 0.0)
-    return np.asarray(np.minimum(1.1 * bound / (weights.atoms.sum(axis=1) + bound) + VIOLATION, 1.0))
+def _cooled_remainder(weights: Weights) -> Floats:
+    """Return the upper bound [N] on the remainder's probability, a tenth wider for the noise of the last top token."""
+    bound = np.where(np.isfinite(weights.remainder_bound), weights.remainder_bound, 0.0)
+    return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
 
 
-def raw(positions: Sequence[Position], atoms: int, vocabulary: int = 0) -> Raw:
-    """Return the arrays of ``positions``, at most ``atoms`` atoms each, by falling probability.
+def raw(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
+    """Return the arrays of ``positions``, at most ``top_tokens`` top tokens each, by falling probability.
 
-    Servers add the chosen token to the list when it lies outside the most probable ones; beyond ``atoms`` it is cut off again, for the
-    outcome may not decide what counts as an atom.
+    Servers add the chosen token to the list when it lies outside the most probable ones; beyond ``top_tokens`` it is cut off again, for the
+    outcome may not decide what counts as a top token.
     """
-    width = max(1, *(len(position.atom_ids) for position in positions))
+    width = max(1, *(len(position.top_ids) for position in positions))
     ids = np.full((len(positions), width), -1, dtype=np.int64)
     logprobs = np.full((len(positions), width), -np.inf)
     for row, position in enumerate(positions):
-        ids[row, : len(position.atom_ids)] = position.atom_ids
-        logprobs[row, : len(position.atom_logprobs)] = position.atom_logprobs
-    order = np.argsort(-logprobs, axis=1, kind="stable")[:, :atoms]
-    return Raw(
+        ids[row, : len(position.top_ids)] = position.top_ids
+        logprobs[row, : len(position.top_logprobs)] = position.top_logprobs
+    order = np.argsort(-logprobs, axis=1, kind="stable")[:, :top_tokens]
+    return RawDistribution(
         ids=np.take_along_axis(ids, order, axis=1),
         logprobs=np.take_along_axis(logprobs, order, axis=1),
         chosen=np.array([position.token_id for position in positions], dtype=np.int64),

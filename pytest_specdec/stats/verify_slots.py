@@ -1,10 +1,10 @@
 """Verify slots: where an emitted token stood in its verify step, known or as chances, and all that is known of it before it came.
 
-Where in its window a token stands, as chances: certain where windows are known, filtered from the tokens where the draft's law is. A window
-goes on behind a draft slot if the draft token was accepted. Of a correct server that emitted x there, it was with chance ``min(1,
-q(x)/p(x))``, which hangs on x and both laws only: so the place of the next token has a law given the tokens before it, by the forward
-recursion of a hidden Markov chain (Rabiner 1989, section III.A). Bets may be weighed with it, since nothing of the token itself enters. A
-draft that is certain leaves no doubt, and the windows follow from the tokens alone.
+Where in its window a token stands, as chances: certain where windows are known, filtered from the tokens where the draft's distribution is.
+A window goes on behind a draft slot if the draft token was accepted. Of a correct server that emitted x there, it was with chance ``min(1,
+q(x)/p(x))``, which hangs on x and both distributions only: so the place of the next token has a distribution given the tokens before it, by
+the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Bets may be weighed with it, since nothing of the token itself
+enters. A draft that is certain leaves no doubt, and the windows follow from the tokens alone.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, Law
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
 __all__ = [
     "CLEAN",
     "NOBODY",
     "PLAIN",
-    "TAIL",
+    "REMAINDER",
     "UNKNOWN",
     "WIDEST_VOCABULARY",
-    "Chances",
     "Observed",
-    "Places",
+    "SlotChances",
+    "VerifySlots",
     "certain",
     "chances",
     "filtered",
     "joined",
-    "placed",
-    "unplaced",
+    "slots_from_windows",
+    "unknown_slots",
 ]
 
 UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Places:
+class VerifySlots:
     """Window places of N tokens.
 
     A bettor may use ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t hold the tokens up to t and whether the
@@ -83,34 +83,34 @@ class Places:
         return np.asarray(self.known & (self.slot == self.drafted) & (self.drafted > 0))
 
 
-def placed(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> Places:
+def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> VerifySlots:
     """Return the places of an answer's tokens, from its window lengths, the prefill's first.
 
     ``drafts`` tells how many tokens were drafted for the window that begins after so many emitted tokens. Tokens that the windows do not
     cover are UNKNOWN.
     """
-    places = unplaced(tokens)
+    slots = unknown_slots(tokens)
     start, short, ever = 0, False, False
     for step, length in enumerate(windows):
         if start >= tokens:
             break
         drafted = drafts(start) if step else 0
         here = slice(start, min(start + length, tokens))
-        places.slot[here] = np.arange(here.stop - here.start)
-        places.drafted[here] = drafted
-        places.after_rejection[here] = short
-        places.rejected_before[here] = ever
-        places.ended[here.stop - 1] = here.stop == start + length
+        slots.slot[here] = np.arange(here.stop - here.start)
+        slots.drafted[here] = drafted
+        slots.after_rejection[here] = short
+        slots.rejected_before[here] = ever
+        slots.ended[here.stop - 1] = here.stop == start + length
         short = drafted > 0 and length < drafted + 1
         ever |= short
         start += length
-    return places
+    return slots
 
 
-def unplaced(tokens: int) -> Places:
+def unknown_slots(tokens: int) -> VerifySlots:
     """Return the places of an answer whose windows are unknown."""
     none = np.zeros(tokens, dtype=np.bool_)
-    return Places(
+    return VerifySlots(
         slot=np.full(tokens, UNKNOWN, dtype=np.int64),
         drafted=np.full(tokens, UNKNOWN, dtype=np.int64),
         after_rejection=none.copy(),
@@ -120,9 +120,9 @@ def unplaced(tokens: int) -> Places:
     )
 
 
-def joined(parts: Sequence[Places]) -> Places:
+def joined(parts: Sequence[VerifySlots]) -> VerifySlots:
     """Return the places of all answers, one behind the other."""
-    return Places(
+    return VerifySlots(
         slot=np.concatenate([part.slot for part in parts]),
         drafted=np.concatenate([part.drafted for part in parts]),
         after_rejection=np.concatenate([part.after_rejection for part in parts]),
@@ -140,7 +140,7 @@ CLEAN, EVER, SHORT = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chances:
+class SlotChances:
     """The chances of N tokens to stand at a draft slot, a bonus slot or where nothing was drafted, behind rejections or not."""
 
     at: Floats
@@ -167,16 +167,16 @@ class Chances:
         return np.asarray(self.at[:, :, EVER:].sum(axis=(1, 2)))
 
 
-def certain(places: Places) -> Chances:
+def certain(slots: VerifySlots) -> SlotChances:
     """Return the chances of known windows, 0 or 1; all 0 where the window is not known."""
-    at = np.zeros((len(places.slot), 3, 3))
-    state = np.where(places.after_rejection, SHORT, np.where(places.rejected_before, EVER, CLEAN))
-    for slot, here in ((DRAFT, places.draft_slot), (BONUS, places.bonus_slot), (PLAIN, places.known & (places.drafted == 0))):
+    at = np.zeros((len(slots.slot), 3, 3))
+    state = np.where(slots.after_rejection, SHORT, np.where(slots.rejected_before, EVER, CLEAN))
+    for slot, here in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (PLAIN, slots.known & (slots.drafted == 0))):
         at[here, slot, state[here]] = 1.0
-    return Chances(at=at)
+    return SlotChances(at=at)
 
 
-def filtered(kept: Floats, drafted: Bools, last: Bools, k: int) -> Chances:
+def filtered(kept: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
     """Return the chances of hidden windows, answer by answer; the first token of each is the prefill's, every window drafts ``k`` tokens.
 
     ``kept`` [N] is the chance that a correct server that emits the token at a draft slot had accepted it; ``drafted`` [N] tells where it
@@ -196,7 +196,7 @@ def filtered(kept: Floats, drafted: Bools, last: Bools, k: int) -> Chances:
         at[rows, DRAFT:PLAIN] = np.where(known[:, None], slots, 0.0)
         at[rows, PLAIN] = np.where(known, 0.0, state.sum(axis=1))
         now[going] = np.where(known[:, None], _behind(state, kept[rows]), _again(state))
-    return Chances(at=at)
+    return SlotChances(at=at)
 
 
 def _behind(state: Floats, kept: Floats) -> Floats:
@@ -216,19 +216,19 @@ def _again(state: Floats) -> Floats:
     return after
 
 
-def chances(places: Places, kept: Floats | None, drafted: Bools, k: int) -> Chances:
-    """Return what is known of the places: ``places`` themselves, and for tokens whose window they do not tell the filter, if there is q."""
-    known = certain(places)
-    if kept is None or bool(places.known.all()):
+def chances(slots: VerifySlots, kept: Floats | None, drafted: Bools, k: int) -> SlotChances:
+    """Return what is known of the places: ``slots`` themselves, and for tokens whose window they do not tell the filter, if there is q."""
+    known = certain(slots)
+    if kept is None or bool(slots.known.all()):
         return known
-    hidden = filtered(kept, drafted, places.last, k)
-    return Chances(at=np.where(places.known[:, None, None], known.at, hidden.at))
+    hidden = filtered(kept, drafted, slots.last, k)
+    return SlotChances(at=np.where(slots.known[:, None, None], known.at, hidden.at))
 
 
 NOBODY = -1
 """The id before a text's first token."""
-TAIL = -2
-"""The tail's id."""
+REMAINDER = -2
+"""The remainder's id."""
 
 WIDEST_VOCABULARY = 2**18
 """Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
@@ -238,14 +238,14 @@ WIDEST_VOCABULARY = 2**18
 class Observed:
     """N emitted tokens with everything that was known before each of them."""
 
-    law: Law
+    distribution: TokenDistribution
     ids: Ints
-    """[N, K], the atoms' token ids."""
+    """[N, K], the top tokens' token ids."""
     q: Floats | None
-    """[N, K+1], the draft's law on the same outcomes; None where it is not known at all."""
+    """[N, K+1], the draft's distribution on the same outcomes; None where it is not known at all."""
     drafted: Bools
     """[N], where ``q`` is known and there was a draft, or would be if a window began here."""
-    places: Places
+    slots: VerifySlots
     k: int
     """Draft tokens per verify step."""
     kept: Floats | None = None
@@ -257,7 +257,7 @@ class Observed:
     listed: Bools | None = None
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
     q_unasked: Floats | None = None
-    """[N, K+1], the draft's law where nothing that the request asks for is done; None with ``q``."""
+    """[N, K+1], the draft's distribution where nothing that the request asks for is done; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
     previous: Ints | None = None
@@ -267,33 +267,34 @@ class Observed:
     ends: Bools | None = None
     """[N, K+1], outcomes that end an answer; None where they are not known."""
     copies: Floats | None = None
-    """[N, K+1], the law of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
+    """[N, K+1], the distribution of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
     mishandled: Mapping[str, Floats] = field(default_factory=dict)
-    """Laws [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty where none are asked for."""
+    """Distributions [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty where none are asked
+    for."""
 
     @property
     def tokens(self) -> int:
         """How many."""
-        return len(self.law.outcome)
+        return len(self.distribution.outcome)
 
     @property
     def before(self) -> Ints:
-        """[N], ``previous``, or else the atom emitted before in the same answer: TAIL where it was none, NOBODY for an answer's first."""
+        """[N], ``previous``, or else the top token before it in the answer: REMAINDER where it was none, NOBODY for an answer's first."""
         if self.previous is not None:
             return self.previous
-        ids = np.column_stack([self.ids, np.full(self.tokens, TAIL)])
-        emitted = np.take_along_axis(ids, self.law.outcome[:, None], axis=1)[:-1, 0]
-        return np.concatenate([[NOBODY], np.where(self.places.last[:-1], NOBODY, emitted)]).astype(np.int64)
+        ids = np.column_stack([self.ids, np.full(self.tokens, REMAINDER)])
+        emitted = np.take_along_axis(ids, self.distribution.outcome[:, None], axis=1)[:-1, 0]
+        return np.concatenate([[NOBODY], np.where(self.slots.last[:-1], NOBODY, emitted)]).astype(np.int64)
 
     @property
-    def stands(self) -> Chances:
-        """Where in their windows the tokens stand, as far as windows or the draft's law tell."""
-        return chances(self.places, self.kept, self.drafted, self.k)
+    def slot_chances(self) -> SlotChances:
+        """Where in their windows the tokens stand, as far as windows or the draft's distribution tell."""
+        return chances(self.slots, self.kept, self.drafted, self.k)
 
     @property
-    def slots_told(self) -> bool:
+    def slots_known(self) -> bool:
         """Whether anything tells where tokens stand."""
-        return self.q is not None or bool(self.places.known.any())
+        return self.q is not None or bool(self.slots.known.any())
 
     @property
     def size(self) -> int:

@@ -1,7 +1,7 @@
 """Log-probabilities reported beside sampled tokens: they are the target's, whoever proposed the token.
 
-A pass means that what the speculative server reports of its own tokens lies as near to the baseline's law as what the baseline
-reports. The temperature is not 1: log-probabilities taken after it, or of the draft, have been reported for the law's own.
+A pass means that what the speculative server reports of its own tokens lies as near to the baseline's distribution as what the baseline
+reports. The temperature is not 1: log-probabilities taken after it, or of the draft, have been reported for the distribution's own.
 """
 
 from __future__ import annotations

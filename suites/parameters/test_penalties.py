@@ -1,6 +1,6 @@
 """Penalties: what an answer already holds counts at every draft position, drafted tokens before it included.
 
-A pass means that the baseline, with the penalties of the request laid over its own law, would have chosen every token that the
+A pass means that the baseline, with the penalties of the request laid over its own distribution, would have chosen every token that the
 speculative server emitted.
 """
 
@@ -16,7 +16,7 @@ PENALISED = ALL.greedy(
     max_tokens=64,
     presence_penalty=0.8,
     frequency_penalty=0.4,
-    atoms=20,
+    top_tokens=20,
     concurrency=16,
     take={Depth.SMOKE: 10, Depth.STANDARD: 12},
 )

@@ -1,6 +1,6 @@
-"""Temperature above 0: no two answers are the same, but their law is the baseline's.
+"""Temperature above 0: no two answers are the same, but their distribution is the baseline's.
 
-A pass means that no bettor who knows the usual bugs (drafts accepted too easily, recovered tokens from the wrong law, a position
+A pass means that no bettor who knows the usual bugs (drafts accepted too easily, recovered tokens from the wrong distribution, a position
 off by one) could make money against the baseline's own probabilities of the tokens that the speculative server drew.
 """
 
@@ -54,20 +54,20 @@ COOL = COPY.sampled(temperature=0.6, max_tokens=64, requests=160, concurrency=32
 
 
 @pytest.mark.specdec(OPEN, family="sampling")
-def test_tokens_are_drawn_from_the_baselines_law(captured, check):
+def test_tokens_are_drawn_from_the_baselines_distribution(captured, check):
     check(judge.sampling.judge(captured))
 
 
 @pytest.mark.specdec(LONG, family="sampling")
-def test_long_answers_without_seeds_are_drawn_from_the_baselines_law(captured, check):
+def test_long_answers_without_seeds_are_drawn_from_the_baselines_distribution(captured, check):
     check(judge.sampling.judge(captured))
 
 
 @pytest.mark.specdec(NUCLEUS, family="sampling")
-def test_a_truncated_law_is_the_baselines_too(captured, check):
+def test_a_truncated_distribution_is_the_baselines_too(captured, check):
     check(judge.sampling.judge(captured))
 
 
 @pytest.mark.specdec(COOL, family="sampling")
-def test_a_cooled_law_is_the_baselines_too(captured, check):
+def test_a_cooled_distribution_is_the_baselines_too(captured, check):
     check(judge.sampling.judge(captured))

@@ -12,7 +12,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import JSON_TASKS
 
-DOCUMENTS = JSON_TASKS.structured(version=2, max_tokens=128, concurrency=16, atoms=5, take={Depth.SMOKE: 8, Depth.STANDARD: 12})
+DOCUMENTS = JSON_TASKS.structured(version=2, max_tokens=128, concurrency=16, top_tokens=5, take={Depth.SMOKE: 8, Depth.STANDARD: 12})
 # Short, at temperature 1, every second one without a seed: 90 of them rule out that 5 % are invalid, 460 that 1 % are.
 DRAWN = JSON_TASKS.structured_draws(
     temperature=1.0,

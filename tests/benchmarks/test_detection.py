@@ -10,7 +10,7 @@ import pytest
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.detection import faults, tables, targets
 from benchmarks.detection.alarms import Runs, first_alarms, names, quantile
-from benchmarks.detection.bounds import bound, distance, divergence, laws, slots
+from benchmarks.detection.bounds import bound, distance, distributions, divergence, slots
 from benchmarks.detection.cells import Scale, Table, measured
 from benchmarks.detection.grid import EXACT, NONE, SURROGATE, grid
 from benchmarks.detection.promises import kept, promised
@@ -25,7 +25,7 @@ SCALE = Scale(positions=12, runs=8, named=4, tokens=256, most=512, farthest=512,
 
 
 def made_up(*, certain, positions=12):
-    bank = zipf(np.random.default_rng(3), positions=positions, vocabulary=64, atoms=5, certain=certain)
+    bank = zipf(np.random.default_rng(3), positions=positions, vocabulary=64, top_tokens=5, certain=certain)
     return replace(bank, drafted=np.ones(positions, dtype=bool))
 
 
@@ -99,27 +99,27 @@ def test_slots_take_the_shares_of_the_process(accepted):
 
 @pytest.mark.parametrize("kind", [faults.MODEL, faults.GREEDY])
 @pytest.mark.parametrize("one", [one for one in faults.ALL if one.closed], ids=lambda one: one.name)
-def test_the_law_in_closed_form_is_that_of_the_simulated_server(one, kind):
+def test_the_distribution_in_closed_form_is_that_of_the_simulated_server(one, kind):
     bank = made_up(certain=kind == faults.GREEDY, positions=1)
     bank = asking(bank, one.asked) if one.asked != faults.PLAIN else bank
-    found = laws(bank, one.rules, k=K, tokens=32)
+    found = distributions(bank, one.rules, k=K, tokens=32)
     trace = emit(bank, one.rules, np.random.default_rng(1), answers=800, tokens=32, k=K)
     draft, bonus = trace.slot < trace.drafted, (trace.slot == trace.drafted) & (trace.drafted > 0)
-    for here, law in ((draft, found.draft), (bonus, found.bonus)):
+    for here, distribution in ((draft, found.draft), (bonus, found.bonus)):
         seen = np.bincount(np.minimum(trace.outcome[here], 5), minlength=6) / max(here.sum(), 1)
-        assert seen == pytest.approx(law[0], abs=5 * np.sqrt(0.25 / max(here.sum(), 1)))
+        assert seen == pytest.approx(distribution[0], abs=5 * np.sqrt(0.25 / max(here.sum(), 1)))
     assert (draft.mean(), bonus.mean()) == pytest.approx(found.shares[1:], abs=0.02)
 
 
 def test_nothing_differs_where_nothing_is_wrong():
     for bank in BANKS.values():
-        away = distance(bank, laws(bank, RIGHT, k=K, tokens=ANSWER))
+        away = distance(bank, distributions(bank, RIGHT, k=K, tokens=ANSWER))
         assert (away.variation, away.divergence, away.divergence_hidden) == pytest.approx((0.0, 0.0, 0.0), abs=1e-12)
 
 
 def test_known_windows_tell_more_than_hidden_ones():
     for one in faults.ALL[:6]:
-        away = distance(BANKS[faults.MODEL], laws(BANKS[faults.MODEL], one.rules, k=K, tokens=ANSWER))
+        away = distance(BANKS[faults.MODEL], distributions(BANKS[faults.MODEL], one.rules, k=K, tokens=ANSWER))
         assert away.divergence > away.divergence_hidden > 0
 
 
@@ -275,7 +275,7 @@ def test_figures_hang_on_the_sources(tmp_path):
     assert digest(tmp_path, ["a.py"]) != before
 
 
-def test_a_nucleus_that_ends_in_the_tail_keeps_a_part_of_it():
+def test_a_nucleus_that_ends_in_the_remainder_keeps_a_part_of_it():
     """Ten tokens of .05 behind one of .5: at top-p .75 five of the ten are left."""
     bank = replace(
         made_up(certain=False, positions=1), ids=np.array([[3]]), p=np.array([[0.5, 0.5]]), q=np.array([[0.5, 0.5]]), vocabulary=11
@@ -285,7 +285,7 @@ def test_a_nucleus_that_ends_in_the_tail_keeps_a_part_of_it():
 
 @pytest.mark.parametrize("asked", [Asked(temperature=0.6), Asked(temperature=0.7, top_p=0.8), Asked(top_p=0.7)])
 def test_a_bank_is_asked_as_a_server_would_be(asked):
-    """With a single token beyond the atoms the law is known whole."""
+    """With a single token beyond the top tokens the distribution is known whole."""
     bank = replace(made_up(certain=False), vocabulary=6)
     raw = bank.p ** (1.0 / asked.temperature)
     raw /= raw.sum(axis=1, keepdims=True)

@@ -17,7 +17,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_a_correct_server_emits_the_targets_law_whoever_drafts(drawn, drafter):
+def test_a_correct_server_emits_the_targets_distribution_whoever_drafts(drawn, drafter):
     one = drawn[drafter]
     assert one.p.shape == (2 * TOKENS, 21)
     assert one.verified["correct"].sum(axis=1) == pytest.approx(one.p, abs=1e-5)
@@ -32,7 +32,7 @@ def test_every_drafter_speaks_of_the_token_that_comes(drawn):
     assert 0.25 < drafts[DRAFTERS[2]] < drafts[DRAFTERS[1]]
 
 
-def test_what_is_emitted_follows_the_law_and_the_windows(drawn):
+def test_what_is_emitted_follows_the_distribution_and_the_windows(drawn):
     one = drawn[DRAFTERS[0]]
     trace = emitted(one, "correct", np.random.default_rng(3), tokens=64_000, again=False)
     verify = trace.slot < trace.drafted

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture.server import ports, server
-from pytest_specdec.capture.server.server import Recipe
+from pytest_specdec.capture.server.server import ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.engines import registry, vllm
 from pytest_specdec.engines.cli_args import flags
-from pytest_specdec.engines.protocol import Command, Footprint, Pace, Setup
+from pytest_specdec.engines.protocol import Command, Footprint, RoughRates, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
@@ -27,7 +27,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
 
 class FakeEngine:
     kind = "fake"
-    pace = Pace(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=1000.0)
+    pace = RoughRates(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=1000.0)
     dialect = VllmDialect()
     scored_with = "serve prompt_logprobs"
 
@@ -115,8 +115,12 @@ def recipe(tmp_path):
     engine = FakeEngine()
 
     def _recipe(config, **args):
-        setup = Setup(model="m", port=ports.free(), args={name.replace("_", "-"): value for name, value in args.items()}, secrets=Secrets())
+        setup = ServerSetup(
+            model="m", port=ports.free(), args={name.replace("_", "-"): value for name, value in args.items()}, secrets=Secrets()
+        )
         command = engine.command(config, setup)
-        return Recipe(engine=engine, setup=setup, command=command, draft_tokens=0, log=tmp_path / "s" / "0.log", boot_s=20.0, stop_s=0.5)
+        return ServerRecipe(
+            engine=engine, setup=setup, command=command, draft_tokens=0, log=tmp_path / "s" / "0.log", boot_s=20.0, stop_s=0.5
+        )
 
     return _recipe

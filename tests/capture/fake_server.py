@@ -63,7 +63,7 @@ def next_token(ids):
     return (3 * ids[-1] + len(ids)) % VOCABULARY
 
 
-def law(ids):
+def distribution(ids):
     best = next_token(ids)
     return {best: -0.1, (best + 1) % VOCABULARY: -2.5, (best + 2) % VOCABULARY: -4.0}
 
@@ -189,10 +189,10 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def answer(self, body, chat, ids):
-        tokens, ids, laws = [], list(ids), []
+        tokens, ids, distributions = [], list(ids), []
         prompt = list(ids)
         for _ in range(body.get("max_tokens", 4)):
-            laws.append(law(ids))
+            distributions.append(distribution(ids))
             tokens.append(next_token(ids))
             ids.append(tokens[-1])
         choice = {"index": 0, "finish_reason": "length"}
@@ -202,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
             processed = options.processed_logprobs and body.get("temperature") != 1.0
             choice["logprobs"] = {"token_logprobs": [-0.03 if processed else -0.1] * len(tokens)}
             if options.top_logprobs:
-                choice["logprobs"]["top_logprobs"] = [{f"token_id:{t}": p for t, p in known.items()} for known in laws]
+                choice["logprobs"]["top_logprobs"] = [{f"token_id:{t}": p for t, p in known.items()} for known in distributions]
         if "prompt_logprobs" in body and not options.no_prompt_logprobs:
             choice["prompt_logprobs"] = [None] + [self.entry(prompt, i, body["prompt_logprobs"]) for i in range(1, len(prompt))]
         whole = {"usage": {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}}
@@ -220,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
 
     @staticmethod
     def entry(prompt, i, top):
-        known = law(prompt[:i])
+        known = distribution(prompt[:i])
         kept = dict(sorted(known.items(), key=lambda item: -item[1])[:top])
         kept[prompt[i]] = known.get(prompt[i], -9.0)
         return {str(token): {"logprob": logprob, "rank": rank + 1} for rank, (token, logprob) in enumerate(kept.items())}

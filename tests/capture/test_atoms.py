@@ -1,4 +1,4 @@
-"""Twenty atoms where a law is truncated or drafted from, five where a draft is one-hot, one of a drafter that knows only its best."""
+"""Twenty top tokens where a distribution is truncated or drafted from, five for one-hot drafts, one where only the best is known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.model.workload import Depth, Family
 
 GREEDY = {"method": "draft_model", "model": "small", "num_speculative_tokens": 3}
@@ -19,16 +19,16 @@ def asking(workload, **body):
 
 
 @pytest.fixture
-def atoms(config, workload):
-    """Atoms by (server, arm) for one workload under the variants given."""
+def top_tokens(config, workload):
+    """Top tokens by (server, arm) for one workload under the variants given."""
 
-    def _atoms(*settings, body, **fields):
+    def _top_tokens(*settings, body, **fields):
         variants = tuple(replace(config.variants[0], name=f"v{i}", args={"speculative-config": one}) for i, one in enumerate(settings))
         one = asking(workload(draft_scored=True, **fields), **body)
-        plan = make(replace(config, variants=variants), [Wanted(workload=one, family=Family.SAMPLING)], Depth.SMOKE)
-        return {(boot.under, tokens.arm): tokens.atoms for boot in plan.boots for tokens in boot.scores if tokens.workload == one.name}
+        plan = make(replace(config, variants=variants), [SelectedWorkload(workload=one, family=Family.SAMPLING)], Depth.SMOKE)
+        return {(boot.under, tokens.arm): tokens.top_tokens for boot in plan.boots for tokens in boot.scores if tokens.workload == one.name}
 
-    return _atoms
+    return _top_tokens
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,21 @@ def atoms(config, workload):
         (DRAWN, {"temperature": 1.0}, 20),
     ],
 )
-def test_a_variant_is_scored_with_as_many_atoms_as_its_judges_use(atoms, setting, body, wanted):
-    assert atoms(setting, body=body)["baseline", "v0"] == wanted
+def test_a_variant_is_scored_with_as_many_top_tokens_as_its_judges_use(top_tokens, setting, body, wanted):
+    assert top_tokens(setting, body=body)["baseline", "v0"] == wanted
 
 
-def test_the_control_is_judged_for_all_pairs_and_needs_the_most(atoms):
-    found = atoms(HEAD, DRAWN, body={"temperature": 1.0})
+def test_the_control_is_judged_for_all_pairs_and_needs_the_most(top_tokens):
+    found = top_tokens(HEAD, DRAWN, body={"temperature": 1.0})
     assert {arm: n for (under, arm), n in found.items() if under == "baseline"} == {"v0": 5, "v1": 20, "control": 20, "baseline": 20}
 
 
-def test_a_greedy_drafters_server_is_asked_for_its_best_token_only(atoms):
-    assert atoms(GREEDY, body={"temperature": 1.0})["small", "v0"] == 1
-    assert atoms(DRAWN, body={"temperature": 1.0})["small", "v0"] == 20
-    assert atoms(GREEDY, DRAWN, body={"temperature": 1.0})["small", "control"] == 20
+def test_a_greedy_drafters_server_is_asked_for_its_best_token_only(top_tokens):
+    assert top_tokens(GREEDY, body={"temperature": 1.0})["small", "v0"] == 1
+    assert top_tokens(DRAWN, body={"temperature": 1.0})["small", "v0"] == 20
+    assert top_tokens(GREEDY, DRAWN, body={"temperature": 1.0})["small", "control"] == 20
 
 
-def test_the_workloads_own_number_is_never_exceeded(atoms):
-    assert set(atoms(HEAD, DRAWN, body={"temperature": 1.0}, atoms=3).values()) == {3}
-    assert set(atoms(GREEDY, body={"temperature": 1.0}, atoms=0).values()) == {0}
+def test_the_workloads_own_number_is_never_exceeded(top_tokens):
+    assert set(top_tokens(HEAD, DRAWN, body={"temperature": 1.0}, top_tokens=3).values()) == {3}
+    assert set(top_tokens(GREEDY, body={"temperature": 1.0}, top_tokens=0).values()) == {0}

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from pytest_specdec.capture import client
-from pytest_specdec.capture.client import Busy
+from pytest_specdec.capture.client import BusyTime
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock(monkeypatch):
 
 
 def test_flights_that_overlap_count_once_and_gaps_not_at_all(clock):
-    server = Busy()
+    server = BusyTime()
     clock(1)
     with server.flight():
         clock(2)
@@ -35,7 +35,7 @@ def test_flights_that_overlap_count_once_and_gaps_not_at_all(clock):
 
 
 def test_a_failed_request_is_a_flight_too(clock):
-    server = Busy()
+    server = BusyTime()
 
     def cut():
         with server.flight():
@@ -48,6 +48,6 @@ def test_a_failed_request_is_a_flight_too(clock):
 
 
 def test_a_server_that_answered_nothing_has_no_time(clock):
-    server = Busy()
+    server = BusyTime()
     clock(9)
     assert (server.seconds, server.wall_s) == (0.0, 0.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import extension
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record, resume
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.model.plan import Placement
@@ -32,7 +32,7 @@ def drawn():
 
 
 def plan_of(config, *workloads, depth=Depth.STANDARD, family=Family.SAMPLING):
-    return make(config, [Wanted(workload=workload, family=family) for workload in workloads], depth)
+    return make(config, [SelectedWorkload(workload=workload, family=family) for workload in workloads], depth)
 
 
 @pytest.fixture(params=[Placement.IN_TURN, Placement.SIDE_BY_SIDE])
@@ -85,18 +85,18 @@ def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, direct
     assert {path: path.read_bytes() for path in others} == others
 
 
-def test_it_draws_from_the_law_as_it_is_without_seeds(config, drawn):
+def test_it_draws_from_the_distribution_as_it_is_without_seeds(config, drawn):
     asked = plan_of(config, drawn).workload(NAME)
     assert [request.id for request in asked.requests] == [request.id for request in drawn.requests[:32]]
     assert all(request.unprocessed and request.draws_unseeded for request in asked.requests)
-    assert (asked.concurrency, asked.atoms, asked.draft_scored) == (drawn.concurrency, drawn.atoms, False)
+    assert (asked.concurrency, asked.top_tokens, asked.draft_scored) == (drawn.concurrency, drawn.top_tokens, False)
 
 
-def test_the_law_is_listed_as_far_as_it_goes_whatever_the_judges_need(config, drawn):
+def test_the_distribution_is_listed_as_far_as_it_goes_whatever_the_judges_need(config, drawn):
     plain = replace(drawn, requests=tuple(replace(r, body={"prompt": r.id, "max_tokens": 6, "temperature": 1.0}) for r in drawn.requests))
     copying = replace(config, variants=config.variants[1:])
-    atoms = {(asked.arm, asked.workload): asked.atoms for boot in plan_of(copying, plain).boots for asked in boot.scores}
-    assert (atoms["baseline", "drawn"], atoms["baseline", NAME]) == (5, 20)
+    top_tokens = {(asked.arm, asked.workload): asked.top_tokens for boot in plan_of(copying, plain).boots for asked in boot.scores}
+    assert (top_tokens["baseline", "drawn"], top_tokens["baseline", NAME]) == (5, 20)
 
 
 def test_the_chat_route_is_asked_in_its_own_words(config, drawn):
@@ -109,7 +109,7 @@ def test_the_chat_route_is_asked_in_its_own_words(config, drawn):
 def test_one_calibration_serves_all_sampling_of_a_run(config, drawn, workload):
     plan = plan_of(config, replace(drawn, name="other"), drawn)
     assert [one.name for one in plan.workloads] == ["drawn", NAME, "other"]
-    assert {cell.workload for cell in plan.cells} == {"drawn", "other"}
+    assert {judgement.workload for judgement in plan.judgements} == {"drawn", "other"}
     fuller = plan_of(config, drawn, workload("timed", timed=True), workload("wild", may_kill=True))
     assert fuller.boots[0].answers == ("timed", "drawn", NAME, "wild")
 

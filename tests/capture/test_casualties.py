@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import server, watchdog
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.status import State
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 
-FAULTS = {"die_on": Ending.DIED, "hang_on": Ending.HUNG, "break_on": Ending.ERROR}
+FAULTS = {"die_on": FailureKind.DIED, "hang_on": FailureKind.HUNG, "break_on": FailureKind.ERROR}
 
 
 @pytest.fixture
 def run(directory):
     def _run(config, *workloads):
-        _run.plan = make(config, [Wanted(workload=w, family=Family.LIVENESS) for w in workloads], Depth.SMOKE, ["draft-k3"])
+        _run.plan = make(config, [SelectedWorkload(workload=w, family=Family.LIVENESS) for w in workloads], Depth.SMOKE, ["draft-k3"])
         status = record(config, _run.plan, directory, deadline_s=None, tell=lambda _: None)
         assert not list((directory.root / "servers").glob("*.json"))
         return status
@@ -30,14 +30,14 @@ def run(directory):
 
 @pytest.fixture
 def judged(run, directory):
-    return lambda: liveness.judge(captured.read(directory, run.plan, run.plan.cells[0], ()))
+    return lambda: liveness.judge(captured.read(directory, run.plan, run.plan.judgements[0], ()))
 
 
 @pytest.mark.parametrize("fault, ending", FAULTS.items())
 def test_what_fails_again_alone_is_a_finding_where_the_baseline_survives_it(run, judged, config, workload, with_args, fault, ending):
     run(with_args(config, "draft-k3", **{fault: "p1 of greedy"}), workload(concurrency=1, deadline_s=0.7))
     verdict = judged()
-    assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, f"1 {ending.value}")
+    assert (verdict.outcome, verdict.judgement) == (Outcome.FAIL, f"1 {ending.value}")
     assert "p1, alone on a fresh server too; the baseline answers it" in verdict.headline
 
 
@@ -54,7 +54,7 @@ def test_what_does_not_recur_is_no_finding_and_no_pass(run, judged, config, work
     config = with_args(config, "draft-k3", **{fault: "p1 of greedy"}, only_once=str(directory.root / "once"))
     assert run(config, workload(concurrency=1, deadline_s=0.7)).restarts == 1
     transcript = transcripts.read(directory, "draft-k3", "greedy")
-    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", ending, False)]
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.server_failures] == [("p1", ending, False)]
     assert all(answer.ok for answer in transcript.answers)
     assert judged().outcome is Outcome.INVALID
 
@@ -64,10 +64,10 @@ def test_an_engine_core_that_is_killed_is_named_with_its_request(run, config, wo
     """As vLLM does: a 500 first, then the API process goes too, with exit code 0."""
     once = str(directory.root / "once")
     status = run(with_args(config, "draft-k3", engine_core=True, kill_core_on="p2 of greedy", only_once=once), workload(concurrency=1))
-    (casualty,) = transcripts.read(directory, "draft-k3", "greedy").casualties
-    assert (casualty.request_id, casualty.ending, status.restarts) == ("p2", Ending.DIED, 1)
-    assert casualty.process.startswith("VLLM::EngineCore -c import time")
-    assert casualty.process.endswith("is gone; server, exit code 0")
+    (server_failure,) = transcripts.read(directory, "draft-k3", "greedy").server_failures
+    assert (server_failure.request_id, server_failure.ending, status.restarts) == ("p2", FailureKind.DIED, 1)
+    assert server_failure.process.startswith("VLLM::EngineCore -c import time")
+    assert server_failure.process.endswith("is gone; server, exit code 0")
 
 
 def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config, workload, directory, with_args, monkeypatch):
@@ -75,8 +75,8 @@ def test_an_api_process_that_is_killed_leaves_no_engine_core_behind(run, config,
     monkeypatch.setattr(watchdog, "send", lambda number, found: (stopped.append(found), real(number, found)))
     once = str(directory.root / "once")
     run(with_args(config, "draft-k3", engine_core=True, die_on="p2 of greedy", only_once=once), workload(concurrency=1))
-    (casualty,) = transcripts.read(directory, "draft-k3", "greedy").casualties
-    assert (casualty.request_id, casualty.process) == ("p2", "server, killed by SIGKILL, exit code -9")
+    (server_failure,) = transcripts.read(directory, "draft-k3", "greedy").server_failures
+    assert (server_failure.request_id, server_failure.process) == ("p2", "server, killed by SIGKILL, exit code -9")
     assert any(stopped)
     seen = [(watchdog.stat(pid), started) for found in stopped for pid, started in found.items()]
     assert not any(state not in {"Z", "X"} and at == started for (state, _, at), started in seen), "a zombie waits for init, not for us"
@@ -94,7 +94,7 @@ def test_a_death_in_the_warm_up_is_no_secret(run, judged, config, workload, dire
     config = with_args(config, "draft-k3", die_on="p1 of greedy", only_once=str(directory.root / "once"))
     assert run(config, workload(concurrency=1, timed=True, scored=False)).restarts == 1
     transcript = transcripts.read(directory, "draft-k3", "greedy")
-    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", Ending.DIED, None)]
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.server_failures] == [("p1", FailureKind.DIED, None)]
     assert all(answer.ok for answer in transcript.answers)
     assert judged().outcome is Outcome.INVALID
 
@@ -102,15 +102,15 @@ def test_a_death_in_the_warm_up_is_no_secret(run, judged, config, workload, dire
 def test_what_was_in_flight_beside_a_5xx_is_sent_again_with_it(run, config, workload, directory, with_args):
     """Those that were answered beside it are part of the company, and of the group that is named."""
     run(with_args(config, "draft-k3", break_on=" of ", company=2, slow=0.4), workload(requests=2))
-    (together,) = [c for c in transcripts.read(directory, "draft-k3", "greedy").casualties if c.recurred]
-    assert (together.group, together.ending, together.failure) == (("p0", "p1"), Ending.ERROR, 0)
+    (together,) = [c for c in transcripts.read(directory, "draft-k3", "greedy").server_failures if c.recurred]
+    assert (together.group, together.ending, together.failure) == (("p0", "p1"), FailureKind.ERROR, 0)
 
 
 def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload, directory, with_args):
     tally = str(directory.root / "tally")
     status = run(with_args(config, "draft-k3", break_on=" of ", numbers="1,3,5,7", tally=tally), workload(concurrency=1))
     transcript = transcripts.read(directory, "draft-k3", "greedy")
-    assert [(c.request_id, c.recurred, c.failure) for c in transcript.casualties] == [
+    assert [(c.request_id, c.recurred, c.failure) for c in transcript.server_failures] == [
         ("p0", False, 0),
         ("p1", False, 1),
         ("p2", None, 2),

@@ -10,7 +10,7 @@ from pytest_specdec.config.config import EngineSettings, VariantSettings
 from pytest_specdec.engines import locate
 from pytest_specdec.engines import vllm as speculation
 from pytest_specdec.engines.cli_args import flags, merged
-from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.engines.vllm import vocabulary_of
 from pytest_specdec.errors import EngineError
@@ -42,7 +42,7 @@ def engine_config(config):
 
 
 def setup(**fields):
-    return Setup(**{"model": "m", "port": 8001, "secrets": Secrets(), **fields})
+    return ServerSetup(**{"model": "m", "port": 8001, "secrets": Secrets(), **fields})
 
 
 @pytest.mark.parametrize(

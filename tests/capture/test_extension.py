@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import extension
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record, resume
 from pytest_specdec.files import captured, run_documents
 from pytest_specdec.model.plan import Placement, Role
@@ -23,7 +23,7 @@ def whole(workload):
 
 @pytest.fixture(params=[Placement.IN_TURN, Placement.SIDE_BY_SIDE])
 def plan(request, config, workload, whole):
-    wanted = [Wanted(workload=whole, family=Family.SAMPLING), Wanted(workload=workload(), family=Family.GREEDY)]
+    wanted = [SelectedWorkload(workload=whole, family=Family.SAMPLING), SelectedWorkload(workload=workload(), family=Family.GREEDY)]
     return make(replace(config, placement=request.param), wanted, Depth.SMOKE)
 
 
@@ -66,7 +66,7 @@ def test_a_round_is_added_once_and_can_be_taken_off(plan, whole):
 
 
 def test_no_share_and_no_judgement_is_added(plan, whole):
-    assert further(plan, whole, 1).cells == plan.cells
+    assert further(plan, whole, 1).judgements == plan.judgements
 
 
 def test_a_round_boots_its_variants_one_baseline_and_their_drafts(plan, whole):
@@ -86,7 +86,11 @@ def test_more_answers_are_judged_together_with_those_that_were_there(config, pla
     assert (status.state, status.boots) == (State.COMPLETE, first.boots + 3)
     assert {path: path.read_bytes() for path in before} == before
     stored = run_documents.read_plan(directory)
-    drawn = {cell.pair: captured.read(directory, stored, cell, ()) for cell in stored.cells if cell.family is Family.SAMPLING}
+    drawn = {
+        judgement.pair: captured.read(directory, stored, judgement, ())
+        for judgement in stored.judgements
+        if judgement.family is Family.SAMPLING
+    }
     one, other = drawn["draft-k3"], drawn["ngram-k3"]
     ids = [f"p{i}" for i in range(6)]
     for transcript in (one.baseline, one.control, one.speculative):
@@ -96,4 +100,4 @@ def test_more_answers_are_judged_together_with_those_that_were_there(config, pla
     assert [score.request_id for score in one.draft_scores["draft-k3"]] == ids
     assert one.speculative.counters.drafts == sum(len(a.choice.windows) - 1 for a in one.speculative.answers)
     assert [answer.request_id for answer in other.speculative.answers] == ids[:3]
-    assert one.alpha == other.alpha == plan.cells[0].alpha
+    assert one.alpha == other.alpha == plan.judgements[0].alpha

@@ -10,16 +10,16 @@ import pytest
 
 from pytest_specdec.capture import environment, locks, runner
 from pytest_specdec.capture.client import Client
-from pytest_specdec.capture.estimate import Step
+from pytest_specdec.capture.estimate import EstimatedStep
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.server import ports, server
-from pytest_specdec.capture.server.server import Arm
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.thread_pool import Traffic
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError, DeadlineError, LeaseError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Boot, Role
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
 
 
@@ -39,9 +39,9 @@ def test_one_capture_holds_a_device():
 
 def test_any_number_of_captures_may_be_loud_but_none_beside_a_quiet_one():
     refused = pytest.raises(LeaseError, match="another capture holds the clock")
-    with locks.loud(0.0, nothing), locks.loud(0.0, nothing), refused, locks.quiet(0.0, nothing):
+    with locks.shared(0.0, nothing), locks.shared(0.0, nothing), refused, locks.exclusive(0.0, nothing):
         raise AssertionError
-    with locks.quiet(0.0, nothing), pytest.raises(LeaseError), locks.loud(0.0, nothing):
+    with locks.exclusive(0.0, nothing), pytest.raises(LeaseError), locks.shared(0.0, nothing):
         raise AssertionError
 
 
@@ -49,14 +49,14 @@ def test_a_quiet_capture_in_waiting_goes_before_new_loud_ones():
     waiting, done = threading.Event(), threading.Event()
 
     def measure():
-        with locks.quiet(20.0, waiting.set):
+        with locks.exclusive(20.0, waiting.set):
             done.set()
 
-    with locks.loud(0.0, nothing):
+    with locks.shared(0.0, nothing):
         thread = threading.Thread(target=measure)
         thread.start()
         assert waiting.wait(20.0)
-        with pytest.raises(LeaseError), locks.loud(0.0, nothing):
+        with pytest.raises(LeaseError), locks.shared(0.0, nothing):
             raise AssertionError
     assert done.wait(20.0)
     thread.join()
@@ -143,14 +143,14 @@ def test_values_of_variables_named_like_secrets_are_struck_out():
 
 
 def test_an_arm_without_a_server_says_so(recipe, config):
-    arm = Arm(recipe(config), nothing)
+    arm = ArmServer(recipe(config), nothing)
     assert (arm.running, arm.settle(), arm.log_tail()) == (False, "not started", ())
     with pytest.raises(BootError, match="the server is gone"):
         _ = arm.client
 
 
 def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
-    with Arm(recipe(config), nothing) as arm:
+    with ArmServer(recipe(config), nothing) as arm:
         assert arm.ensure()
         arm.drop()
         with pytest.MonkeyPatch.context() as patched:
@@ -167,7 +167,7 @@ def test_an_endpoint_that_is_not_there_has_no_body():
 def test_a_connection_that_is_refused_is_a_death():
     client = Client(port=ports.free(), model="m", dialect=VllmDialect())
     sent = client.send(Request(id="a", route=Route.CHAT, body={"messages": []}), streamed=True, deadline_s=5.0)
-    assert (sent.ending, sent.answer.status, sent.tokens) == (Ending.DIED, None, 0)
+    assert (sent.ending, sent.answer.status, sent.tokens) == (FailureKind.DIED, None, 0)
     assert "connection lost" in sent.answer.error
     client.close()
 
@@ -175,7 +175,10 @@ def test_a_connection_that_is_refused_is_a_death():
 def test_what_is_left_is_the_estimate_at_the_pace_so_far(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    steps = [Step(boot=0, doing="booting", arm="v", seconds=5.0), Step(boot=0, doing="answering", arm="v", workload="w", seconds=10.0)]
+    steps = [
+        EstimatedStep(boot=0, doing="booting", arm="v", seconds=5.0),
+        EstimatedStep(boot=0, doing="answering", arm="v", workload="w", seconds=10.0),
+    ]
     said = []
     reporter = Reporter(steps, 1, None, said.append)
     boot = Boot(index=0, role=Role.VARIANT, arm="v")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture.server import orphans, ports, watchdog
-from pytest_specdec.capture.server.process import Server
+from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.engines import docker
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.errors import CaptureError, EngineError
@@ -37,7 +37,7 @@ def start(log):
     servers = []
 
     def _start(command):
-        servers.append(Server(command, log))
+        servers.append(ServerProcess(command, log))
         return servers[-1]
 
     yield _start
@@ -212,7 +212,7 @@ def test_a_server_dies_with_its_killed_starter(tmp_path):
 @pytest.fixture
 def then(tmp_path):
     """The servers' folder of an earlier run."""
-    plan = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), cells=(), boots=(), estimate_s=0.0)
+    plan = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), judgements=(), boots=(), estimate_s=0.0)
     run_documents.write_plan(RunDirectory.create(tmp_path / "runs" / "then"), plan)
     (tmp_path / "runs" / "then" / "servers").mkdir()
     return tmp_path / "runs" / "then" / "servers"

@@ -1,4 +1,4 @@
-"""What servers send, read: counters, streams, replies, windows, laws."""
+"""What servers send, read: counters, streams, replies, windows, distributions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_specdec.capture import responses, sse
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.protocol import Steps
+from pytest_specdec.engines.protocol import VerifySteps
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import SpecCounters, Usage
@@ -52,7 +52,7 @@ STREAM = b'data: {"choices": [{"text": "a"}]}\n\n: a comment\n\ndata: {"choices"
 def received(body, cuts):
     edges = [0, *sorted(cuts), len(body)]
     parts = tuple(body[a:b] for a, b in pairwise(edges))
-    return sse.Received(stamps_s=tuple(float(edge) for edge in edges[1:]), parts=parts)
+    return sse.ReceivedResponse(stamps_s=tuple(float(edge) for edge in edges[1:]), parts=parts)
 
 
 @given(cuts=st.sets(st.integers(1, len(STREAM) - 1)))
@@ -174,7 +174,7 @@ def test_chunks_are_windows_only_if_they_can_be(lengths, draft_tokens, windows):
 
 
 def test_steps_beat_chunks_unless_they_fall_short():
-    steps = Steps(accepted=(3, 0), drafted=(3, 3))
+    steps = VerifySteps(accepted=(3, 0), drafted=(3, 3))
     assert responses.of_stream(chunks(1, 2, 2), steps, 3).choices[0].windows == (1, 4, 1)
     assert responses.of_stream(chunks(1, 4, 4), steps, 3).choices[0].windows == (1, 4, 4)
     assert responses.of_whole({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
@@ -182,7 +182,7 @@ def test_steps_beat_chunks_unless_they_fall_short():
 
 def test_several_choices_have_no_windows_of_the_request():
     told = {"choices": [{"index": 1, "token_ids": [1]}, {"index": 0, "token_ids": [2]}]}
-    assert [choice.windows for choice in responses.of_whole(told, Steps(accepted=(1,), drafted=(1,))).choices] == [None, None]
+    assert [choice.windows for choice in responses.of_whole(told, VerifySteps(accepted=(1,), drafted=(1,))).choices] == [None, None]
 
 
 def test_only_text_or_tokens_are_content():
@@ -191,7 +191,7 @@ def test_only_text_or_tokens_are_content():
 
 
 def test_steps_are_counted_as_the_server_counts_them():
-    steps = Steps(accepted=(3, 0, 1, 0), drafted=(3, 3, 2, 0))
+    steps = VerifySteps(accepted=(3, 0, 1, 0), drafted=(3, 3, 2, 0))
     assert steps.windows == (1, 4, 1, 2, 1)
     assert steps.counters == SpecCounters(drafts=3, draft_tokens=8, accepted_tokens=4, accepted_per_position=(2, 1, 1))
 
@@ -216,20 +216,20 @@ def test_streams_ask_for_usage_and_keep_what_was_asked():
     assert VllmDialect().added(request, stream=False) == {"return_token_ids": True}
 
 
-def law(**entries):
+def distribution(**entries):
     return {key.lstrip("t"): {"logprob": logprob, "rank": rank} for key, (logprob, rank) in entries.items()}
 
 
-def test_the_law_is_the_top_tokens_by_falling_probability_and_the_token_itself():
-    told = {"choices": [{"prompt_logprobs": [None, law(t9=(-1.0, 1)), law(t4=(-3.0, 2), t8=(-0.1, 1), t7=(-9.0, 30))]}]}
-    (position,) = VllmDialect().positions(told, [7], atoms=2)
+def test_the_distribution_is_the_top_tokens_by_falling_probability_and_the_token_itself():
+    told = {"choices": [{"prompt_logprobs": [None, distribution(t9=(-1.0, 1)), distribution(t4=(-3.0, 2), t8=(-0.1, 1), t7=(-9.0, 30))]}]}
+    (position,) = VllmDialect().positions(told, [7], top_tokens=2)
     assert (position.token_id, position.logprob) == (7, -9.0)
-    assert (position.atom_ids, position.atom_logprobs) == ((8, 4), (-0.1, -3.0))
+    assert (position.top_ids, position.top_logprobs) == ((8, 4), (-0.1, -3.0))
 
 
-def test_a_law_without_a_number_is_impossible():
+def test_a_distribution_without_a_number_is_impossible():
     told = {"choices": [{"prompt_logprobs": [{"7": {"logprob": None, "rank": 3}}]}]}
-    assert VllmDialect().positions(told, [7], atoms=1)[0].logprob == -math.inf
+    assert VllmDialect().positions(told, [7], top_tokens=1)[0].logprob == -math.inf
 
 
 @pytest.mark.parametrize(
@@ -243,16 +243,16 @@ def test_a_law_without_a_number_is_impossible():
         {"choices": [{"prompt_logprobs": [None]}]},
     ],
 )
-def test_a_reply_without_the_law_is_an_error(told):
+def test_a_reply_without_the_distribution_is_an_error(told):
     with pytest.raises(RequestError):
-        VllmDialect().positions(told, [7], atoms=1)
+        VllmDialect().positions(told, [7], top_tokens=1)
 
 
 @pytest.mark.parametrize("logprob", [0.5, math.inf, True, "0"])
-def test_a_law_of_no_log_probabilities_is_an_error(logprob):
+def test_a_distribution_of_no_log_probabilities_is_an_error(logprob):
     told = {"choices": [{"prompt_logprobs": [{"7": {"logprob": logprob, "rank": 1}}]}]}
     with pytest.raises(RequestError, match="log-probability"):
-        VllmDialect().positions(told, [7], atoms=1)
+        VllmDialect().positions(told, [7], top_tokens=1)
 
 
 @pytest.mark.parametrize("steps", [[1, None], [1.0], [-1], [True]])

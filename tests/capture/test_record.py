@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
 from pytest_specdec.files import run_documents, transcripts
-from pytest_specdec.model.captured import Support
+from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.status import State
-from pytest_specdec.model.transcript import Ending, ScoringRoute
+from pytest_specdec.model.transcript import FailureKind, ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -30,7 +30,7 @@ def run(directory, monkeypatch):
     said = []
 
     def _run(config, *workloads, depth=Depth.SMOKE, only=("draft-k3",), deadline_s=None):
-        plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth, only)
+        plan = make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], depth, only)
         _run.plan = plan
         return record(config, plan, directory, deadline_s=deadline_s, tell=said.append)
 
@@ -115,11 +115,11 @@ def test_what_was_found_of_each_arm_is_written(run, config, workload, directory)
     found = run_documents.read_capabilities(directory)
     assert set(found) == {"baseline", "draft-k3"}
     assert found["baseline"].vocabulary == 40
-    assert found["baseline"].support["token_ids"] is Support.HONOURED
-    assert found["baseline"].support["top_k"] is Support.HONOURED
-    assert found["baseline"].support["json_schema"] is Support.IGNORED
-    assert found["baseline"].support["stop"] is Support.IGNORED
-    assert found["baseline"].support["seed"] is Support.UNKNOWN
+    assert found["baseline"].support["token_ids"] is FeatureSupport.HONOURED
+    assert found["baseline"].support["top_k"] is FeatureSupport.HONOURED
+    assert found["baseline"].support["json_schema"] is FeatureSupport.IGNORED
+    assert found["baseline"].support["stop"] is FeatureSupport.IGNORED
+    assert found["baseline"].support["seed"] is FeatureSupport.UNKNOWN
     assert run_documents.read_environment(directory).engine_version == "1.2.3"
     assert directory.config.read_text() == config.text
 
@@ -186,29 +186,29 @@ def test_a_request_that_kills_the_server_again_is_named_and_the_rest_goes_on(run
     transcript = transcripts.read(directory, "draft-k3", "greedy")
     assert [answer.status for answer in transcript.answers] == [200, 200, None, 200, 200]
     assert "failed again" in transcript.answers[2].error
-    named = [casualty for casualty in transcript.casualties if casualty.recurred]
-    assert [(c.request_id, c.ending, c.process) for c in named] == [("p2", Ending.DIED, "server, killed by SIGKILL, exit code -9")]
+    named = [server_failure for server_failure in transcript.server_failures if server_failure.recurred]
+    assert [(c.request_id, c.ending, c.process) for c in named] == [("p2", FailureKind.DIED, "server, killed by SIGKILL, exit code -9")]
     assert named[0].log_tail[-1] == "something terrible happened"
     assert transcript.restarts == 2
     assert transcript.counters.drafts == sum(len(a.choice.windows) - 1 for a in transcript.answers if a.ok)
     assert starts(directory, "0-draft-k3.log") == 3
     assert transcripts.read(directory, "draft-k3", "next").restarts == 0
-    assert transcripts.read(directory, "baseline", "greedy").casualties == ()
+    assert transcripts.read(directory, "baseline", "greedy").server_failures == ()
 
 
-def test_a_death_that_does_not_recur_is_a_casualty_with_an_answer(run, config, workload, directory, with_args):
+def test_a_death_that_does_not_recur_is_a_server_failure_with_an_answer(run, config, workload, directory, with_args):
     once = str(directory.root / "once")
     status = run(with_args(config, "draft-k3", die_on="p2 of greedy", only_once=once), workload(concurrency=1))
     assert (status.state, status.boots, status.restarts) == (State.COMPLETE, 2, 1)
     transcript = transcripts.read(directory, "draft-k3", "greedy")
     assert all(answer.ok for answer in transcript.answers)
-    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p2", Ending.DIED, False)]
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.server_failures] == [("p2", FailureKind.DIED, False)]
 
 
 def test_a_request_that_hangs_is_found_by_its_deadline(run, config, workload, directory, with_args):
     status = run(with_args(config, "draft-k3", hang_on="p1 of greedy"), workload(concurrency=1, deadline_s=0.7))
     transcript = transcripts.read(directory, "draft-k3", "greedy")
-    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", Ending.HUNG, True)]
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.server_failures] == [("p1", FailureKind.HUNG, True)]
     assert "no answer within 0.7 s" in transcript.answers[1].error
     assert [answer.status for answer in transcript.answers] == [200, None, 200, 200, 200]
     assert status.restarts == 2
@@ -217,8 +217,8 @@ def test_a_request_that_hangs_is_found_by_its_deadline(run, config, workload, di
 def test_an_internal_error_is_asked_again_alone_and_the_living_server_goes_on(run, config, workload, directory, with_args):
     status = run(with_args(config, "draft-k3", break_on="p1 of greedy"), workload(concurrency=1))
     transcript = transcripts.read(directory, "draft-k3", "greedy")
-    assert [(c.request_id, c.ending, c.recurred) for c in transcript.casualties] == [("p1", Ending.ERROR, True)]
-    assert transcript.casualties[0].process == "server still running, internal failure"
+    assert [(c.request_id, c.ending, c.recurred) for c in transcript.server_failures] == [("p1", FailureKind.ERROR, True)]
+    assert transcript.server_failures[0].process == "server still running, internal failure"
     assert status.restarts == 1
 
 
@@ -226,14 +226,14 @@ def test_a_refusal_is_an_answer(run, config, workload, directory, with_args):
     status = run(with_args(config, "draft-k3", refuse_on="p1 of greedy"), workload())
     transcript = transcripts.read(directory, "draft-k3", "greedy")
     assert (transcript.answers[1].status, transcript.answers[1].error) == (400, "not supported")
-    assert (status.state, transcript.casualties) == (State.COMPLETE, ())
+    assert (status.state, transcript.server_failures) == (State.COMPLETE, ())
 
 
 def test_a_server_that_dies_of_everything_is_restarted_twice_a_workload_and_no_more(run, config, workload, directory, with_args):
     status = run(with_args(config, "draft-k3", die_on="of greedy"), workload(concurrency=1), workload("next"))
     assert (status.boots, status.restarts) == (2, 3)
     transcript = transcripts.read(directory, "draft-k3", "greedy")
-    assert [casualty.recurred for casualty in transcript.casualties] == [True, None]
+    assert [server_failure.recurred for server_failure in transcript.server_failures] == [True, None]
     assert {answer.status for answer in transcript.answers} == {None}
     assert "not sent: the server is gone after 2 restarts, 2 of them here" in transcript.answers[4].error
     assert all(answer.ok for answer in transcripts.read(directory, "draft-k3", "next").answers)
@@ -269,7 +269,7 @@ def test_answers_without_token_ids_leave_scores_missing_with_the_reason(run, con
 
 
 @pytest.mark.parametrize(
-    "how, support", [({"no_prompt_logprobs": True}, Support.IGNORED), ({"refuse_fields": "prompt_logprobs"}, Support.REFUSED)]
+    "how, support", [({"no_prompt_logprobs": True}, FeatureSupport.IGNORED), ({"refuse_fields": "prompt_logprobs"}, FeatureSupport.REFUSED)]
 )
 def test_a_baseline_without_prompt_logprobs_has_nothing_missing(run, config, workload, directory, with_args, how, support):
     """Its capability probe says that no score is to be had: the capture does not fail on that, and asks for none."""
@@ -292,13 +292,13 @@ def test_where_the_probe_finds_no_prompt_logprobs_continuations_score(run, confi
     assert run_documents.read_capabilities(directory)["baseline"].route is ScoringRoute.CONTINUATIONS
     for under, arm in (("baseline", "draft-k3"), ("baseline", "control"), ("small", "draft-k3")):
         (first, *_) = transcripts.read_scores(directory, under, arm, "greedy")
-        assert [(p.atom_ids[0], p.logprob) for p in first.positions] == [(p.token_id, -0.1) for p in first.positions]
+        assert [(p.top_ids[0], p.logprob) for p in first.positions] == [(p.token_id, -0.1) for p in first.positions]
 
 
 def test_continuations_of_something_else_are_no_route(run, config, workload, directory, with_args):
     config = with_args(config, top_logprobs=True, ignore_ids=True, no_prompt_logprobs=True)
     status = run(config, workload())
-    assert run_documents.read_capabilities(directory)["baseline"].support["continuations"] is Support.IGNORED
+    assert run_documents.read_capabilities(directory)["baseline"].support["continuations"] is FeatureSupport.IGNORED
     assert run_documents.unscorable(directory) == "prompt_logprobs ignored, continuations ignored"
     assert status.missing == ()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.model.captured import Support
+from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -44,9 +44,9 @@ def chat(name, **fields):
 
 
 WANTED = (
-    Wanted(workload=workload("greedy", 0.0), family=Family.GREEDY),
-    Wanted(workload=workload("sampled", 1.0, draft_scored=True), family=Family.SAMPLING),
-    Wanted(workload=chat("speed", timed=True, stream=True, passes=2, concurrency=1), family=Family.SPEED),
+    SelectedWorkload(workload=workload("greedy", 0.0), family=Family.GREEDY),
+    SelectedWorkload(workload=workload("sampled", 1.0, draft_scored=True), family=Family.SAMPLING),
+    SelectedWorkload(workload=chat("speed", timed=True, stream=True, passes=2, concurrency=1), family=Family.SPEED),
 )
 VARIANTS = ("draft-k3", "ngram-k3")
 
@@ -90,29 +90,31 @@ def test_every_arm_answers_every_request_in_order(run):
 
 def test_scores_are_aligned_with_the_tokens(run):
     plan, directory, _ = run
-    asked = {(t.arm, t.workload): t.atoms for boot in plan.boots if boot.role is not Role.DRAFT for t in boot.scores}
+    asked = {(t.arm, t.workload): t.top_tokens for boot in plan.boots if boot.role is not Role.DRAFT for t in boot.scores}
     assert set(asked.values()) == {5, 20}
     for arm, name, transcript in arms(directory):
-        laws = transcripts.read_scores(directory, "baseline", arm, name)
+        distributions = transcripts.read_scores(directory, "baseline", arm, name)
         if name == "speed":  # judged by its times only
-            assert laws == ()
+            assert distributions == ()
             continue
-        assert [[p.token_id for p in law.positions] for law in laws] == [list(answer.choice.token_ids) for answer in transcript.answers]
+        assert [[p.token_id for p in distribution.positions] for distribution in distributions] == [
+            list(answer.choice.token_ids) for answer in transcript.answers
+        ]
         assert all(
-            len(p.atom_ids) == asked[arm, name] and list(p.atom_logprobs) == sorted(p.atom_logprobs, reverse=True)
-            for law in laws
-            for p in law.positions
+            len(p.top_ids) == asked[arm, name] and list(p.top_logprobs) == sorted(p.top_logprobs, reverse=True)
+            for distribution in distributions
+            for p in distribution.positions
         )
     for arm in ("draft-k3", "control"):
         assert [score.under for score in transcripts.read_scores(directory, "draft", arm, "sampled")] == ["draft"] * len(PROMPTS)
     assert transcripts.read_scores(directory, "draft", "ngram-k3", "sampled") == ()
 
 
-def test_greedy_tokens_are_the_best_of_the_law_that_scores_them(run):
+def test_greedy_tokens_are_the_best_of_the_distribution_that_scores_them(run):
     _, directory, _ = run
     for arm in ("baseline", *VARIANTS):
-        for law in transcripts.read_scores(directory, "baseline", arm, "greedy"):
-            assert all(position.logprob >= position.atom_logprobs[0] - 1e-3 for position in law.positions)
+        for distribution in transcripts.read_scores(directory, "baseline", arm, "greedy"):
+            assert all(position.logprob >= position.top_logprobs[0] - 1e-3 for position in distribution.positions)
 
 
 def test_counters_agree_with_windows_and_windows_with_tokens(run):
@@ -139,14 +141,14 @@ def test_all_arms_honour_what_the_probe_tries(run):
     _, directory, _ = run
     found = run_documents.read_capabilities(directory)
     assert set(found) == {"baseline", *VARIANTS}
-    assert {support for capabilities in found.values() for support in capabilities.support.values()} == {Support.HONOURED}
+    assert {support for capabilities in found.values() for support in capabilities.support.values()} == {FeatureSupport.HONOURED}
     assert all(capabilities.raw_logprobs and capabilities.vocabulary == 4096 for capabilities in found.values())
 
 
 def test_a_judge_gets_every_cell(run):
     plan, directory, _ = run
-    for cell in plan.cells:
-        found = captured.read(directory, plan, cell, ())
+    for judgement in plan.judgements:
+        found = captured.read(directory, plan, judgement, ())
         assert found.control is not None
-        assert set(found.scores) == (set() if cell.workload == "speed" else {cell.pair, "control", "baseline"})
-        assert bool(found.draft_scores) == (cell.workload == "sampled" and cell.pair == "draft-k3")
+        assert set(found.scores) == (set() if judgement.workload == "speed" else {judgement.pair, "control", "baseline"})
+        assert bool(found.draft_scores) == (judgement.workload == "sampled" and judgement.pair == "draft-k3")

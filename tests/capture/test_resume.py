@@ -14,7 +14,7 @@ import pytest
 
 from pytest_specdec.capture import remaining as kept_answers
 from pytest_specdec.capture import runner
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
@@ -29,7 +29,7 @@ def run(request, directory):
 
     def _run(config, *workloads, depth=Depth.SMOKE, again=False):
         config = replace(config, placement=request.param)
-        plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth)
+        plan = make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], depth)
         return (runner.resume if again else runner.record)(config, plan, directory, deadline_s=None, tell=lambda _: None)
 
     yield _run
@@ -77,10 +77,10 @@ def test_answers_beside_a_death_that_did_not_recur_are_captured_again(run, confi
     fatal = with_args(config, struck, die_on="p1 of greedy", only_once=str(directory.root / "once"))
     asked = (workload(), workload("other"))
     assert run(fatal, *asked, depth=Depth.STANDARD).state is State.COMPLETE
-    (arm,) = (each for each in ARMS if transcripts.read(directory, each, "greedy").casualties)
+    (arm,) = (each for each in ARMS if transcripts.read(directory, each, "greedy").server_failures)
     harmed, unharmed, boots = kept(directory, "greedy"), kept(directory, "other"), booted(directory)
     assert run(config, *asked, depth=Depth.STANDARD, again=True).state is State.COMPLETE
-    assert transcripts.read(directory, arm, "greedy").casualties == ()
+    assert transcripts.read(directory, arm, "greedy").server_failures == ()
     assert {path.parent.name for path, before in harmed.items() if "transcripts" in path.parts and path.read_bytes() != before} == {arm}
     assert {path: path.read_bytes() for path in unharmed} == unharmed
     again = {name.partition("-")[2] for name, count in booted(directory).items() if count > boots[name]}
@@ -122,11 +122,13 @@ def test_a_torn_file_is_as_good_as_none(run, config, workload, directory, broken
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     assert run(config, workload(), again=True).state is State.COMPLETE
-    transcript, law = (
+    transcript, distribution = (
         transcripts.read(directory, "draft-k3", "greedy"),
         transcripts.read_scores(directory, "baseline", "draft-k3", "greedy"),
     )
-    assert [tuple(p.token_id for p in score.positions) for score in law] == [answer.choice.token_ids for answer in transcript.answers]
+    assert [tuple(p.token_id for p in score.positions) for score in distribution] == [
+        answer.choice.token_ids for answer in transcript.answers
+    ]
 
 
 def test_scores_of_answers_that_are_gone_go_too(run, config, workload, directory):
@@ -188,7 +190,9 @@ def planned(root, **args):
     engine = EngineSettings(kind="fake", model="big")
     config = Config(name="fake", path=root / "fake.yaml", text="", engine=engine, variants=variants, limits=Limits(boot_s=20.0, stop_s=1.0))
     asked = tuple(Request(id=f"p{i}", route=Route.COMPLETIONS, body={"prompt": "p", "max_tokens": 2}) for i in range(4))
-    return config, make(config, [Wanted(workload=Workload(name="w", version=1, requests=asked), family=Family.GREEDY)], Depth.SMOKE)
+    return config, make(
+        config, [SelectedWorkload(workload=Workload(name="w", version=1, requests=asked), family=Family.GREEDY)], Depth.SMOKE
+    )
 
 
 def test_a_capture_that_was_killed_is_taken_up_again(tmp_path):
@@ -215,7 +219,7 @@ def test_a_death_is_not_undone_by_another_occasion(run, config, workload, direct
     fatal = with_args(config, "draft-k3", die_on="p1 of greedy", only_once=str(directory.root / "once"))
     run(fatal, workload(concurrency=1))
     run(config, workload(concurrency=1), again=True)
-    assert transcripts.read(directory, "draft-k3", "greedy").casualties == ()
+    assert transcripts.read(directory, "draft-k3", "greedy").server_failures == ()
     found = server_failures.read(directory, run_documents.read_plan(directory), "draft-k3")["draft-k3"]
     assert (found.unexplained, found.requests) == (("greedy.earlier1: died on p1",), 10)
 

@@ -1,4 +1,4 @@
-"""The two routes to a law, each against a server of known replies."""
+"""The two routes to a distribution, each against a server of known replies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_specdec.capture.client import Exchange
-from pytest_specdec.capture.scoring import Asked, Continuations, PromptLogprobs, scorer
+from pytest_specdec.capture.scoring import Continuations, PromptLogprobs, ScoringRequest, scorer
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
-from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.transcript import Ending, ScoringRoute
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.transcript import FailureKind, ScoringRoute
 
 TOP = {"token_id:5": -0.1, "token_id:6": -2.5}
-ASKED = Asked(prompt_token_ids=(1, 2), token_ids=(10, 11, 12), atoms=2)
+ASKED = ScoringRequest(prompt_token_ids=(1, 2), token_ids=(10, 11, 12), top_tokens=2)
 
 
 class Server:
@@ -47,43 +47,43 @@ def refused(_):
 
 
 def continued(server, is_over=lambda: False):
-    return Continuations(server, 1.0, is_over).law(ASKED)
+    return Continuations(server, 1.0, is_over).distribution(ASKED)
 
 
 def test_every_prefix_is_continued_by_one_token_in_order():
     server = Server(listed)
-    law = continued(server)
+    distribution = continued(server)
     assert [body["prompt"] for body in server.bodies] == [[1, 2], [1, 2, 10], [1, 2, 10, 11]]
     assert {body["max_tokens"] for body in server.bodies} == {1}
-    assert [position.token_id for position in law.positions] == [10, 11, 12]
-    assert [position.atom_ids for position in law.positions] == [(10, 11), (11, 12), (12, 13)]
-    assert [position.logprob for position in law.positions] == [math.log(0.5)] * 3
+    assert [position.token_id for position in distribution.positions] == [10, 11, 12]
+    assert [position.top_ids for position in distribution.positions] == [(10, 11), (11, 12), (12, 13)]
+    assert [position.logprob for position in distribution.positions] == [math.log(0.5)] * 3
 
 
-def test_what_is_asked_for_is_the_law_as_it_is():
-    """At another temperature, log-probabilities after processing would be of another law."""
+def test_what_is_asked_for_is_the_distribution_as_it_is():
+    """At another temperature, log-probabilities after processing would be of another distribution."""
     body = VllmDialect().continuation_body((1, 2), 20)
     assert (body["temperature"], body["top_p"], body["logprobs"]) == (1.0, 1.0, 20)
     assert body["return_tokens_as_token_ids"] is True
 
 
-def test_a_prefix_without_a_law_leaves_the_answer_without_one():
+def test_a_prefix_without_a_distribution_leaves_the_answer_without_one():
     server = Server(lambda prompt: refused(prompt) if len(prompt) == 3 else listed(prompt))
-    law = continued(server)
-    assert (law.positions, law.error, law.failed) == ((), "400: no such field", False)
+    distribution = continued(server)
+    assert (distribution.positions, distribution.error, distribution.failed) == ((), "400: no such field", False)
     assert len(server.bodies) == 2
 
 
 def test_a_server_that_dies_between_prefixes_has_failed():
-    died = Exchange(sent_s=0.0, done_s=1.0, status=None, error="connection lost", ending=Ending.DIED)
-    law = continued(Server(lambda prompt: died if len(prompt) == 4 else listed(prompt)))
-    assert (law.positions, law.failed) == ((), True)
+    died = Exchange(sent_s=0.0, done_s=1.0, status=None, error="connection lost", ending=FailureKind.DIED)
+    distribution = continued(Server(lambda prompt: died if len(prompt) == 4 else listed(prompt)))
+    assert (distribution.positions, distribution.failed) == ((), True)
 
 
 def test_nothing_more_is_asked_once_the_time_is_up():
     server = Server(listed)
-    law = continued(server, lambda: len(server.bodies) == 2)
-    assert (law.positions, law.error) == ((), "not scored before the capture ended")
+    distribution = continued(server, lambda: len(server.bodies) == 2)
+    assert (distribution.positions, distribution.error) == ((), "not scored before the capture ended")
     assert len(server.bodies) == 2
 
 
@@ -94,9 +94,9 @@ def test_a_reply_without_a_list_says_what_was_missing():
 def test_prompt_logprobs_take_one_request_for_all_tokens():
     told = [None, None, *({str(token): {"logprob": -0.5, "rank": 1}} for token in ASKED.token_ids)]
     server = Server(lambda _: {"choices": [{"prompt_logprobs": told}]})
-    law = PromptLogprobs(server, 1.0).law(ASKED)
+    distribution = PromptLogprobs(server, 1.0).distribution(ASKED)
     assert [body["prompt"] for body in server.bodies] == [[1, 2, 10, 11, 12]]
-    assert [position.token_id for position in law.positions] == [10, 11, 12]
+    assert [position.token_id for position in distribution.positions] == [10, 11, 12]
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_prompt_logprobs_take_one_request_for_all_tokens():
 )
 def test_a_list_is_read_in_the_completions_form_and_in_chats(logprobs):
     found = VllmDialect().position({"choices": [{"logprobs": logprobs}]}, 6, 2)
-    assert (found.atom_ids, found.atom_logprobs, found.logprob) == ((5, 6), (-0.1, -2.5), -2.5)
+    assert (found.top_ids, found.top_logprobs, found.logprob) == ((5, 6), (-0.1, -2.5), -2.5)
 
 
 @pytest.mark.parametrize("logprobs", [None, [], {}, {"top_logprobs": []}, {"top_logprobs": [None]}, {"content": [{}]}, {"content": []}])
-def test_a_reply_without_a_list_is_no_law(logprobs):
+def test_a_reply_without_a_list_is_no_distribution(logprobs):
     with pytest.raises(RequestError, match="listed no"):
         VllmDialect().position({"choices": [{"logprobs": logprobs}]}, 6, 2)
 
@@ -123,7 +123,7 @@ def test_tokens_named_by_text_are_no_ids():
         VllmDialect().position({"choices": [{"logprobs": {"top_logprobs": [{"token_id:x": -0.1}]}}]}, 6, 2)
 
 
-NO, IGNORED, YES, UNKNOWN = Support.REFUSED, Support.IGNORED, Support.HONOURED, Support.UNKNOWN
+NO, IGNORED, YES, UNKNOWN = FeatureSupport.REFUSED, FeatureSupport.IGNORED, FeatureSupport.HONOURED, FeatureSupport.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import Role, alpha_of
@@ -17,7 +17,7 @@ from pytest_specdec.model.workload import Depth, Family
 @pytest.fixture
 def plan(config):
     def _plan(*workloads, depth=Depth.STANDARD, only=None, family=Family.GREEDY, config=config, collected=()):
-        return make(config, [Wanted(workload=w, family=family) for w in workloads], depth, only, collected)
+        return make(config, [SelectedWorkload(workload=w, family=family) for w in workloads], depth, only, collected)
 
     return _plan
 
@@ -65,9 +65,9 @@ def test_unscored_workloads_are_not_scored(plan, workload):
 
 def test_what_only_its_speed_is_judged_of_is_not_scored_and_needs_no_draft_boot(config, workload):
     asked = workload(draft_scored=True)
-    alone = make(config, [Wanted(workload=asked, family=Family.SPEED)], Depth.STANDARD)
+    alone = make(config, [SelectedWorkload(workload=asked, family=Family.SPEED)], Depth.STANDARD)
     assert [boot.role for boot in alone.boots if boot.scores or boot.role is Role.DRAFT] == []
-    both = make(config, [Wanted(workload=asked, family=family) for family in (Family.SPEED, Family.GREEDY)], Depth.STANDARD)
+    both = make(config, [SelectedWorkload(workload=asked, family=family) for family in (Family.SPEED, Family.GREEDY)], Depth.STANDARD)
     assert [boot.role for boot in both.boots if boot.scores] == [Role.CONTROL, Role.DRAFT]
     assert alone.workloads[0].digest == both.workloads[0].digest
 
@@ -84,7 +84,7 @@ def test_workloads_are_cut_to_the_depth(plan, workload):
 
 def test_one_workload_of_several_tests_is_asked_once(plan, workload):
     assert len(plan(workload(), workload()).workloads) == 1
-    assert len(plan(workload(), workload()).cells) == 2
+    assert len(plan(workload(), workload()).judgements) == 2
 
 
 def test_the_order_of_tests_does_not_change_the_plan(plan, workload):
@@ -104,19 +104,23 @@ def test_nothing_to_capture_is_refused(plan, workload):
 
 def test_more_workloads_than_the_budget_is_written_for_have_smaller_shares(plan, workload):
     many = plan(*(workload(f"greedy-{i}") for i in range(5)))
-    assert {cell.alpha for cell in many.cells} == {alpha_of(Family.GREEDY, 2) / 5}
-    assert plan(*(workload(f"free-{i}") for i in range(5)), family=Family.LIVENESS).cells[0].alpha == 0.0
+    assert {judgement.alpha for judgement in many.judgements} == {alpha_of(Family.GREEDY, 2) / 5}
+    assert plan(*(workload(f"free-{i}") for i in range(5)), family=Family.LIVENESS).judgements[0].alpha == 0.0
 
 
 def test_deselected_tests_count_for_the_shares(plan, workload):
-    left_out = [Wanted(workload=workload(f"greedy-{i}"), family=Family.GREEDY) for i in range(5)]
-    assert {cell.alpha for cell in plan(workload("greedy-0"), collected=left_out).cells} == {alpha_of(Family.GREEDY, 2) / 5}
+    left_out = [SelectedWorkload(workload=workload(f"greedy-{i}"), family=Family.GREEDY) for i in range(5)]
+    assert {judgement.alpha for judgement in plan(workload("greedy-0"), collected=left_out).judgements} == {alpha_of(Family.GREEDY, 2) / 5}
 
 
 def test_selecting_a_variant_does_not_raise_its_share(plan, workload):
     some = plan(workload(), only=["ngram-k3"])
     assert [pair.name for pair in some.pairs] == ["ngram-k3"]
-    assert {cell.alpha for cell in some.cells} == {alpha_of(Family.GREEDY, 2)} == {cell.alpha for cell in plan(workload()).cells}
+    assert (
+        {judgement.alpha for judgement in some.judgements}
+        == {alpha_of(Family.GREEDY, 2)}
+        == {judgement.alpha for judgement in plan(workload()).judgements}
+    )
 
 
 def test_a_misspelt_variant_gets_a_suggestion(plan, workload):
@@ -162,7 +166,7 @@ def test_the_estimate_does_not_depend_on_the_order_of_tests(orders):
     )
     asked = [Request(id="a", route=Route.CHAT, body={"max_tokens": 100})]
     wanted = [
-        Wanted(workload=Workload(name=f"w{i}", version=1, requests=tuple(asked * (i + 1)), timed=i == 2), family=Family.GREEDY)
+        SelectedWorkload(workload=Workload(name=f"w{i}", version=1, requests=tuple(asked * (i + 1)), timed=i == 2), family=Family.GREEDY)
         for i in range(4)
     ]
     estimates = {round(make(config, order, Depth.STANDARD).estimate_s, 6) for order in (wanted, [wanted[i] for i in orders])}

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 
 from pytest_specdec.capture import parallel, planner
-from pytest_specdec.capture.boot import Duties
+from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.capabilities import CapabilityProbe
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.scoring import Scoring
+from pytest_specdec.capture.scoring import TranscriptScorer
 from pytest_specdec.errors import PlanError
 from pytest_specdec.files import run_documents, transcripts
-from pytest_specdec.model.plan import Boot, Placement, Role, Tokens
+from pytest_specdec.model.plan import Boot, Placement, Role, ScoringTask
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
 
@@ -33,7 +33,7 @@ def beside(config):
 @pytest.fixture
 def run(directory):
     def _run(config, *workloads, depth=Depth.SMOKE, only=None, deadline_s=None):
-        plan = make(config, [Wanted(workload=w, family=Family.GREEDY) for w in workloads], depth, only)
+        plan = make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], depth, only)
         _run.plan = plan
         return record(config, plan, directory, deadline_s=deadline_s, tell=lambda _: None)
 
@@ -82,8 +82,8 @@ def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workl
     scored_at = []
     config = with_args(beside(), "draft-k3", slow=0.3)
     with pytest.MonkeyPatch.context() as patched:
-        real = Scoring.ahead
-        patched.setattr(Scoring, "ahead", lambda self, asked: (real(self, asked), scored_at.append(time.monotonic())))
+        real = TranscriptScorer.ahead
+        patched.setattr(TranscriptScorer, "ahead", lambda self, asked: (real(self, asked), scored_at.append(time.monotonic())))
         run(config, workload(requests=8, concurrency=1), only=["draft-k3"])
     last = transcripts.read(directory, "draft-k3", "greedy").answers[-1].timing
     assert sum(at < last.sent_s for at in scored_at) >= 5
@@ -91,9 +91,9 @@ def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workl
 
 
 def test_what_cannot_be_scored_ahead_is_scored_in_its_turn(run, beside, workload, directory, monkeypatch):
-    monkeypatch.setattr(parallel.Ahead, "start", lambda _: None)
+    monkeypatch.setattr(parallel.ScoringQueue, "start", lambda _: None)
     monkeypatch.setattr(parallel, "_LONGEST", 1)
-    monkeypatch.setattr(parallel.Ahead, "_put", lambda *_: None)
+    monkeypatch.setattr(parallel.ScoringQueue, "_put", lambda *_: None)
     assert run(beside(), workload()).state is State.COMPLETE
     answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
 
@@ -115,17 +115,17 @@ def test_without_the_scoring_baseline_the_capture_ends(run, beside, workload, wi
 def test_a_death_is_found_and_replayed_beside_others(run, beside, workload, directory, with_args):
     status = run(with_args(beside(), "draft-k3", die_on="p2 of greedy"), workload())
     assert (status.state, status.restarts) == (State.COMPLETE, 2)
-    assert [c.request_id for c in transcripts.read(directory, "draft-k3", "greedy").casualties if c.recurred] == ["p2"]
-    assert transcripts.read(directory, "ngram-k3", "greedy").casualties == ()
+    assert [c.request_id for c in transcripts.read(directory, "draft-k3", "greedy").server_failures if c.recurred] == ["p2"]
+    assert transcripts.read(directory, "ngram-k3", "greedy").server_failures == ()
 
 
 def test_a_bug_in_one_lane_is_raised_and_leaves_no_server(run, beside, workload, directory, monkeypatch):
-    from pytest_specdec.capture.boot import Duties
+    from pytest_specdec.capture.boot import BootSession
 
     def probe(self):
         raise ZeroDivisionError(os.getpid())
 
-    monkeypatch.setattr(Duties, "probe", probe)
+    monkeypatch.setattr(BootSession, "probe", probe)
     with pytest.raises(ZeroDivisionError):
         run(beside(), workload())
     assert run_documents.read_status(directory).state is State.INCOMPLETE
@@ -145,7 +145,7 @@ def test_every_boot_says_how_busy_its_server_was(run, beside, workload, director
 
 
 def boot(arm, *, scores=False):
-    asked = (Tokens(arm="v", workload="w", atoms=5),) if scores else ()
+    asked = (ScoringTask(arm="v", workload="w", top_tokens=5),) if scores else ()
     return Boot(index=0, role=Role.VARIANT, arm=arm, scores=asked)
 
 
@@ -153,12 +153,12 @@ def test_what_scores_stays_while_there_is_room_for_one_more():
     base, draft, other = boot("base", scores=True), boot("draft", scores=True), boot("other", scores=True)
     one, two, control = boot("one"), boot("two"), boot("control")
     everything = (base, draft, one, two, control)
-    assert parallel.in_waves(everything, 5) == parallel.Waves(staying=(base, draft), waves=((one, two, control),))
-    assert parallel.in_waves(everything, 4) == parallel.Waves(staying=(base, draft), waves=((one, two), (control,)))
-    assert parallel.in_waves(everything, 3) == parallel.Waves(staying=(base, draft), waves=((one,), (two,), (control,)))
-    assert parallel.in_waves(everything, 2) == parallel.Waves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
-    assert parallel.in_waves((base, draft, other), 2) == parallel.Waves(staying=(base,), waves=((draft,), (other,)))
-    assert parallel.in_waves((base,), 2) == parallel.Waves(staying=(base,), waves=((),))
+    assert parallel.in_waves(everything, 5) == parallel.BootWaves(staying=(base, draft), waves=((one, two, control),))
+    assert parallel.in_waves(everything, 4) == parallel.BootWaves(staying=(base, draft), waves=((one, two), (control,)))
+    assert parallel.in_waves(everything, 3) == parallel.BootWaves(staying=(base, draft), waves=((one,), (two,), (control,)))
+    assert parallel.in_waves(everything, 2) == parallel.BootWaves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
+    assert parallel.in_waves((base, draft, other), 2) == parallel.BootWaves(staying=(base,), waves=((draft,), (other,)))
+    assert parallel.in_waves((base,), 2) == parallel.BootWaves(staying=(base,), waves=((),))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
 
     monkeypatch.setattr(planner.environment, "memory_gib", lambda: total)
     monkeypatch.setattr(type(registry.ENGINES[-1]), "footprint", lambda *_, **__: Footprint(memory_gib=one))
-    plan = make(replace(config, placement=Placement.AUTO), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
+    plan = make(replace(config, placement=Placement.AUTO), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert (plan.placement, plan.servers) == (placement, servers)
     assert plan.placement_reason == f"one server takes about {one:.1f} GiB of {total:.0f}"
 
@@ -196,7 +196,7 @@ def test_a_size_that_is_not_known_means_in_turn(config):
 
 def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
     with pytest.raises(PlanError, match="cannot share a port"):
-        make(with_args(beside(), port=8000), [Wanted(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
+        make(with_args(beside(), port=8000), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert planner.placement(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
 
 
@@ -217,7 +217,7 @@ def test_who_answers_before_the_baseline_is_probed_is_scored_by_the_route_that_t
 
 
 def test_without_a_probe_scoring_waits_for_its_turn_only(run, beside, workload, directory, monkeypatch):
-    monkeypatch.setattr(Duties, "probe", lambda _: None)
+    monkeypatch.setattr(BootSession, "probe", lambda _: None)
     status = run(beside(), workload(), only=["draft-k3"], deadline_s=60.0)
     assert (status.state, status.missing) == (State.COMPLETE, ())
     answered_and_scored(directory, ("baseline", "control", "draft-k3"))

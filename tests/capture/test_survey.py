@@ -1,4 +1,4 @@
-"""What the capability probe makes of a law in which some tokens are not told."""
+"""What the capability probe makes of a distribution in which some tokens are not told."""
 
 from __future__ import annotations
 

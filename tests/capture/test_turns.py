@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.files import transcripts
 from pytest_specdec.model.plan import Placement
@@ -28,7 +28,7 @@ def test_seeded_and_unseeded_draws_are_never_in_flight_together(placement, confi
     mixed = drawn(workload("mixed", requests=6, scored=False, concurrency=6), [1, None, 2, None, None, 3])
     unseeded = drawn(workload("unseeded", requests=3, scored=False, concurrency=3), [None] * 3)
     plain = workload("plain", requests=3, scored=False)
-    wanted = [Wanted(workload=one, family=Family.STRUCTURED) for one in (mixed, unseeded, plain)]
+    wanted = [SelectedWorkload(workload=one, family=Family.STRUCTURED) for one in (mixed, unseeded, plain)]
     plan = make(replace(config, placement=placement), wanted, Depth.SMOKE)
     status = record(replace(config, placement=placement), plan, directory, deadline_s=None, tell=lambda _: None)
     assert status.state is State.COMPLETE

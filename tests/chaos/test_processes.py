@@ -17,9 +17,9 @@ import pytest
 
 from pytest_specdec.capture.server import orphans, watchdog
 from pytest_specdec.capture.server import server as ready
-from pytest_specdec.capture.server.process import Server
-from pytest_specdec.capture.server.server import Arm, Recipe
-from pytest_specdec.engines.protocol import Command, Setup
+from pytest_specdec.capture.server.process import ServerProcess
+from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.engines.protocol import Command, ServerSetup
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
@@ -28,7 +28,7 @@ from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.workload import Depth
 
 SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
-PLAN = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), cells=(), boots=(), estimate_s=0.0)
+PLAN = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), judgements=(), boots=(), estimate_s=0.0)
 
 
 def python(code, **fields):
@@ -58,7 +58,7 @@ def start(tmp_path):
     servers = []
 
     def _start(command, **fields):
-        servers.append(Server(command, tmp_path / "logs" / "0-arm.log", **fields))
+        servers.append(ServerProcess(command, tmp_path / "logs" / "0-arm.log", **fields))
         return servers[-1]
 
     yield _start
@@ -237,7 +237,7 @@ def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkey
         monkeypatch.setattr(orphans, "atomic_write", interrupt)
 
     def work():
-        with Arm(recipe(tmp_path), lambda: None):
+        with ArmServer(recipe(tmp_path), lambda: None):
             monkeypatch.setattr(watchdog, "send", interrupt)
 
     monkeypatch.setattr(ready, "wait", lambda *_, **__: SimpleNamespace(client=None, version=""))
@@ -247,9 +247,11 @@ def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkey
 
 
 def recipe(tmp_path):
-    setup = Setup(model="m", port=1, secrets=Secrets())
+    setup = ServerSetup(model="m", port=1, secrets=Secrets())
     command, log = Command(argv=SLEEP), tmp_path / "0.log"
-    return Recipe(engine=SimpleNamespace(dialect=None), setup=setup, command=command, draft_tokens=0, log=log, boot_s=60.0, stop_s=1.0)
+    return ServerRecipe(
+        engine=SimpleNamespace(dialect=None), setup=setup, command=command, draft_tokens=0, log=log, boot_s=60.0, stop_s=1.0
+    )
 
 
 @pytest.mark.chaos("a signal that has no name, 35, ends a server", expected="killed by signal 35, exit code -35", quick=True)

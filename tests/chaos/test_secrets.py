@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from pytest_specdec.capture import runner
-from pytest_specdec.capture.server.process import Server
+from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.engines import registry
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.files import run_documents
@@ -42,7 +42,7 @@ def test_no_spelling_reaches_a_file(tmp_path, how, seen):
     secrets = Secrets(values=(KEY,))
     directory = RunDirectory.create(tmp_path / "run")
     argv = (sys.executable, "-S", "-c", "import os; print(os.environ['TEXT'])", f"--key={KEY}")
-    server = Server(Command(argv=argv, env={"TEXT": SPELLINGS[how]}, secrets=secrets), directory.server_log(0, "v"))
+    server = ServerProcess(Command(argv=argv, env={"TEXT": SPELLINGS[how]}, secrets=secrets), directory.server_log(0, "v"))
     assert server.wait(30.0)
     server.stop(0.0)
     run_documents.write_status(replace(directory, secrets=secrets), Status(state=State.INCOMPLETE, error=SPELLINGS[how]))

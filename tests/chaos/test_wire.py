@@ -19,19 +19,19 @@ from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server import server as endpoint
 from pytest_specdec.capture.server import server as ready
-from pytest_specdec.capture.server.process import Server
-from pytest_specdec.engines.protocol import Command, Setup
+from pytest_specdec.capture.server.process import ServerProcess
+from pytest_specdec.engines.protocol import Command, ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import BootError
 from pytest_specdec.files import jsonl
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
 from tests.chaos.raw_server import LONGEST_S, RawServer, always, chunk, head, repeatedly, response
 
 DEADLINE_S = 10.0
 BODY = {"prompt": "A", "max_tokens": 4}
-ENDINGS = {Ending.ERROR: "failed", Ending.HUNG: "hung", Ending.DIED: "died"}
+ENDINGS = {FailureKind.ERROR: "failed", FailureKind.HUNG: "hung", FailureKind.DIED: "died"}
 
 
 def row(fault, expected, *values, quick=True):
@@ -302,7 +302,7 @@ def test_a_redirect_is_not_followed(served, seen):
     other = served(always(response(ANSWER)))
     there = f"location: http://127.0.0.1:{other.port}/v1/completions"
     sent = asked(served(always(response("", "307 Temporary Redirect", [there]))))
-    assert (sent.ending, sent.answer.error.startswith("redirected to http")) == (Ending.ERROR, True)
+    assert (sent.ending, sent.answer.error.startswith("redirected to http")) == (FailureKind.ERROR, True)
     assert endpoint.get(served(always(response("", "301 Moved Permanently", [there]))).port, "/version") is None
     seen("failed by name, and the other server is " + ("asked" if other.requests else "not asked"))
 
@@ -355,7 +355,7 @@ def booted(tmp_path):
     started = []
 
     def _booted(number, after_s):
-        server = Server(Command(argv=(sys.executable, "-c", LISTENS, str(number), str(after_s))), tmp_path / "server.log")
+        server = ServerProcess(Command(argv=(sys.executable, "-c", LISTENS, str(number), str(after_s))), tmp_path / "server.log")
         started.append(server)
         return server
 
@@ -378,7 +378,7 @@ def until_listening(server):
 def test_a_foreign_server_is_not_taken_for_ours(served, seen, booted):
     foreign = served(repeatedly(whole()))
     server = booted(foreign.port, 60)
-    setup = Setup(model="m", port=foreign.port, secrets=Secrets())
+    setup = ServerSetup(model="m", port=foreign.port, secrets=Secrets())
     with pytest.raises(BootError) as caught:
         ready.wait(server, setup, engine_of("vllm").dialect, draft_tokens=0, boot_s=20.0, tick=lambda: None)
     assert f"process {os.getpid()}: " in caught.value.found

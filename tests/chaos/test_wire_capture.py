@@ -1,4 +1,4 @@
-"""What a server may send instead of an answer, in a whole capture: that request is a casualty, and the rest is answered."""
+"""What a server may send instead of an answer, in a whole capture: that request is a server failure, and the rest is answered."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from pytest_specdec.capture.planner import Wanted, make
+from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.process import Server
+from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.workload import Depth, Family
@@ -26,7 +26,7 @@ def run(directory, workload, config, with_args):  # noqa: F811
 
     def _run(**args):
         asked = workload()
-        plan = make(config, [Wanted(workload=asked, family=Family.LIVENESS)], Depth.SMOKE, [VARIANT])
+        plan = make(config, [SelectedWorkload(workload=asked, family=Family.LIVENESS)], Depth.SMOKE, [VARIANT])
         return record(with_args(config, VARIANT, **args), plan, directory, deadline_s=None, tell=lambda _: None)
 
     return _run
@@ -49,7 +49,7 @@ def test_a_malformed_answer_costs_one_request(run, seen, directory, tmp_path, se
     (tmp_path / "raw").write_bytes(sent)
     status = run(raw_on="p2 of", raw=str(tmp_path / "raw"))
     transcript = transcripts.read(directory, VARIANT, "greedy")
-    failed = {casualty.request_id for casualty in transcript.casualties if casualty.recurred}
+    failed = {server_failure.request_id for server_failure in transcript.server_failures if server_failure.recurred}
     seen(f"{status.state.value}: {', '.join(failed)} failed twice, {sum(answer.ok for answer in transcript.answers)} answered")
 
 
@@ -79,7 +79,7 @@ def test_counters_that_are_no_numbers_are_no_counters(run, seen, directory, tmp_
 )
 def test_a_foreign_server_is_not_recorded(run, seen, directory, tmp_path, monkeypatch):  # noqa: F811
     number = ports.free()
-    foreign = Server(Command(argv=(sys.executable, str(SERVER), "other", "--port", str(number))), tmp_path / "foreign.log")
+    foreign = ServerProcess(Command(argv=(sys.executable, str(SERVER), "other", "--port", str(number))), tmp_path / "foreign.log")
     try:
         while "ready" not in foreign.log_tail():
             assert not foreign.wait(0.02)

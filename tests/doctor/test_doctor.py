@@ -10,7 +10,7 @@ import pytest
 
 from pytest_specdec.__main__ import main
 from pytest_specdec.doctor import config_checks
-from pytest_specdec.doctor.probe import Ran
+from pytest_specdec.doctor.probe import ProgramResult
 from pytest_specdec.files import baselines as stored
 from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.workload import Depth
@@ -206,7 +206,7 @@ def test_the_stock_config_is_told_with_the_suites_plan_by_the_module_itself():
 
 def test_a_collection_that_fails_is_told_with_its_last_lines(here):
     words = "\n".join(f"line {n}" for n in range(30))
-    check = config_checks.collection(Ran(exit_code=4, out=words, err="ERROR: found 'x'"), here)
+    check = config_checks.collection(ProgramResult(exit_code=4, out=words, err="ERROR: found 'x'"), here)
     assert check.level == "FAIL"
     assert check.more[-2:] == ("ERROR: found 'x'", f"remedy:   see pytest --co {here}")
     assert len(check.more) == 11
@@ -214,7 +214,7 @@ def test_a_collection_that_fails_is_told_with_its_last_lines(here):
 
 def test_the_plan_is_read_off_a_collection_without_the_lints_warnings(here):
     text = "specdec: mine\n  2 pairs\n  3 boots, about 1:00\n  warning: arms differ\nsuites/test_x.py::test_x\n"
-    check = config_checks.collection(Ran(exit_code=0, out=text, err=""), here)
+    check = config_checks.collection(ProgramResult(exit_code=0, out=text, err=""), here)
     assert (check.said, check.more) == ("2 pairs", ("3 boots, about 1:00",))
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_specdec.doctor import arm_commands, machine
-from pytest_specdec.doctor.probe import Ran
+from pytest_specdec.doctor.probe import ProgramResult
 from pytest_specdec.engines.registry import engine_of
 
 GIB = 1024**3
@@ -69,7 +69,7 @@ def test_a_download_is_told_with_what_is_free_and_no_guess_of_its_size(free, lev
 
 
 def listed(text: str, code: int | None = 0) -> tuple[machine.Device, ...]:
-    return machine.devices(Ran(exit_code=code, out=text, err=""))
+    return machine.devices(ProgramResult(exit_code=code, out=text, err=""))
 
 
 @pytest.mark.parametrize(

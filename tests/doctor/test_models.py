@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.doctor import arm_commands, models
-from pytest_specdec.doctor.models import Hub
+from pytest_specdec.doctor.models import ModelHub
 from pytest_specdec.engines.registry import engine_of
 
 SECRET = "hf_abcdefghijklmnop"
@@ -42,7 +42,7 @@ def folders(here):
     ],
 )
 def test_a_model_is_a_folder_or_a_name_on_the_hub(model, environ, level, said, *, config, here, folders):
-    check = models.check(config(), "baseline", model, Hub.of({"HF_HOME": str(here / "hf"), **environ}))
+    check = models.check(config(), "baseline", model, ModelHub.of({"HF_HOME": str(here / "hf"), **environ}))
     assert check.level == level
     assert said in check.said
     assert (check.level != "FAIL") or check.more[-1].startswith("remedy:")
@@ -51,9 +51,9 @@ def test_a_model_is_a_folder_or_a_name_on_the_hub(model, environ, level, said, *
 
 def test_a_stored_token_counts_as_one(here):
     (here / "hf").mkdir()
-    assert not Hub.of({"HF_HOME": str(here / "hf")}).has_token
+    assert not ModelHub.of({"HF_HOME": str(here / "hf")}).has_token
     (here / "hf" / "token").write_text(SECRET)
-    assert Hub.of({"HF_HOME": str(here / "hf")}).has_token
+    assert ModelHub.of({"HF_HOME": str(here / "hf")}).has_token
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_stored_token_counts_as_one(here):
     ],
 )
 def test_the_cache_is_where_the_hub_client_looks_for_it(environ, cache):
-    assert str(Hub.of(environ).cache) == cache
+    assert str(ModelHub.of(environ).cache) == cache
 
 
 def test_every_model_is_named_once_with_the_first_arm_that_loads_it(config):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import planner
-from pytest_specdec.capture.planner import Wanted
+from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
 from pytest_specdec.doctor import arm_commands
@@ -26,7 +26,7 @@ PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 FAULTY = "vllm-cpu-faulty"
 ENVIRON = {"SPECDEC_FAULT": "lenient"}
 CHECKPOINTS = 16 * 1024**2
-ANYTHING = Wanted(workload=Workload(name="any", version=1, requests=(), draft_scored=True), family=Family.GREEDY)
+ANYTHING = SelectedWorkload(workload=Workload(name="any", version=1, requests=(), draft_scored=True), family=Family.GREEDY)
 
 shipped = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 for_vllm = pytest.mark.parametrize("path", VLLM, ids=lambda path: path.stem)

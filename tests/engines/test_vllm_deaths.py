@@ -10,7 +10,7 @@ import os
 import pytest
 
 from pytest_specdec.model.pair import CONTROL
-from pytest_specdec.model.transcript import Ending
+from pytest_specdec.model.transcript import FailureKind
 from tests.engines.real_run import ROOT, RealRun
 
 pytestmark = [
@@ -48,16 +48,18 @@ def test_a_killed_process_is_named_with_its_requests_and_the_run_goes_on_without
     assert run.survivors() == []
 
     struck, other = run.transcript(VARIANT, STRUCK), run.transcript(VARIANT, OTHER)
-    assert struck.casualties
-    assert {casualty.ending for casualty in struck.casualties} == {Ending.DIED}
-    assert {casualty.recurred for casualty in struck.casualties} == {False}, "every suspect lives alone on a fresh server"
-    assert all(casualty.process.startswith(process.format(pid=pid)) for casualty in struck.casualties), struck.casualties[0].process
+    assert struck.server_failures
+    assert {server_failure.ending for server_failure in struck.server_failures} == {FailureKind.DIED}
+    assert {server_failure.recurred for server_failure in struck.server_failures} == {False}, "every suspect lives alone on a fresh server"
+    assert all(server_failure.process.startswith(process.format(pid=pid)) for server_failure in struck.server_failures), (
+        struck.server_failures[0].process
+    )
     assert all(answer.ok for answer in struck.answers)
-    assert other.casualties == ()
+    assert other.server_failures == ()
     assert run.boots() == [(VARIANT, 2), (CONTROL, 1)]
     assert run.status.restarts == 1
 
-    verdicts, request = run.verdicts(), struck.casualties[0].request_id
+    verdicts, request = run.verdicts(), struck.server_failures[0].request_id
     assert verdicts[OTHER]["outcome"] == "pass"
     assert verdicts[STRUCK]["outcome"] == "invalid"
     assert verdicts[STRUCK]["headline"].startswith(f"infrastructure: the server dies on request {request} ")
@@ -70,7 +72,7 @@ def test_a_killed_process_is_named_with_its_requests_and_the_run_goes_on_without
     assert run.survivors() == []
     assert run.bytes(but=[(VARIANT, STRUCK)]) == whole
     assert run.boots() == [(VARIANT, 3), (CONTROL, 1)]
-    assert run.transcript(VARIANT, STRUCK).casualties == ()
+    assert run.transcript(VARIANT, STRUCK).server_failures == ()
     assert {name: verdict["outcome"] for name, verdict in run.verdicts().items()} == {STRUCK: "pass", OTHER: "pass"}
     assert first.survivors() == []
 

@@ -5,8 +5,19 @@ import pytest
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import Boot, Cell, Plan, Role, Tokens
-from pytest_specdec.model.transcript import Answer, Casualty, Choice, Ending, Position, Score, SpecCounters, Timing, Transcript, Usage
+from pytest_specdec.model.plan import Boot, Judgement, Plan, Role, ScoringTask
+from pytest_specdec.model.transcript import (
+    Answer,
+    Choice,
+    FailureKind,
+    Position,
+    Score,
+    ServerFailure,
+    SpecCounters,
+    Timing,
+    Transcript,
+    Usage,
+)
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
 REQUESTS = tuple(Request(id=f"chat-{i:02d}", route=Route.CHAT, body={"messages": [], "temperature": 0.0, "seed": i}) for i in range(3))
@@ -23,14 +34,14 @@ def directory(tmp_path):
 
 @pytest.fixture
 def plan():
-    scores = tuple(Tokens(arm=arm, workload=WORKLOAD.name, atoms=20) for arm in ("v", "control", "baseline"))
+    scores = tuple(ScoringTask(arm=arm, workload=WORKLOAD.name, top_tokens=20) for arm in ("v", "control", "baseline"))
     boots = (
         Boot(index=0, role=Role.BASELINE, arm="baseline", answers=(WORKLOAD.name,), probe=True),
         Boot(index=1, role=Role.VARIANT, arm="v", answers=(WORKLOAD.name,)),
         Boot(index=2, role=Role.CONTROL, arm="control", answers=(WORKLOAD.name,), scores=scores),
         Boot(index=3, role=Role.DRAFT, arm="org/d", scores=scores[:2]),
     )
-    cell = Cell(pair="v", workload=WORKLOAD.name, family=Family.GREEDY, alpha=1e-5)
+    judgement = Judgement(pair="v", workload=WORKLOAD.name, family=Family.GREEDY, alpha=1e-5)
     return Plan(
         config="c",
         engine="reference",
@@ -38,7 +49,7 @@ def plan():
         depth=Depth.STANDARD,
         pairs=(PAIR,),
         workloads=(WORKLOAD,),
-        cells=(cell,),
+        judgements=(judgement,),
         boots=boots,
         estimate_s=12.5,
     )
@@ -71,7 +82,7 @@ def _transcript(arm: str, **changes: object) -> Transcript:
         "digest": WORKLOAD.digest,
         "answers": answers,
         "counters": SpecCounters(drafts=2, draft_tokens=6, accepted_tokens=3, accepted_per_position=(2, 1, 0)),
-        "casualties": (Casualty(request_id="chat-02", ending=Ending.HUNG, recurred=True, log_tail=("a", "b")),),
+        "server_failures": (ServerFailure(request_id="chat-02", ending=FailureKind.HUNG, recurred=True, log_tail=("a", "b")),),
         "started_at": "2026-11-21T06:00:00Z",
         "wall_s": 1.5,
     }
@@ -85,7 +96,7 @@ def scores():
 
 
 def _scores(arm: str, under: str = "baseline") -> tuple[Score, ...]:
-    position = Position(token_id=7, logprob=-0.123456789, atom_ids=(7, 9), atom_logprobs=(-0.123456789, float("-inf")))
+    position = Position(token_id=7, logprob=-0.123456789, top_ids=(7, 9), top_logprobs=(-0.123456789, float("-inf")))
     return (
         Score(request_id="chat-00", arm=arm, under=under, positions=(position, position)),
         Score(request_id="chat-01", pass_index=1, arm=arm, under=under, positions=()),

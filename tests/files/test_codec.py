@@ -80,7 +80,7 @@ WRONG = [
     ({"state": "complete", "error": None}, "error", "None", "a string"),
     ({"state": "complete", "missing": {}}, "missing", "{}", "a list"),
     ({"state": "complete", "missing": [{"arm": "a", "workload": "w"}]}, "missing[0].reason", "nothing", "a value"),
-    ({"state": "complete", "missing": [7]}, "missing[0]", "7", "the fields of a Missing"),
+    ({"state": "complete", "missing": [7]}, "missing[0]", "7", "the fields of a MissingAnswers"),
     ([], "", "[]", "the fields of a Status"),
 ]
 

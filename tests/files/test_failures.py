@@ -7,24 +7,24 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.files import server_failures, transcripts
-from pytest_specdec.model.transcript import Casualty, Ending
+from pytest_specdec.model.transcript import FailureKind, ServerFailure
 
 
 def dead(*ids, failure=0, recurred=False):
-    return tuple(Casualty(request_id=id_, ending=Ending.DIED, recurred=recurred, failure=failure) for id_ in ids)
+    return tuple(ServerFailure(request_id=id_, ending=FailureKind.DIED, recurred=recurred, failure=failure) for id_ in ids)
 
 
 @pytest.fixture
 def written(directory, plan, transcript):
-    """Write a transcript of every arm to every planned workload; the variant's first one has the casualties given."""
+    """Write a transcript of every arm to every planned workload; the variant's first one has the server failures given."""
     name, first = plan.pairs[0].name, plan.boots[0].answers[0]
     for boot in plan.boots:
         for arm in boot.arms:
             for workload in boot.answers:
-                transcripts.write(directory, transcript(arm, workload=workload, casualties=()))
+                transcripts.write(directory, transcript(arm, workload=workload, server_failures=()))
 
-    def _written(*casualties, suffix=""):
-        transcripts.write(directory, transcript(name, workload=f"{first}{suffix}", casualties=casualties))
+    def _written(*failures, suffix=""):
+        transcripts.write(directory, transcript(name, workload=f"{first}{suffix}", server_failures=failures))
         return server_failures.read(directory, plan, name)
 
     _written.variant, _written.workload = name, first

@@ -13,8 +13,8 @@ from pytest_specdec.files import baselines, run_documents, transcripts, yaml
 from pytest_specdec.files import transcripts as stored
 from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.pair import Draft, Pair, Variant
-from pytest_specdec.model.plan import Boot, Cell, Plan, Tokens
-from pytest_specdec.model.transcript import Answer, Casualty, Choice, SpecCounters, Timing, Transcript, Usage
+from pytest_specdec.model.plan import Boot, Judgement, Plan, ScoringTask
+from pytest_specdec.model.transcript import Answer, Choice, ServerFailure, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.workload import Request, Workload
 
 KINDS = ("transcript", "score", "plan", "baseline")
@@ -32,8 +32,8 @@ def test_a_schema_is_one_and_is_named_after_what_the_files_say(kind, transcript)
 
 
 DEFINED = {
-    "transcript": (Answer, Choice, Timing, Usage, SpecCounters, Casualty),
-    "plan": (Pair, Variant, Draft, Workload, Request, Cell, Boot, Tokens),
+    "transcript": (Answer, Choice, Timing, Usage, SpecCounters, ServerFailure),
+    "plan": (Pair, Variant, Draft, Workload, Request, Judgement, Boot, ScoringTask),
     "baseline": (Environment,),
 }
 

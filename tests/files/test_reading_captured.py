@@ -10,7 +10,7 @@ from pytest_specdec.files import transcripts as stored
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.plan import Role
-from pytest_specdec.model.status import Missing, State, Status
+from pytest_specdec.model.status import MissingAnswers, State, Status
 
 ARMS = ("v", "control", "baseline")
 
@@ -29,14 +29,14 @@ def run(directory, plan, scores, transcript):
 
 
 def missing(directory, arm, workload, reason, error=""):
-    entry = Missing(arm=arm, workload=workload, reason=reason)
+    entry = MissingAnswers(arm=arm, workload=workload, reason=reason)
     run_documents.write_status(directory, Status(state=State.INCOMPLETE, missing=(entry,), error=error))
 
 
 def test_a_judge_sees_everything_that_the_run_has(run, plan, scores):
-    found = captured.read(run, plan, plan.cells[0], ())
+    found = captured.read(run, plan, plan.judgements[0], ())
     assert (found.speculative.arm, found.control.arm, found.baseline.arm) == ("v", "control", "baseline")
-    assert {arm: len(law) for arm, law in found.scores.items()} == dict.fromkeys(ARMS, 2)
+    assert {arm: len(distribution) for arm, distribution in found.scores.items()} == dict.fromkeys(ARMS, 2)
     assert set(found.draft_scores) == {"v", "control"}
     assert set(found.capabilities) == set(ARMS)
     assert (found.alpha, found.family, found.pair.name) == (1e-5, "greedy", "v")
@@ -49,25 +49,25 @@ def test_gates_of_other_variants_and_workloads_are_left_out(run, plan):
         Gate(figure="speedup", at_least=9.0, pair="other"),
         Gate(figure="speedup", at_least=9.0, workload="other"),
     )
-    assert captured.read(run, plan, plan.cells[0], gates).gates == gates[:2]
+    assert captured.read(run, plan, plan.judgements[0], gates).gates == gates[:2]
 
 
-def test_a_run_without_a_draft_server_has_no_draft_law(run, plan, scores):
+def test_a_run_without_a_draft_server_has_no_draft_distribution(run, plan, scores):
     run.scores("org/d", "v", "greedy-mixed").unlink()
     run.scores("org/d", "control", "greedy-mixed").unlink()
-    assert captured.read(run, plan, plan.cells[0], ()).draft_scores == {}
+    assert captured.read(run, plan, plan.judgements[0], ()).draft_scores == {}
 
 
-def test_a_drafter_without_a_model_has_no_draft_law(run, plan):
+def test_a_drafter_without_a_model_has_no_draft_distribution(run, plan):
     pair = plan.pairs[0]
     bare = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, model=None)))
-    assert captured.read(run, replace(plan, pairs=(bare,)), plan.cells[0], ()).draft_scores == {}
+    assert captured.read(run, replace(plan, pairs=(bare,)), plan.judgements[0], ()).draft_scores == {}
 
 
 def test_a_plan_without_a_control_needs_none(run, plan, scores, transcript):
     run.transcript("control", "greedy-mixed").unlink()
     bare = replace(plan, boots=tuple(boot for boot in plan.boots if boot.role is not Role.CONTROL))
-    found = captured.read(run, bare, plan.cells[0], ())
+    found = captured.read(run, bare, plan.judgements[0], ())
     assert (found.control, dict(found.scores)) == (None, {})
 
 
@@ -77,7 +77,7 @@ def test_missing_answers_are_told_with_the_reason_of_the_capture(run, plan, arm,
     run.transcript(arm, "greedy-mixed").unlink()
     missing(run, arm, workload, "the server died\n  found: exit code -9")
     with pytest.raises(RunError, match=f"the run has no answers of {arm}/greedy-mixed") as caught:
-        captured.read(run, plan, plan.cells[0], ())
+        captured.read(run, plan, plan.judgements[0], ())
     assert caught.value.found == "the server died\n  found: exit code -9"
 
 
@@ -85,38 +85,38 @@ def test_the_end_of_the_whole_capture_is_a_reason_too(run, plan, transcript):
     run.transcript("v", "greedy-mixed").unlink()
     missing(run, "control", "", "…", error="the deadline came")
     with pytest.raises(RunError, match="the deadline came"):
-        captured.read(run, plan, plan.cells[0], ())
+        captured.read(run, plan, plan.judgements[0], ())
 
 
 def test_missing_answers_without_a_status_are_told_all_the_same(run, plan, transcript):
     run.transcript("v", "greedy-mixed").unlink()
     with pytest.raises(RunError, match="no file, and no reason"):
-        captured.read(run, plan, plan.cells[0], ())
+        captured.read(run, plan, plan.judgements[0], ())
 
 
 def test_scores_that_the_capture_could_not_get_are_told(run, plan, scores):
     run.scores("baseline", "v", "greedy-mixed").unlink()
     missing(run, "v", "greedy-mixed", "no scores under baseline: the server refused")
     with pytest.raises(RunError, match="the run has no scores of v/greedy-mixed") as caught:
-        captured.read(run, plan, plan.cells[0], ())
+        captured.read(run, plan, plan.judgements[0], ())
     assert caught.value.found == "no scores under baseline: the server refused"
 
 
 def test_scores_of_no_tokens_are_no_error(run, plan, scores):
     run.scores("baseline", "v", "greedy-mixed").unlink()
-    assert captured.read(run, plan, plan.cells[0], ()).scores["v"] == ()
+    assert captured.read(run, plan, plan.judgements[0], ()).scores["v"] == ()
 
 
 def test_scores_that_only_the_draft_lacks_are_no_error(run, plan, scores):
     stored.write_scores(run, "baseline", "v", "greedy-mixed", ())
     missing(run, "v", "greedy-mixed", "no scores under org/d: it did not boot")
-    assert captured.read(run, plan, plan.cells[0], ()).scores["v"] == ()
+    assert captured.read(run, plan, plan.judgements[0], ()).scores["v"] == ()
 
 
 def test_answers_to_another_workload_are_refused(run, plan, transcript):
     transcripts.write(run, transcript("v", digest="0123456789abcdef"))
     with pytest.raises(RunError, match="the answers are to another workload") as caught:
-        captured.read(run, plan, plan.cells[0], ())
+        captured.read(run, plan, plan.judgements[0], ())
     assert caught.value.where == f"{run.transcript('v', 'greedy-mixed')}:1"
 
 
@@ -128,7 +128,7 @@ def told(transcript, value=-0.25):
 
 
 def asked_for_logprobs(plan, **changes):
-    """The plan with requests that draw from the law as it is, but for ``changes``, and report."""
+    """The plan with requests that draw from the distribution as it is, but for ``changes``, and report."""
     body = {"prompt": "p", "max_tokens": 9, "temperature": 1.0, "logprobs": 1, **changes}
     asked = tuple(replace(request, body=body) for request in plan.workloads[0].requests)
     return replace(plan, workloads=(replace(plan.workloads[0], requests=asked), *plan.workloads[1:]))
@@ -142,8 +142,8 @@ def says(transcript, *token_ids):
 def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, scores, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
-    law = stored.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
-    once = tuple((-0.25, position) for position in law)
+    distribution = stored.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
+    once = tuple((-0.25, position) for position in distribution)
     assert captured.read_calibration(run, asked_for_logprobs(plan)) == once, "the control said the same, token by token"
     transcripts.write(run, says(told(transcript("control")), 3, 2, 1))
     assert captured.read_calibration(run, asked_for_logprobs(plan)) == once * 2
@@ -151,7 +151,7 @@ def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, sc
 
 
 @pytest.mark.parametrize("changes", [{"temperature": 0.8}, {"temperature": None}, {"top_p": 0.9}, {"min_p": 0.1}, {"response_format": {}}])
-def test_only_the_law_as_it_is_calibrates(run, plan, transcript, changes):
+def test_only_the_distribution_as_it_is_calibrates(run, plan, transcript, changes):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
     assert captured.read_calibration(run, asked_for_logprobs(plan))

@@ -4,10 +4,10 @@ import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
-from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.status import Missing, Progress, State, Status
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.status import MissingAnswers, Progress, State, Status
 
-STATUS = Status(state=State.INCOMPLETE, missing=(Missing(arm="v", workload="w", reason="died\nwith a log"),), boots=2)
+STATUS = Status(state=State.INCOMPLETE, missing=(MissingAnswers(arm="v", workload="w", reason="died\nwith a log"),), boots=2)
 
 
 def test_a_plan_survives_with_its_digests(directory, plan):
@@ -23,7 +23,7 @@ def test_environment_and_status_survive(directory, environment):
 
 
 def test_capabilities_are_found_by_arm_whatever_its_name(directory):
-    found = {"org/model": Capabilities(support={"seed": Support.IGNORED}), "v": Capabilities(vocabulary=4096)}
+    found = {"org/model": Capabilities(support={"seed": FeatureSupport.IGNORED}), "v": Capabilities(vocabulary=4096)}
     for arm, capabilities in found.items():
         run_documents.write_capabilities(directory, arm, capabilities)
     assert run_documents.read_capabilities(directory) == found

@@ -15,7 +15,7 @@ def test_scores_are_read_as_they_were_written_to_seven_digits(directory, scores)
     read = stored.read_scores(directory, "org/d", "v", "w")
     assert [score.key for score in read] == [("chat-00", 0), ("chat-01", 1)]
     assert (read[0].arm, read[0].under) == ("v", "org/d")
-    assert read[0].positions[0] == Position(token_id=7, logprob=-0.1234568, atom_ids=(7, 9), atom_logprobs=(-0.1234568, float("-inf")))
+    assert read[0].positions[0] == Position(token_id=7, logprob=-0.1234568, top_ids=(7, 9), top_logprobs=(-0.1234568, float("-inf")))
 
 
 def test_absent_scores_are_none_at_all(directory):
@@ -27,8 +27,8 @@ POSITIONS = st.builds(
     Position,
     token_id=st.integers(0, 10**6),
     logprob=LOGPROBS,
-    atom_ids=st.lists(st.integers(0, 10**6)).map(tuple),
-    atom_logprobs=st.lists(LOGPROBS).map(tuple),
+    top_ids=st.lists(st.integers(0, 10**6)).map(tuple),
+    top_logprobs=st.lists(LOGPROBS).map(tuple),
 )
 
 

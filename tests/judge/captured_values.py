@@ -62,7 +62,7 @@ def transcript(arm, answers, **fields):
     return Transcript(arm=arm, boot=0, workload="chat", digest="0" * 16, answers=tuple(answers), **fields)
 
 
-def captured(family, speculative, baseline, control=None, *, workload=None, pair=None, counters=SPECULATING, casualties=(), **fields):
+def captured(family, speculative, baseline, control=None, *, workload=None, pair=None, counters=SPECULATING, server_failures=(), **fields):
     """What a judge sees; the arms are sequences of answers, or transcripts where more than answers matters."""
     ids = dict.fromkeys(a.request_id for a in answers_of(baseline))
     return Captured(
@@ -71,7 +71,7 @@ def captured(family, speculative, baseline, control=None, *, workload=None, pair
         family=Family(family),
         baseline=arm("baseline", baseline),
         control=None if control is None else arm("control", control),
-        speculative=replace(arm(VARIANT, speculative), counters=counters, casualties=tuple(casualties)),
+        speculative=replace(arm(VARIANT, speculative), counters=counters, server_failures=tuple(server_failures)),
         **fields,
     )
 
@@ -85,19 +85,19 @@ def arm(name, given):
 
 
 def position(token, gap=0.0, *, best=None, p_best=0.6, others=((900, 0.05),)):
-    """The law at one token: ``token`` lies ``gap`` nats below the best one; further atoms as (id, probability)."""
+    """The distribution at one token: ``token`` lies ``gap`` nats below the best one; further top tokens as (id, probability)."""
     top = math.log(p_best)
-    atoms = [(token if gap == 0.0 and best is None else (800 if best is None else best), top), *((i, math.log(p)) for i, p in others)]
-    if gap > 0.0 and top - gap > min(logprob for _, logprob in atoms):
-        atoms.append((token, top - gap))
-    atoms.sort(key=lambda atom: -atom[1])
+    top_tokens = [(token if gap == 0.0 and best is None else (800 if best is None else best), top), *((i, math.log(p)) for i, p in others)]
+    if gap > 0.0 and top - gap > min(logprob for _, logprob in top_tokens):
+        top_tokens.append((token, top - gap))
+    top_tokens.sort(key=lambda top_token: -top_token[1])
     return Position(
-        token_id=token, logprob=top - gap, atom_ids=tuple(i for i, _ in atoms), atom_logprobs=tuple(logprob for _, logprob in atoms)
+        token_id=token, logprob=top - gap, top_ids=tuple(i for i, _ in top_tokens), top_logprobs=tuple(logprob for _, logprob in top_tokens)
     )
 
 
-def score(arm, given, gaps=(), *, under="baseline", **law):
+def score(arm, given, gaps=(), *, under="baseline", **distribution):
     """The score of one answer: ``gaps`` by token index, 0 elsewhere."""
     by_index = dict(gaps)
-    positions = tuple(position(token, by_index.get(i, 0.0), **law) for i, token in enumerate(given.choice.token_ids))
+    positions = tuple(position(token, by_index.get(i, 0.0), **distribution) for i, token in enumerate(given.choice.token_ids))
     return Score(request_id=given.request_id, pass_index=given.pass_index, arm=arm, under=under, positions=positions)

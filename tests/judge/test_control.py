@@ -6,12 +6,12 @@ from math import log
 
 import pytest
 
-from pytest_specdec.judge.sampling import Compared
-from pytest_specdec.stats.control_difference import Difference
+from pytest_specdec.judge.sampling import ControlComparison
+from pytest_specdec.stats.control_difference import ControlDifference
 
 
 @pytest.mark.parametrize(
-    "score, control_peak, stands",
+    "score, control_peak, holds",
     [
         pytest.param(1.0, 0.0, True, id="a control that earned nothing excuses nothing, however few bets both made"),
         pytest.param(1.0, log(9.9), True, id="nor one whose bet came to less than ten"),
@@ -19,6 +19,6 @@ from pytest_specdec.stats.control_difference import Difference
         pytest.param(4.0, log(10.1), True, id="it pays clearly better on the variant"),
     ],
 )
-def test_a_veto_needs_wealth_of_the_controls_own(score, control_peak, stands):
-    found = Difference(mine=0.1 * score, theirs=0.0, error=0.1, answers=40)
-    assert Compared(name="tilt", found=found, needed=2.5, control_peak=control_peak).stands is stands
+def test_a_veto_needs_wealth_of_the_controls_own(score, control_peak, holds):
+    found = ControlDifference(mine=0.1 * score, theirs=0.0, error=0.1, answers=40)
+    assert ControlComparison(name="tilt", found=found, needed=2.5, control_peak=control_peak).holds is holds

@@ -26,7 +26,7 @@ def test_they_are_those_that_a_correct_server_tells(told):
 
 def test_they_stand_in_where_the_server_tells_none(told):
     silent = tuple(replace(a, choices=(replace(a.choice, windows=None),)) for a in told.speculative.answers)
-    seen, hidden = (gather(one).observed.places for one in (told, replace(told, speculative=replace(told.speculative, answers=silent))))
+    seen, hidden = (gather(one).observed.slots for one in (told, replace(told, speculative=replace(told.speculative, answers=silent))))
     assert (seen.implied, hidden.implied) == (False, True)
     inner = ~seen.last
     assert (hidden.slot[inner] == seen.slot[inner]).all()

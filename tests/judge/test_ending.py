@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy, liveness, logprobs, sampling, speed, structured
-from pytest_specdec.judge.ending import Flaw, ended
+from pytest_specdec.judge.ending import BadEnd, ended
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score
@@ -50,25 +50,25 @@ def test_answers_that_end_as_the_baselines_do_are_right():
 
 
 WRONG = {
-    "length before the limit": (changed(at_0=stopped(0, words(0, 13), "length")), Flaw.CUT, "'length' after 13 of 64"),
-    "a stop behind an ordinary token": (changed(at_1=stopped(1, words(5, 13))), Flaw.CUT, "which ends no sequence"),
-    "a stop where the baseline goes on": (changed(at_0=stopped(0, words(0, 13))), Flaw.CUT, "after 13 tokens"),
-    "a stop before any token": (changed(at_1=stopped(1, ())), Flaw.CUT, "before any token"),
-    "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), Flaw.PAST, "2 tokens behind id 2"),
-    "more tokens than were allowed": (changed(at_0=stopped(0, words(0, 66), "length")), Flaw.PAST, "66 tokens where max_tokens is 64"),
-    "another reason for the same tokens": (changed(at_1=stopped(1, (*words(1), EOS), "length")), Flaw.CUT, "'length' after 31"),
-    "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), Flaw.CUT, "which ends no sequence"),
-    "no reason": (changed(at_1=stopped(1, finish=None)), Flaw.REASON, "no finish_reason"),
-    "a reason that nobody asked for": (changed(at_1=stopped(1, (*words(5), EOS), "abort")), Flaw.REASON, "'abort'"),
+    "length before the limit": (changed(at_0=stopped(0, words(0, 13), "length")), BadEnd.CUT, "'length' after 13 of 64"),
+    "a stop behind an ordinary token": (changed(at_1=stopped(1, words(5, 13))), BadEnd.CUT, "which ends no sequence"),
+    "a stop where the baseline goes on": (changed(at_0=stopped(0, words(0, 13))), BadEnd.CUT, "after 13 tokens"),
+    "a stop before any token": (changed(at_1=stopped(1, ())), BadEnd.CUT, "before any token"),
+    "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), BadEnd.PAST, "2 tokens behind id 2"),
+    "more tokens than were allowed": (changed(at_0=stopped(0, words(0, 66), "length")), BadEnd.PAST, "66 tokens where max_tokens is 64"),
+    "another reason for the same tokens": (changed(at_1=stopped(1, (*words(1), EOS), "length")), BadEnd.CUT, "'length' after 31"),
+    "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), BadEnd.CUT, "which ends no sequence"),
+    "no reason": (changed(at_1=stopped(1, finish=None)), BadEnd.REASON, "no finish_reason"),
+    "a reason that nobody asked for": (changed(at_1=stopped(1, (*words(5), EOS), "abort")), BadEnd.REASON, "'abort'"),
     "a usage that counts more": (
         changed(at_0=replace(long(0), usage=Usage(prompt_tokens=3, completion_tokens=70))),
-        Flaw.COUNT,
+        BadEnd.COUNT,
         "70 completion tokens where 64 ids",
     ),
-    "no usage": (changed(at_0=replace(long(0), usage=None)), Flaw.COUNT, "no usage"),
+    "no usage": (changed(at_0=replace(long(0), usage=None)), BadEnd.COUNT, "no usage"),
     "another text of the same tokens": (
         changed(at_1=replace(stopped(1), choices=(replace(stopped(1).choice, text="17 other"),))),
-        Flaw.TEXT,
+        BadEnd.TEXT,
         "from the same tokens",
     ),
 }
@@ -94,7 +94,7 @@ def test_what_the_control_does_too_is_no_fault_of_the_variant(mine, flaw, words_
 @pytest.mark.parametrize("judge", [greedy, liveness, logprobs, sampling, speed, structured])
 def test_every_family_that_judges_answers_asks_for_their_ends(judge):
     verdict = judge.judge(seen(changed(at_0=stopped(0, words(0, 13), "length")), family=judge.__name__.rpartition(".")[2]))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, Flaw.CUT.value)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, BadEnd.CUT.value)
 
 
 def test_the_end_of_the_context_is_a_limit_too():
@@ -102,7 +102,7 @@ def test_the_end_of_the_context_is_a_limit_too():
     near = changed(at_0=stopped(0, words(0, 38), "length"))
     assert ended(seen(full, full)) is None
     assert ended(seen(near, full)) is None, "a window's room is kept free"
-    assert ended(seen(changed(at_0=stopped(0, words(0, 20), "length")), full)).names == Flaw.CUT
+    assert ended(seen(changed(at_0=stopped(0, words(0, 20), "length")), full)).names == BadEnd.CUT
 
 
 def test_stops_that_the_request_asked_for_end_an_answer():
@@ -120,7 +120,7 @@ def test_stops_that_the_request_asked_for_end_an_answer():
 def test_a_stop_string_does_not_excuse_a_stop_where_the_baseline_goes_on():
     theirs = [stopped(i, words(i, 30)) for i in range(9)]
     mine = [stopped(i, words(i, 12)) for i in range(9)]
-    assert ended(seen(mine, theirs, stop=["zzz"])).names == Flaw.CUT
+    assert ended(seen(mine, theirs, stop=["zzz"])).names == BadEnd.CUT
 
 
 def test_min_tokens_and_ignore_eos_are_kept():
@@ -148,16 +148,18 @@ def test_an_engine_that_does_not_show_its_ends_is_not_blamed_for_it():
     other = without_eos(changed(at_1=stopped(1, (*words(5, 20), EOS))))
     assert ended(seen(other, theirs)) is None
     wrong = without_eos(changed(at_1=stopped(1, words(1, 13), "length")))
-    assert ended(seen(wrong, theirs)).names == Flaw.CUT
+    assert ended(seen(wrong, theirs)).names == BadEnd.CUT
 
 
 @pytest.mark.parametrize("runner_up, outcome", [(0.1, Outcome.PASS), (0.4, Outcome.FAIL)])
-def test_an_end_that_is_not_shown_is_judged_by_the_law_behind_it(runner_up, outcome):
+def test_an_end_that_is_not_shown_is_judged_by_the_distribution_behind_it(runner_up, outcome):
     """The answer ends after 13 tokens; the baseline goes on, with another token ``runner_up`` nats below its own."""
     theirs = without_eos([stopped(i) for i in range(9)])
     mine = [without_eos([stopped(0, (*words(0, 13), EOS))])[0], *theirs[1:]]
-    law = tuple(score("baseline", each, others=((900, 0.6 * 2.718281828**-runner_up),)) for each in theirs)
-    given = replace(seen(mine, theirs, family="greedy"), scores={VARIANT: tuple(score(VARIANT, each) for each in mine), "baseline": law})
+    distribution = tuple(score("baseline", each, others=((900, 0.6 * 2.718281828**-runner_up),)) for each in theirs)
+    given = replace(
+        seen(mine, theirs, family="greedy"), scores={VARIANT: tuple(score(VARIANT, each) for each in mine), "baseline": distribution}
+    )
     assert greedy.judge(given).outcome is outcome
 
 
@@ -165,8 +167,8 @@ def test_an_end_that_is_not_shown_is_judged_by_the_law_behind_it(runner_up, outc
 def test_going_on_where_an_end_is_not_shown_is_judged_as_the_token_that_came(gap, outcome):
     theirs = without_eos([stopped(i) for i in range(9)])
     mine = [without_eos([stopped(0, (*words(0, 40), EOS))])[0], *theirs[1:]]
-    law = tuple(score(VARIANT, each, {30: gap}.items() if i == 0 else ()) for i, each in enumerate(mine))
-    given = replace(seen(mine, theirs, family="greedy"), scores={VARIANT: law}, alpha=0.0)
+    distribution = tuple(score(VARIANT, each, {30: gap}.items() if i == 0 else ()) for i, each in enumerate(mine))
+    given = replace(seen(mine, theirs, family="greedy"), scores={VARIANT: distribution}, alpha=0.0)
     assert greedy.judge(given).outcome is outcome
 
 
@@ -180,4 +182,4 @@ def test_several_choices_are_counted_together():
     theirs = [*baseline()[:4], *mine[4:]]
     assert ended(seen(mine, theirs)) is None
     miscounted = replace(mine[0], usage=Usage(prompt_tokens=3, completion_tokens=5))
-    assert ended(seen([miscounted, *mine[1:]], theirs)).names == Flaw.COUNT
+    assert ended(seen([miscounted, *mine[1:]], theirs)).names == BadEnd.COUNT

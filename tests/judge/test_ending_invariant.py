@@ -19,7 +19,7 @@ TOLERANCE = 0.25
 ANSWERS = 10
 
 
-def law(context):
+def distribution(context):
     """The best and the next token after ``context``, and how many nats lie between them; one step in eight likes to end."""
     best, other, luck = opinion("invariant", context)
     best, other = 1 + best % 12, 1 + (best + 1 + other % 11) % 12
@@ -32,7 +32,7 @@ def going_on(i, ids, limit=MOST):
     """Return the greedy continuation of ``ids`` up to an end of sequence or the limit."""
     out = list(ids)
     while len(out) < limit and (not out or out[-1] != EOS):
-        out.append(law([i, *out])[0])
+        out.append(distribution([i, *out])[0])
     return tuple(out)
 
 
@@ -44,10 +44,10 @@ def said(i, ids, finish=None):
 
 def positions(i, ids):
     for at, token in enumerate(ids):
-        best, other, gap = law([i, *ids[:at]])
+        best, other, gap = distribution([i, *ids[:at]])
         top = math.log(0.6)
         logprob = {best: top, other: top - gap}.get(token, top - 5.0)
-        yield Position(token_id=token, logprob=logprob, atom_ids=(best, other), atom_logprobs=(top, top - gap))
+        yield Position(token_id=token, logprob=logprob, top_ids=(best, other), top_logprobs=(top, top - gap))
 
 
 def scores(arm, answers):
@@ -62,7 +62,7 @@ THEIRS = [said(i, going_on(i, ())) for i in range(ANSWERS)]
 
 def lawful(i, ids, finish):
     """Whether every token is the best or nearly so on its own prefix, and the end is one."""
-    gaps = [max(p.atom_logprobs) - p.logprob for p in positions(i, ids)]
+    gaps = [max(p.top_logprobs) - p.logprob for p in positions(i, ids)]
     whole = EOS not in ids[:-1] and finish == ("stop" if ids and ids[-1] == EOS else "length" if len(ids) == MOST else None)
     return whole and all(gap <= TOLERANCE for gap in gaps)
 
@@ -76,7 +76,7 @@ def explained(i, ids, finish):
     if at is None:
         return False
     found = list(positions(i, ids))[at]
-    return max(found.atom_logprobs) - found.logprob <= TOLERANCE
+    return max(found.top_logprobs) - found.logprob <= TOLERANCE
 
 
 @st.composite
@@ -86,7 +86,7 @@ def served(draw, i):
     at = draw(st.integers(0, len(own)))
     how = draw(st.sampled_from(["own", "own", "own", "other", "cut", "cut and lie", "past", "reason"]))
     if how == "other":
-        other = law([i, *own[:at]])[1]
+        other = distribution([i, *own[:at]])[1]
         return (ids := going_on(i, (*own[:at], other)[:MOST])), "stop" if ids[-1] == EOS else "length"
     if how in {"cut", "cut and lie"}:
         return own[:at], "stop" if how == "cut" else "length"

@@ -7,10 +7,10 @@ import pytest
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, culprit
-from pytest_specdec.judge.greedy_gap import Kind, difference, forced
-from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.transcript import Casualty, Ending, Score, SpecCounters
+from pytest_specdec.model.transcript import FailureKind, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from tests.judge import toy_server
 from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score, transcript
@@ -116,7 +116,7 @@ def test_strings_that_differ_at_ties_are_reported_and_pass():
 
 
 def by_continuations(token, unlisted_at):
-    """The scores of one answer by one-token continuations: at ``unlisted_at`` the token lies outside the atoms."""
+    """The scores of one answer by one-token continuations: at ``unlisted_at`` the token lies outside the top tokens."""
     return [
         replace(position(token, 0.0 if i != unlisted_at else 4.0), token_id=token, logprob=math.nan if i == unlisted_at else math.log(0.6))
         for i, token in enumerate(token)
@@ -129,11 +129,11 @@ def test_a_token_that_is_not_listed_is_wrong_by_the_gap_to_the_last_one_that_is(
     scores = {
         arm: tuple(
             replace(one, positions=tuple(by_continuations(TOKENS, unlisted_at if arm == VARIANT and i == 3 else None)))
-            for i, one in enumerate(law)
+            for i, one in enumerate(distribution)
         )
-        for arm, law in base.scores.items()
+        for arm, distribution in base.scores.items()
     }
-    support = {"prompt_logprobs": Support.REFUSED, "continuations": Support.HONOURED}
+    support = {"prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.HONOURED}
     verdict = greedy.judge(replace(base, scores=scores, capabilities={"baseline": Capabilities(support=support)}))
     assert verdict.outcome is outcome
     assert verdict.evidence[-1].startswith("scored by one-token continuations")
@@ -246,11 +246,11 @@ def test_a_prefix_that_comes_again_is_bet_on_once():
     "theirs, index, kind",
     [
         ((1, 2, 3), None, None),
-        ((1, 9, 3), 1, Kind.NEAR_TIE),
-        ((9, 2, 3), 0, Kind.TIE),
-        ((1, 2, 9), 2, Kind.REAL),
-        ((1, 2), 2, Kind.REAL),
-        ((1,), 1, Kind.END),
+        ((1, 9, 3), 1, DifferenceKind.NEAR_TIE),
+        ((9, 2, 3), 0, DifferenceKind.TIE),
+        ((1, 2, 9), 2, DifferenceKind.REAL),
+        ((1, 2), 2, DifferenceKind.REAL),
+        ((1,), 1, DifferenceKind.END),
     ],
 )
 def test_the_first_difference_is_classed_by_its_gap(theirs, index, kind):
@@ -264,11 +264,11 @@ def test_a_difference_in_length_is_classed_by_what_the_baseline_could_have_done(
     each, longer = answer("chat-00", (1, 2)), answer("chat-00", (1, 2, 3))
     (mine,) = forced(transcript(VARIANT, [each]), [score(VARIANT, each)])
     contested = [position(3, p_best=0.5, others=((900, 0.45),))]
-    assert difference(mine, longer, 0.25).kind is Kind.LENGTH
-    assert difference(mine, longer, 0.25, [position(token) for token in (1, 2, 3)]).kind is Kind.LENGTH
-    assert difference(mine, longer, 0.25, [position(1), position(2), *contested]).kind is Kind.END
+    assert difference(mine, longer, 0.25).kind is DifferenceKind.LENGTH
+    assert difference(mine, longer, 0.25, [position(token) for token in (1, 2, 3)]).kind is DifferenceKind.LENGTH
+    assert difference(mine, longer, 0.25, [position(1), position(2), *contested]).kind is DifferenceKind.END
     (went_on,) = forced(transcript(VARIANT, [longer]), [score(VARIANT, longer)])
-    assert difference(went_on, answer("chat-00", (1, 2), finish="length"), 0.25).kind is Kind.LENGTH
+    assert difference(went_on, answer("chat-00", (1, 2), finish="length"), 0.25).kind is DifferenceKind.LENGTH
 
 
 FAULTS = [
@@ -294,7 +294,7 @@ def test_a_toy_server_without_a_fault_passes():
     assert greedy.judge(of("")).outcome is Outcome.PASS
 
 
-def test_without_windows_the_draft_law_still_names_unverified_drafts_and_nothing_else():
+def test_without_windows_the_draft_distribution_still_names_unverified_drafts_and_nothing_else():
     assert greedy.judge(of("accept-all", with_windows=False)).names == ACCEPTED_UNVERIFIED
     assert greedy.judge(of("accept-all", with_windows=False, with_draft=False)).names == ""
     assert greedy.judge(of("bonus", with_windows=False)).names == ""
@@ -374,8 +374,8 @@ def test_a_refused_workload_is_refused_and_a_refused_request_is_said():
 
 
 def test_a_deadly_request_fails_before_tokens_are_looked_at():
-    dead = Casualty(request_id="chat-03", ending=Ending.DIED, recurred=True)
-    assert greedy.judge(seen(casualties=[dead])).outcome is Outcome.FAIL
+    dead = ServerFailure(request_id="chat-03", ending=FailureKind.DIED, recurred=True)
+    assert greedy.judge(seen(server_failures=[dead])).outcome is Outcome.FAIL
 
 
 def test_many_wrong_tokens_are_counted_and_not_all_listed():

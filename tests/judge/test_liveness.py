@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import liveness
-from pytest_specdec.model.captured import Failures
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters, Timing
+from pytest_specdec.model.captured import UnexplainedFailures
+from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters, Timing
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family, Request, Route
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, transcript
@@ -18,8 +18,8 @@ def four(**changes):
     return [changes.get(f"at_{i}", answer(f"chat-{i:02}", (1, 2), text="hi")) for i in range(4)]
 
 
-def dead(request_id="chat-01", *, ending=Ending.DIED, recurred=True, log=("INFO fine", "Traceback", "KeyError: 7")):
-    return Casualty(request_id=request_id, ending=ending, recurred=recurred, process="api server, exit code -9", log_tail=log)
+def dead(request_id="chat-01", *, ending=FailureKind.DIED, recurred=True, log=("INFO fine", "Traceback", "KeyError: 7")):
+    return ServerFailure(request_id=request_id, ending=ending, recurred=recurred, process="api server, exit code -9", log_tail=log)
 
 
 def of(mine=None, theirs=None, control=None, **fields):
@@ -37,11 +37,13 @@ def test_a_server_that_answers_everything_passes():
     assert "68.38%" in verdict.rules_out
 
 
-@pytest.mark.parametrize("ending, verb", [(Ending.DIED, "dies on"), (Ending.HUNG, "hangs on"), (Ending.ERROR, "answers 5xx to")])
-def test_a_casualty_that_recurs_and_that_the_baseline_survives_fails_by_name(ending, verb):
+@pytest.mark.parametrize(
+    "ending, verb", [(FailureKind.DIED, "dies on"), (FailureKind.HUNG, "hangs on"), (FailureKind.ERROR, "answers 5xx to")]
+)
+def test_a_server_failure_that_recurs_and_that_the_baseline_survives_fails_by_name(ending, verb):
     asked = [*requests(4)]
     asked[1] = Request(id="chat-01", route=Route.CHAT, body={**asked[1].body, **JSON_OBJECT})
-    verdict = judged(four(at_1=answer("chat-01", status=None)), casualties=[dead(ending=ending)], workload=a_workload(asked))
+    verdict = judged(four(at_1=answer("chat-01", status=None)), server_failures=[dead(ending=ending)], workload=a_workload(asked))
     assert verdict.outcome is Outcome.FAIL
     assert verdict.headline == f"the server {verb} request chat-01, alone on a fresh server too; the baseline answers it"
     assert verdict.names == f'the server {verb} a request with response_format={{"type":"json_object"}}'
@@ -56,40 +58,40 @@ def test_a_casualty_that_recurs_and_that_the_baseline_survives_fails_by_name(end
 def test_parameters_are_told_also_where_every_request_died_of_them():
     workload = a_workload(requests(4, **JSON_OBJECT))
     everything = [dead(f"chat-{i:02}", log=()) for i in range(4)]
-    verdict = judged([answer(f"chat-{i:02}", status=None) for i in range(4)], casualties=everything, workload=workload)
+    verdict = judged([answer(f"chat-{i:02}", status=None) for i in range(4)], server_failures=everything, workload=workload)
     assert verdict.short[0] == 'parameters   response_format={"type":"json_object"}'
-    assert verdict.figures["casualties"] == 4
-    ordinary = judged(casualties=everything[:1])
+    assert verdict.figures["server_failures"] == 4
+    ordinary = judged(server_failures=everything[:1])
     assert ordinary.short[0] == "parameters   nothing unusual"
     assert ordinary.names == "the server dies on a request"
 
 
 def test_long_parameters_are_cut():
     asked = [Request(id="chat-00", route=Route.CHAT, body={"tools": "x" * 200}), *requests(4)[1:]]
-    assert len(judged(casualties=[dead("chat-00")], workload=a_workload(asked)).short[0]) < 120
+    assert len(judged(server_failures=[dead("chat-00")], workload=a_workload(asked)).short[0]) < 120
 
 
 def test_a_baseline_that_refuses_the_deadly_request_has_survived_it():
-    assert judged(theirs=four(at_1=answer("chat-01", status=400)), casualties=[dead()]).outcome is Outcome.FAIL
+    assert judged(theirs=four(at_1=answer("chat-01", status=400)), server_failures=[dead()]).outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize(
     "theirs",
     [
-        transcript("baseline", four(), casualties=(dead(),)),
+        transcript("baseline", four(), server_failures=(dead(),)),
         four(at_1=answer("chat-01", status=500)),
         four(at_1=answer("chat-01", status=None)),
         [a for a in four() if a.request_id != "chat-01"],
     ],
 )
 def test_a_request_that_the_baseline_does_not_survive_either_is_invalid(theirs):
-    verdict = judged(theirs=theirs, casualties=[dead()])
+    verdict = judged(theirs=theirs, server_failures=[dead()])
     assert verdict.outcome is Outcome.INVALID
     assert "baseline does not survive request chat-01 either" in verdict.headline
 
 
-def test_a_casualty_that_does_not_recur_is_infrastructure_and_never_a_pass():
-    verdict = judged(casualties=[dead(recurred=False)])
+def test_a_server_failure_that_does_not_recur_is_infrastructure_and_never_a_pass():
+    verdict = judged(server_failures=[dead(recurred=False)])
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline == "infrastructure: the server dies on request chat-01 once, and not again on a fresh server"
     assert "--specdec-resume" in verdict.settle
@@ -97,7 +99,7 @@ def test_a_casualty_that_does_not_recur_is_infrastructure_and_never_a_pass():
 
 
 def test_of_several_requests_in_flight_none_is_blamed():
-    verdict = judged(casualties=[dead("chat-00", recurred=False), dead(recurred=False)])
+    verdict = judged(server_failures=[dead("chat-00", recurred=False), dead(recurred=False)])
     assert (
         verdict.headline
         == "infrastructure: the server dies on request chat-00 (and 1 more in flight) once, and not again on a fresh server"
@@ -105,12 +107,12 @@ def test_of_several_requests_in_flight_none_is_blamed():
 
 
 def test_a_deadly_request_outweighs_one_that_did_not_recur():
-    assert judged(casualties=[dead("chat-00", recurred=False), dead()]).outcome is Outcome.FAIL
+    assert judged(server_failures=[dead("chat-00", recurred=False), dead()]).outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize("arm", ["baseline", "control"])
-def test_a_baseline_with_a_casualty_of_its_own_cannot_judge(arm):
-    hurt = transcript(arm, four(), casualties=(dead(ending=Ending.HUNG),))
+def test_a_baseline_with_a_server_failure_of_its_own_cannot_judge(arm):
+    hurt = transcript(arm, four(), server_failures=(dead(ending=FailureKind.HUNG),))
     verdict = judged(theirs=hurt) if arm == "baseline" else judged(control=hurt)
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline == f"the {arm} itself hangs on request chat-01"
@@ -118,25 +120,25 @@ def test_a_baseline_with_a_casualty_of_its_own_cannot_judge(arm):
 
 
 def test_a_baseline_that_died_once_may_live_the_next_time():
-    verdict = judged(theirs=transcript("baseline", four(), casualties=(dead(recurred=False),)))
+    verdict = judged(theirs=transcript("baseline", four(), server_failures=(dead(recurred=False),)))
     assert verdict.outcome is Outcome.INVALID
     assert "--specdec-resume" in verdict.settle
 
 
 def test_the_controls_death_is_its_own_when_it_is_judged():
-    hurt = transcript("control", four(), casualties=(dead(),))
+    hurt = transcript("control", four(), server_failures=(dead(),))
     assert liveness.judge(of(control=hurt).as_control()).outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize("family", ["greedy", "speed"])
-def test_a_casualty_keeps_the_family_it_was_met_in(family):
-    given = replace(of(casualties=[dead()]), family=family)
-    assert liveness.casualty(given).family == family
-    assert liveness.casualty(replace(of(), family=family)) is None
+def test_a_server_failure_keeps_the_family_it_was_met_in(family):
+    given = replace(of(server_failures=[dead()]), family=family)
+    assert liveness.server_failure(given).family == family
+    assert liveness.server_failure(replace(of(), family=family)) is None
 
 
 @pytest.mark.parametrize("silent", [answer("chat-01", status=None, error="connection lost"), answer("chat-01", status=502)])
-def test_a_missing_answer_that_no_casualty_explains_is_invalid(silent):
+def test_a_missing_answer_that_no_server_failure_explains_is_invalid(silent):
     verdict = judged(four(at_1=silent))
     assert verdict.outcome is Outcome.INVALID
     assert "1 of 4 requests have no answer from draft-k3" in verdict.headline
@@ -187,7 +189,7 @@ def test_the_cause_is_shown_instead_of_the_shutdown():
     asked = [*requests(4)]
     asked[1] = Request(id="chat-01", route=Route.CHAT, body={**asked[1].body, **JSON_OBJECT})
     told = replace(dead(), cause="KeyError: 7 (engine.py:3, in step)")
-    verdict = judged(four(at_1=answer("chat-01", status=None)), casualties=[told], workload=a_workload(asked))
+    verdict = judged(four(at_1=answer("chat-01", status=None)), server_failures=[told], workload=a_workload(asked))
     assert verdict.short[2:] == ('cause        "KeyError: 7 (engine.py:3, in step)"',)
     assert "log          KeyError: 7" in verdict.evidence
 
@@ -198,7 +200,7 @@ def together(*ids, failure=0):
 
 def test_a_group_that_recurs_is_a_finding_that_names_it():
     first = [dead(f"chat-{i:02}", recurred=False) for i in range(4)]
-    verdict = judged(casualties=[*first, together("chat-01", "chat-02")])
+    verdict = judged(server_failures=[*first, together("chat-01", "chat-02")])
     assert verdict.outcome is Outcome.FAIL
     assert verdict.headline.startswith("the server dies with 2 requests in flight, the smallest group seen to do it")
     assert verdict.short[0] == "in flight    chat-01, chat-02"
@@ -207,30 +209,30 @@ def test_a_group_that_recurs_is_a_finding_that_names_it():
 
 
 def test_one_request_that_kills_alone_is_told_before_a_group():
-    assert "request chat-03, alone" in judged(casualties=[together("chat-01", "chat-02"), dead("chat-03")]).headline
+    assert "request chat-03, alone" in judged(server_failures=[together("chat-01", "chat-02"), dead("chat-03")]).headline
 
 
 @pytest.mark.parametrize(
     "theirs",
     [
-        transcript("baseline", four(), casualties=(dead("chat-02"),)),
+        transcript("baseline", four(), server_failures=(dead("chat-02"),)),
         transcript("baseline", four(), concurrency=1),
         four(at_2=answer("chat-02", status=500)),
     ],
 )
 def test_a_group_that_the_baseline_does_not_survive_is_invalid(theirs):
-    verdict = judged(theirs=theirs, casualties=[together("chat-01", "chat-02")])
+    verdict = judged(theirs=theirs, server_failures=[together("chat-01", "chat-02")])
     assert verdict.outcome is Outcome.INVALID
     assert "does not survive 2 requests in flight together, chat-01, chat-02, either" in verdict.headline
 
 
-def scattered(mine=3, theirs=0, *, family="liveness", casualties=(), **fields):
+def scattered(mine=3, theirs=0, *, family="liveness", server_failures=(), **fields):
     failures = {
-        VARIANT: Failures(requests=170, unexplained=tuple(f"w{i}: died on p{i}" for i in range(mine))),
-        "baseline": Failures(requests=170),
-        "control": Failures(requests=170, unexplained=("w: died on p",) * theirs),
+        VARIANT: UnexplainedFailures(requests=170, unexplained=tuple(f"w{i}: died on p{i}" for i in range(mine))),
+        "baseline": UnexplainedFailures(requests=170),
+        "control": UnexplainedFailures(requests=170, unexplained=("w: died on p",) * theirs),
     }
-    return replace(of(casualties=casualties, failures=failures, **fields), family=Family(family))
+    return replace(of(server_failures=server_failures, failures=failures, **fields), family=Family(family))
 
 
 def test_three_failures_against_none_are_a_finding_with_its_p_value():
@@ -244,17 +246,17 @@ def test_three_failures_against_none_are_a_finding_with_its_p_value():
 def test_fewer_failures_and_failures_of_both_arms_are_no_finding():
     assert liveness.judge(scattered(2)).outcome is Outcome.PASS
     assert liveness.judge(scattered(3, 1)).outcome is Outcome.PASS
-    assert liveness.judge(scattered(2, casualties=[dead(recurred=False)])).outcome is Outcome.INVALID
+    assert liveness.judge(scattered(2, server_failures=[dead(recurred=False)])).outcome is Outcome.INVALID
     assert liveness.judge(scattered().as_control()).outcome is Outcome.PASS
 
 
 def test_other_families_tell_scattered_failures_where_they_met_one():
-    assert liveness.casualty(scattered(family="greedy")) is None
-    assert liveness.casualty(scattered(family="greedy", casualties=[dead(recurred=False)])).outcome is Outcome.FAIL
+    assert liveness.server_failure(scattered(family="greedy")) is None
+    assert liveness.server_failure(scattered(family="greedy", server_failures=[dead(recurred=False)])).outcome is Outcome.FAIL
 
 
 def test_a_failure_that_was_not_tried_again_says_so():
-    verdict = judged(casualties=[dead(recurred=None), replace(dead("chat-02", recurred=None), failure=1)])
+    verdict = judged(server_failures=[dead(recurred=None), replace(dead("chat-02", recurred=None), failure=1)])
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline == "infrastructure: the server dies on request chat-01 once, and no restart was left to try again; 1 more such"
 

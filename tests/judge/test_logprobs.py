@@ -170,7 +170,7 @@ def test_the_control_is_held_against_the_first_boot():
 
 
 @pytest.mark.parametrize("raw, outcome", [(False, Outcome.PASS), (True, Outcome.FAIL)])
-def test_log_probabilities_after_temperature_are_held_against_the_law_after_it(raw, outcome):
+def test_log_probabilities_after_temperature_are_held_against_the_distribution_after_it(raw, outcome):
     one = reporting(answers=16, temperature=0.7)
     asked = tuple(replace(request, body={**request.body, "temperature": 0.7}) for request in one.workload.requests)
     plain = reporting(answers=16)
@@ -186,7 +186,7 @@ def test_log_probabilities_after_temperature_are_held_against_the_law_after_it(r
 
 
 def test_what_the_variant_reports_does_not_decide_what_it_is_held_against():
-    """A variant that reports another law than the baseline looks processed to the capability probe; it is wrong all the same."""
+    """A variant that reports another distribution than the baseline looks processed to the capability probe; it is wrong all the same."""
     plain, cooled = reporting(answers=16), reporting(answers=16, temperature=0.7)
     asked = tuple(replace(request, body={**request.body, "temperature": 0.7}) for request in plain.workload.requests)
     known = {"v": Capabilities(raw_logprobs=False), "baseline": Capabilities(raw_logprobs=True)}
@@ -204,7 +204,7 @@ def test_tokens_that_the_scores_do_not_tell_are_left_out():
     one = reporting(answers=16)
     dumb = tuple(
         replace(
-            score, positions=tuple(replace(p, logprob=float("nan") if p.token_id not in p.atom_ids else p.logprob) for p in score.positions)
+            score, positions=tuple(replace(p, logprob=float("nan") if p.token_id not in p.top_ids else p.logprob) for p in score.positions)
         )
         for score in one.scores["v"]
     )

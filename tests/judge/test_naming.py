@@ -12,7 +12,7 @@ from pytest_specdec.stats.betting import Bettor, settled
 from pytest_specdec.stats.bettors import bettors, chance_of, dues
 from pytest_specdec.stats.fault_models import Fault
 
-STATE, TILTED, TAIL = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.TAIL.value
+STATE, TILTED, IMPROBABLE = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.IMPROBABLE.value
 
 
 SEEN = Acceptance(slots=100, accepted=50, expected=0.5, repeated=None, excess={})
@@ -22,16 +22,16 @@ SEEN = Acceptance(slots=100, accepted=50, expected=0.5, repeated=None, excess={}
 def observed(asked=None, before=0.1, drafted=3, *, known=True):
     """Ten answers of ten tokens, a share of them ``before`` any rejection."""
     random = np.random.default_rng(1)
-    bank = zipf(random, positions=20, vocabulary=64, atoms=5)
+    bank = zipf(random, positions=20, vocabulary=64, top_tokens=5)
     seen = simulate(bank if asked is None else asking(bank, asked), RIGHT, random, runs=1, answers=10, tokens=10, k=3)
     behind = np.arange(100) >= 100 * before
-    places = replace(
-        seen.places,
+    slots = replace(
+        seen.slots,
         rejected_before=behind,
-        after_rejection=behind & seen.places.after_rejection,
+        after_rejection=behind & seen.slots.after_rejection,
         drafted=np.broadcast_to(drafted, 100),
     )
-    return replace(seen, q=seen.q if known else None, places=places)
+    return replace(seen, q=seen.q if known else None, slots=slots)
 
 
 def bettor(fault, wealth, words="b", weight=1.0):
@@ -70,7 +70,7 @@ def test_a_state_that_explains_less_of_the_tokens_is_not_named(behind, named):
 @pytest.mark.parametrize("lead, named", [(1.0, STATE), (-1.0, TILTED)])
 def test_where_windows_are_chances_the_state_has_to_explain_more_all_the_same(lead, named):
     seen = observed()
-    seen = replace(seen, places=replace(seen.places, slot=np.full(100, -1)))
+    seen = replace(seen, slots=replace(seen.slots, slot=np.full(100, -1)))
     chance = chance_of(bettor(Fault.STATE, 0.0, BEHIND), seen)
     assert 0.3 < chance.mean() < 0.6
     assert not np.isin(chance, (0.0, 1.0)).all()
@@ -84,7 +84,7 @@ def test_a_handful_of_tokens_tells_nothing_of_where_a_fault_is():
     assert name(book, observed(before=0.02), SEEN) == TILTED
 
 
-def test_what_is_due_counts_where_the_law_is_known():
+def test_what_is_due_counts_where_the_distribution_is_known():
     """Before any rejection the tokens leave little choice: a right temperature bettor is paid little there and nothing is missing."""
     seen = observed()
     words = "temperature 1.25 times the asked"
@@ -100,7 +100,7 @@ def test_what_is_due_counts_where_the_law_is_known():
 
 
 @pytest.mark.parametrize("behind, named", [(98.5, TILTED), (101.0, TILTED), (104.0, STATE)])
-def test_without_the_drafts_law_the_state_has_to_be_decisively_ahead(behind, named):
+def test_without_the_drafts_distribution_the_state_has_to_be_decisively_ahead(behind, named):
     book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, behind)])
     assert name(book, observed(known=False), None) == named
 
@@ -119,7 +119,7 @@ def test_tokens_for_which_nothing_was_drafted_owe_nothing():
 ])  # fmt: skip
 def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefill, rival, named):
     seen = observed(drafted=np.where(FIRST, 0, 3))
-    seen = replace(seen, places=replace(seen.places, implied=True))
+    seen = replace(seen, slots=replace(seen.slots, implied=True))
     book = settled([paid(Fault.TEMPERATURE, 0.5, prefill, FIRST), bettor(Fault.RESIDUAL, rival, "recover by argmax")])
     assert name(book, seen, None) == named
 
@@ -127,21 +127,21 @@ def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefi
 @pytest.mark.parametrize("rules, named", [
     (Rules(stale=blurred(1.5)), STATE),
     (Rules(passing=blurred(1.5)), STATE),
-    (Rules(target=blurred(1.5)), TAIL),
+    (Rules(target=blurred(1.5)), IMPROBABLE),
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", range(5))
-def test_the_few_tokens_before_any_rejection_tell_a_wrong_state_from_a_wrong_law(rules, named, seed):
+def test_the_few_tokens_before_any_rejection_tell_a_wrong_state_from_a_wrong_distribution(rules, named, seed):
     """Of certain drafts most are rejected, and nearly every token stands behind a rejection."""
-    bank = zipf(np.random.default_rng(1), positions=300, vocabulary=5000, atoms=20, certain=True)
+    bank = zipf(np.random.default_rng(1), positions=300, vocabulary=5000, top_tokens=20, certain=True)
     seen = simulate(bank, rules, np.random.default_rng(seed), runs=1, answers=40, tokens=60, k=3)
-    assert seen.places.rejected_before.mean() > 0.9
-    book = settled([one for one in bettors(seen) if one.fault in {Fault.TAIL, Fault.TEMPERATURE, Fault.STATE}])
+    assert seen.slots.rejected_before.mean() > 0.9
+    book = settled([one for one in bettors(seen) if one.fault in {Fault.IMPROBABLE, Fault.TEMPERATURE, Fault.STATE}])
     assert name(book, seen, SEEN) == named
 
 
 def test_a_bonus_that_is_the_token_before_once_more_is_out_of_place():
-    """The token before is often a common one, so the bonus is not always improbable: another law at the bonus may be paid more."""
-    bank = zipf(np.random.default_rng(1), positions=300, vocabulary=64, atoms=20, certain=True)
+    """The token before is often a common one, so the bonus is not always improbable: another distribution at the bonus may be paid more."""
+    bank = zipf(np.random.default_rng(1), positions=300, vocabulary=64, top_tokens=20, certain=True)
     seen = simulate(bank, Rules(stutters=True), np.random.default_rng(2), runs=1, answers=60, tokens=40, k=3)
     out, other = bettor(Fault.BONUS, 5.0, "bonus out of place"), bettor(Fault.BONUS, 40.0, "greedy bonus")
     book = settled([replace(one, log_payoffs=np.full(seen.tokens, wealth / seen.tokens)) for one, wealth in ((out, 5.0), (other, 40.0))])
@@ -162,12 +162,12 @@ def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_
 @pytest.mark.parametrize("windows", ["hidden", "implied"])
 def test_without_told_windows_a_wrong_step_is_called_no_more_than_that(windows, guessed, said):
     seen = observed()
-    places = replace(seen.places, implied=True) if windows == "implied" else replace(seen.places, slot=np.full(100, -1))
+    slots = replace(seen.slots, implied=True) if windows == "implied" else replace(seen.slots, slot=np.full(100, -1))
     book = settled([replace(bettor(Fault.RESIDUAL, 50.0), guessed=guessed)])
-    assert name(book, replace(seen, places=places), None) == said
-    assert acceptance(replace(seen, places=replace(seen.places, implied=True))) is None
+    assert name(book, replace(seen, slots=slots), None) == said
+    assert acceptance(replace(seen, slots=replace(seen.slots, implied=True))) is None
     tilted = settled([bettor(Fault.TEMPERATURE, 50.0)])
-    assert name(tilted, replace(seen, places=places), None) == TILTED
+    assert name(tilted, replace(seen, slots=slots), None) == TILTED
 
 
 @pytest.mark.parametrize("accepted, lead, said", [
@@ -196,7 +196,7 @@ def test_the_spread_of_accepted_drafts_is_that_of_the_martingale():
     """Of 100 slots half with chance .9 and half with .1, not 100 with .5."""
     seen = acceptance(
         simulate(
-            zipf(np.random.default_rng(1), positions=50, vocabulary=64, atoms=5, certain=True),
+            zipf(np.random.default_rng(1), positions=50, vocabulary=64, top_tokens=5, certain=True),
             RIGHT,
             np.random.default_rng(2),
             runs=1,
@@ -216,10 +216,12 @@ def test_with_nothing_else_at_the_table_the_state_is_named():
 
 @pytest.mark.parametrize("asked, tilt, named", [
     (Asked(temperature=0.7), 5.0, TILTED),
-    (Asked(temperature=0.7), 1.0, TAIL),
-    (None, 5.0, TAIL),
+    (Asked(temperature=0.7), 1.0, IMPROBABLE),
+    (None, 5.0, IMPROBABLE),
 ])  # fmt: skip
-def test_improbable_tokens_are_a_temperature_where_the_atoms_say_so_on_their_own(asked, tilt, named):
-    """At temperature 1 a tilt is paid for the tail as well, so it says nothing on its own."""
-    book = settled([bettor(Fault.TAIL, 60.0, "10.0% drawn evenly"), bettor(Fault.TEMPERATURE, tilt, "temperature 1.25 times the asked")])
+def test_improbable_tokens_are_a_temperature_where_the_top_tokens_say_so_on_their_own(asked, tilt, named):
+    """At temperature 1 a tilt is paid for the remainder as well, so it says nothing on its own."""
+    book = settled(
+        [bettor(Fault.IMPROBABLE, 60.0, "10.0% drawn evenly"), bettor(Fault.TEMPERATURE, tilt, "temperature 1.25 times the asked")]
+    )
     assert name(book, observed(asked), None) == named

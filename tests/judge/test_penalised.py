@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.greedy import penalised as law_with
+from pytest_specdec.judge.greedy import penalised as distribution_with
 from pytest_specdec.judge.greedy_diagnosis import IGNORED, IGNORED_AT_DRAFTS
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.transcript import Position
@@ -18,31 +18,31 @@ from tests.judge.captured_values import VARIANT, answer, captured, score
 OTHER = 7
 
 
-def two_atoms(token: int, *, chosen: int | None = None, gap: float = 0.5) -> Position:
+def two_top_tokens(token: int, *, chosen: int | None = None, gap: float = 0.5) -> Position:
     """``token`` is the raw favourite, OTHER lies ``gap`` below."""
     laid = {token: -0.5, OTHER: -0.5 - gap}
     mine = token if chosen is None else chosen
-    return Position(token_id=mine, logprob=laid[mine], atom_ids=tuple(laid), atom_logprobs=tuple(laid.values()))
+    return Position(token_id=mine, logprob=laid[mine], top_ids=tuple(laid), top_logprobs=tuple(laid.values()))
 
 
 def test_presence_counts_once_and_frequency_each_time():
-    law = law_with([two_atoms(1), two_atoms(1), two_atoms(1)], Penalties(presence=0.8, frequency=0.3))
-    assert [round(position.logprob, 6) for position in law] == [-0.5, -1.6, -1.9]
-    assert [position.atom_ids[0] for position in law] == [1, OTHER, OTHER]
+    distribution = distribution_with([two_top_tokens(1), two_top_tokens(1), two_top_tokens(1)], Penalties(presence=0.8, frequency=0.3))
+    assert [round(position.logprob, 6) for position in distribution] == [-0.5, -1.6, -1.9]
+    assert [position.top_ids[0] for position in distribution] == [1, OTHER, OTHER]
 
 
 def test_a_token_that_is_not_told_counts_with_the_most_that_it_can_be():
-    """Every atom may be penalised below it: to put it below the lowest of them would invent a gap."""
-    unlisted = Position(token_id=9, logprob=math.nan, atom_ids=(1, OTHER), atom_logprobs=(-0.5, -1.0))
-    *_, last = law_with([two_atoms(1), two_atoms(1, chosen=OTHER), unlisted], Penalties(frequency=2.0))
-    assert (last.atom_logprobs, last.logprob) == ((-2.5, -3.0), -1.0)
-    (plain,) = law_with([unlisted], Penalties())
+    """Every top token may be penalised below it: to put it below the lowest of them would invent a gap."""
+    unlisted = Position(token_id=9, logprob=math.nan, top_ids=(1, OTHER), top_logprobs=(-0.5, -1.0))
+    *_, last = distribution_with([two_top_tokens(1), two_top_tokens(1, chosen=OTHER), unlisted], Penalties(frequency=2.0))
+    assert (last.top_logprobs, last.logprob) == ((-2.5, -3.0), -1.0)
+    (plain,) = distribution_with([unlisted], Penalties())
     assert plain is unlisted
 
 
 def test_a_bias_needs_no_history():
-    (position,) = law_with([two_atoms(1)], Penalties(bias={OTHER: 1.0}))
-    assert (position.atom_ids, position.logprob) == ((OTHER, 1), -0.5)
+    (position,) = distribution_with([two_top_tokens(1)], Penalties(bias={OTHER: 1.0}))
+    assert (position.top_ids, position.logprob) == ((OTHER, 1), -0.5)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,16 @@ def penalised(chosen: list[list[int]], windows: tuple[int, ...] | None = None) -
     right = [1, OTHER, *[1] * 28]  # both are held after two tokens, so that the favourite comes back
     mine = [answer(f"chat-{i:02}", tuple(tokens), windows=windows) for i, tokens in enumerate(chosen)]
     theirs = [answer(f"chat-{i:02}", tuple(right)) for i in range(len(chosen))]
-    laws = {arm: [_scored(arm, each) for each in answers] for arm, answers in ((VARIANT, mine), ("control", theirs), ("baseline", theirs))}
-    seen = captured("greedy", mine, theirs, theirs, scores={arm: tuple(scores) for arm, scores in laws.items()})
+    distributions = {
+        arm: [_scored(arm, each) for each in answers] for arm, answers in ((VARIANT, mine), ("control", theirs), ("baseline", theirs))
+    }
+    seen = captured("greedy", mine, theirs, theirs, scores={arm: tuple(scores) for arm, scores in distributions.items()})
     asked = tuple(replace(request, body={**request.body, "presence_penalty": 1.0}) for request in seen.workload.requests)
     return replace(seen, workload=replace(seen.workload, requests=asked))
 
 
 def _scored(arm, each):
-    positions = tuple(two_atoms(1, chosen=token) for token in each.choice.token_ids)
+    positions = tuple(two_top_tokens(1, chosen=token) for token in each.choice.token_ids)
     return replace(score(arm, each, ()), positions=positions)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pytest_specdec.judge import sampling
 from pytest_specdec.judge.sampling_data import gather
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.transcript import Answer, Casualty, Choice, Ending, SpecCounters, Usage
+from pytest_specdec.model.transcript import Answer, Choice, FailureKind, ServerFailure, SpecCounters, Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import bettors
 from tests.judge import toy_speculation as toy
@@ -22,7 +22,7 @@ def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind
     assert verdict.outcome is Outcome.PASS, verdict.headline
     assert verdict.rules_out.startswith("over 3,072 sampled tokens a")
     assert "would have shown with probability" in verdict.rules_out
-    assert ("ratio faults not testable without the draft's law" in verdict.rules_out) is (kind == "head")
+    assert ("ratio faults not testable without the draft's distribution" in verdict.rules_out) is (kind == "head")
     assert verdict.figures["tokens"] == 3072
     assert "tokens_to_alarm" not in verdict.figures
     assert verdict.cell.endswith(", lenient acceptance untested") is (kind == "head")
@@ -66,12 +66,12 @@ def test_full_windows_alone_name_accept_all():
 
 def test_a_red_verdict_carries_its_evidence():
     verdict = sampling.judge(toy.captured("model", "accept-all"))
-    assert verdict.headline.startswith("the sampled tokens do not follow the baseline's law: evidence 1 : 10^")
+    assert verdict.headline.startswith("sampled tokens do not follow the baseline: evidence 1 : 10^")
     assert verdict.headline.endswith(" tokens")
     assert verdict.cell.startswith("1:10^")
     assert verdict.short[1].startswith("best bettor  accept-all: 1 : 10^")
     assert verdict.short[2].startswith("drafts       accepted 1.000 of ")
-    assert "draft law known; windows known" in verdict.evidence
+    assert "draft distribution known; windows known" in verdict.evidence
     assert verdict.figures["acceptance_observed"] == 1.0
     assert verdict.figures["acceptance_expected"] < 0.8
 
@@ -158,10 +158,10 @@ def test_an_alarm_wins_over_not_speculating():
     assert sampling.judge(one).outcome is Outcome.FAIL
 
 
-def test_a_casualty_is_told_first():
+def test_a_server_failure_is_told_first():
     one = toy.captured("model", answers=2)
-    dead = Casualty(request_id="r000", ending=Ending.DIED, recurred=False)
-    assert sampling.judge(replace(one, speculative=replace(one.speculative, casualties=(dead,)))).outcome is Outcome.INVALID
+    dead = ServerFailure(request_id="r000", ending=FailureKind.DIED, recurred=False)
+    assert sampling.judge(replace(one, speculative=replace(one.speculative, server_failures=(dead,)))).outcome is Outcome.INVALID
 
 
 def with_answers(captured, *answers):
@@ -187,7 +187,7 @@ def test_a_refused_workload_is_refused():
     ({"response_format": {"type": "json_object"}}, "response_format is not modelled"),
     ({"bad_words": ["no"]}, "bad_words is not modelled"),
 ])  # fmt: skip
-def test_laws_that_cannot_be_computed_are_not_judged(body, reason):
+def test_distributions_that_cannot_be_computed_are_not_judged(body, reason):
     one = toy.captured("model", answers=2)
     asked = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
     verdict = sampling.judge(replace(one, workload=replace(one.workload, requests=asked)))
@@ -243,7 +243,7 @@ def test_scores_of_other_tokens_invalidate_the_set_up():
 def test_without_the_drafts_scores_the_report_says_what_cannot_be_tested():
     verdict = sampling.judge(replace(toy.captured("model"), draft_scores={}))
     assert verdict.outcome is Outcome.PASS
-    assert verdict.rules_out.endswith("ratio faults not testable without the draft's law (the draft model was not served alone)")
+    assert verdict.rules_out.endswith("ratio faults not testable without the draft's distribution (the draft model was not served alone)")
 
 
 @pytest.mark.parametrize("kept", [0, 1, 24])
@@ -264,7 +264,7 @@ def test_prompt_lookup_needs_the_prompts_tokens():
     assert "the prompts' token ids are missing" in verdict.rules_out
 
 
-def test_the_emitted_token_beyond_the_atoms_does_not_become_an_atom():
+def test_the_emitted_token_beyond_the_top_tokens_does_not_become_an_top_token():
     """A server lists the chosen token too; its presence in the list would betray the outcome."""
     one = toy.captured("head")
     widened = tuple(
@@ -272,11 +272,11 @@ def test_the_emitted_token_beyond_the_atoms_does_not_become_an_atom():
             score,
             positions=tuple(
                 position
-                if position.token_id in position.atom_ids
+                if position.token_id in position.top_ids
                 else replace(
                     position,
-                    atom_ids=(*position.atom_ids, position.token_id),
-                    atom_logprobs=(*position.atom_logprobs, position.logprob),
+                    top_ids=(*position.top_ids, position.token_id),
+                    top_logprobs=(*position.top_logprobs, position.logprob),
                 )
                 for position in score.positions
             ),
@@ -291,7 +291,7 @@ def test_heads_are_said_to_be_unknown():
     assert toy.captured("head").pair.variant.draft.kind is DraftKind.HEAD
     verdict = sampling.judge(toy.captured("head", "stale"))
     assert verdict.names == STALE
-    assert "draft law unknown: its drafter cannot be served alone; windows known" in verdict.evidence
+    assert "draft distribution unknown: its drafter cannot be served alone; windows known" in verdict.evidence
 
 
 def test_judging_twice_says_the_same():
@@ -322,7 +322,7 @@ def test_an_answer_to_a_seed_that_was_asked_for_before_is_no_draw_of_its_own():
 def test_a_position_without_probabilities_invalidates_the_set_up_and_does_not_deafen_the_judge():
     one = toy.captured("head", "accept-all")
     mine = one.scores["v"]
-    for bad in ({"atom_ids": (), "atom_logprobs": ()}, {"atom_logprobs": (*mine[3].positions[5].atom_logprobs[:-1], float("nan"))}):
+    for bad in ({"top_ids": (), "top_logprobs": ()}, {"top_logprobs": (*mine[3].positions[5].top_logprobs[:-1], float("nan"))}):
         positions = (*mine[3].positions[:5], replace(mine[3].positions[5], **bad), *mine[3].positions[6:])
         spoilt = (*mine[:3], replace(mine[3], positions=positions), *mine[4:])
         verdict = sampling.judge(replace(one, scores={**one.scores, "v": spoilt}))
@@ -330,7 +330,7 @@ def test_a_position_without_probabilities_invalidates_the_set_up_and_does_not_de
         assert verdict.headline == "the baseline's scores of r003 list no probabilities for one of its tokens"
 
 
-def test_a_temperature_at_which_laws_overflow_is_left_out_and_the_rest_judged():
+def test_a_temperature_at_which_distributions_overflow_is_left_out_and_the_rest_judged():
     one = toy.captured("head", "accept-all")
     assert sampling.judge(one).outcome is Outcome.FAIL
     cold = with_bodies(one, lambda i: {"temperature": 0.002} if i == 0 else {})

@@ -16,7 +16,7 @@ from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.stats.betting import settled
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties
-from pytest_specdec.stats.request_params import asked
+from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import NOISE
 from tests.judge import toy_speculation as toy
 
@@ -47,7 +47,7 @@ def drawn(prompt, body, random, *, tokens=64, wrong=False):
     return said
 
 
-def asked_for(body, *, answers=48, wrong=False, atoms=toy.ATOMS, seed=1):
+def asked_for(body, *, answers=48, wrong=False, top_tokens=toy.TOP_TOKENS, seed=1):
     """A capture whose variant drew plainly what ``body`` asks for; the windows are full, as if every draft had been right."""
     random = np.random.default_rng(seed)
     one = toy.captured("head", answers=answers, seed=seed)
@@ -58,7 +58,7 @@ def asked_for(body, *, answers=48, wrong=False, atoms=toy.ATOMS, seed=1):
     wished = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
     return replace(
         one,
-        workload=replace(one.workload, requests=wished, atoms=atoms),
+        workload=replace(one.workload, requests=wished, top_tokens=top_tokens),
         speculative=replace(one.speculative, answers=tuple(said)),
         scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
     )
@@ -102,7 +102,7 @@ def test_a_repetition_penalty_needs_the_prompts_tokens():
 
 
 def test_wishes_are_read_from_the_body():
-    wish = asked({"logit_bias": {"7": 500, "8": -1}, "presence_penalty": 1, "min_p": 0.1})
+    wish = sampling_params({"logit_bias": {"7": 500, "8": -1}, "presence_penalty": 1, "min_p": 0.1})
     assert wish.penalties == Penalties(presence=1.0, bias={7: 100.0, 8: -1.0})
     assert wish.min_p == 0.1
     assert not wish.unmodelled
@@ -120,8 +120,8 @@ def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, told=toy.TA
             last = tokens[-1]
         bare = replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),))
         score = toy.score(bare, "control", "baseline", toy.TARGET)
-        law = toy.score(bare, "control", "baseline", told)
-        weights = [position.logprob + noise * random.normal() for position in law.positions]
+        distribution = toy.score(bare, "control", "baseline", told)
+        weights = [position.logprob + noise * random.normal() for position in distribution.positions]
         said.append(replace(bare, choices=(replace(bare.choice, logprobs=tuple(weights) if reported else None),)))
         scores.append(score)
     booted = Transcript(arm="control", boot=2, workload="w", digest="d", answers=tuple(said))
@@ -135,10 +135,10 @@ def said_of_noise(verdict):
 def test_the_noise_of_the_control_is_told_and_widens_the_null():
     one = with_control(toy.captured("model"), noise=0.12)
     assert "more than the 0.1 of a scorer as it should be" in said_of_noise(sampling.judge(one))
-    assert gather(one).observed.law.noise.min() > 0.1
+    assert gather(one).observed.distribution.noise.min() > 0.1
     quiet = with_control(toy.captured("model"), noise=0.01)
     assert said_of_noise(sampling.judge(quiet)).endswith("tokens")
-    assert gather(quiet).observed.law.noise.tolist() == [NOISE] * gather(quiet).observed.tokens
+    assert gather(quiet).observed.distribution.noise.tolist() == [NOISE] * gather(quiet).observed.tokens
     mute = with_control(toy.captured("model"), reported=False)
     assert said_of_noise(sampling.judge(mute)) == "logit noise unknown: the baseline's boots reported no log-probabilities"
 
@@ -150,10 +150,10 @@ def test_too_much_noise_leaves_the_difference_to_the_control():
     assert "A/A-controlled difference nothing stands out" in verdict.headline
     verdict = sampling.judge(with_control(toy.captured("model", "stale"), noise=0.5))
     assert verdict.outcome is Outcome.FAIL
-    assert verdict.headline.startswith("the sampled tokens do not follow the control's law")
+    assert verdict.headline.startswith("the sampled tokens do not follow the control's distribution")
 
 
-def leaning(power, *, told=False):
+def biased(power, *, told=False):
     """Variant and control that both draw from TARGET to a power, as if the scores were taken at another temperature, and tell so or not."""
     one = toy.captured("head", answers=96)
     random = np.random.default_rng(4)
@@ -172,8 +172,8 @@ def leaning(power, *, told=False):
     return with_control(mine, table=power * toy.TARGET, told=power * toy.TARGET if told else toy.TARGET)
 
 
-def test_scores_that_lean_are_not_held_against_the_variant():
-    one = leaning(0.8)
+def test_scores_that_scoring_bias_are_not_held_against_the_variant():
+    one = biased(0.8)
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.INVALID
     assert "but the control shows the same" in verdict.headline
@@ -181,51 +181,51 @@ def test_scores_that_lean_are_not_held_against_the_variant():
     assert alone.outcome is Outcome.FAIL
 
 
-def test_a_lean_that_the_baselines_boots_report_is_measured_and_taken_out():
-    one = leaning(0.94, told=True)
+def test_a_scoring_bias_that_the_baselines_boots_report_is_measured_and_taken_out():
+    one = biased(0.94, told=True)
     known = logit_noise(one)
-    assert known.lean == pytest.approx(-0.06, abs=0.002)
-    assert known.leans
+    assert known.scoring_bias == pytest.approx(-0.06, abs=0.002)
+    assert known.is_biased
     verdict = sampling.judge(replace(one, alpha=1e-3))
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline.startswith("the scores lean, and the two laws disagree: ")
+    assert verdict.headline.startswith("the scores are biased, and the two distributions disagree: ")
     assert verdict.figures["log10_wealth"] == pytest.approx(4.0, abs=0.1), "of the two, that against the scores"
-    assert "what is reported is the scored law to the power 0.94" in said_of_noise(verdict)
+    assert "what is reported is the scored distribution to the power 0.94" in said_of_noise(verdict)
     assert sampling.judge(one).outcome is Outcome.PASS
 
 
-def test_a_lean_does_not_hide_who_follows_the_scores_alone():
-    """The baseline draws from a law to the power 0.94, and says so; the variant from the law itself, as the scores have it."""
+def test_a_scoring_bias_does_not_hide_who_follows_the_scores_alone():
+    """The baseline draws from ``p^0.94`` and reports it; the variant draws from p, as the scores have it."""
     one = with_control(toy.captured("head", answers=160), table=0.94 * toy.TARGET, told=0.94 * toy.TARGET)
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.INVALID
-    assert "the two laws disagree" in verdict.headline
+    assert "the two distributions disagree" in verdict.headline
 
 
 def test_the_control_is_held_against_the_same_scores():
-    """Uncorrected, the control would earn what the lean pays, and excuse a variant that earns as much by a fault."""
-    one = leaning(0.94, told=True)
-    observed = gather(one, lean=-0.06).observed
+    """Uncorrected, the control would earn what the scoring bias pays, and excuse a variant that earns as much by a fault."""
+    one = biased(0.94, told=True)
+    observed = gather(one, scoring_bias=-0.06).observed
     winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the asked")
-    right, wrong = (sampling.leaning(one, observed, winner, lean=lean).found.theirs for lean in (-0.06, 0.0))
+    right, wrong = (sampling.biased(one, observed, winner, scoring_bias=scoring_bias).found.theirs for scoring_bias in (-0.06, 0.0))
     assert wrong > right + 0.003
 
 
-def test_a_lean_does_not_excuse_a_fault():
+def test_a_scoring_bias_does_not_excuse_a_fault():
     tilted = 0.94 * toy.TARGET
     one = with_control(toy.captured("head", "stale"), table=tilted, told=tilted)
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.FAIL
-    assert "the scores lean" in said_of_noise(verdict)
-    upright = settled(bettors(gather(one, lean=logit_noise(one).lean).observed))
+    assert "the scores are biased" in said_of_noise(verdict)
+    upright = settled(bettors(gather(one, scoring_bias=logit_noise(one).scoring_bias).observed))
     assert verdict.figures["log10_wealth"] == pytest.approx(upright.peak / np.log(10))
 
 
-def test_a_lean_is_not_read_off_answers_that_were_drawn_otherwise():
-    one = leaning(0.94, told=True)
+def test_a_scoring_bias_is_not_read_off_answers_that_were_drawn_otherwise():
+    one = biased(0.94, told=True)
     cold = tuple(replace(request, body={**request.body, "top_p": 0.9}) for request in one.workload.requests)
     known = logit_noise(replace(one, workload=replace(one.workload, requests=cold)))
-    assert not known.leans
+    assert not known.is_biased
     assert known.noise > 0.05
 
 
@@ -335,7 +335,7 @@ def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
     one = with_control(toy.captured("head"), noise=0.0)
     observed = gather(one).observed
     found = {
-        seat.name: sampling.leaning(one, observed, seat, lean=0.0)
+        seat.name: sampling.biased(one, observed, seat, scoring_bias=0.0)
         for seat in bettors(observed)
         if seat.name in ("greedy bonus", "learned boldly", "learned boldly at the bonus")
     }

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
-from pytest_specdec.judge.sensitivity import Promise, _slots, promise
+from pytest_specdec.judge.sensitivity import Sensitivity, _slots, promise
 from pytest_specdec.stats.betting import mixture, settled
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import overlap
@@ -20,15 +20,15 @@ QUICK = pytest.mark.statistics(quick=True)
 
 def healthy(*, certain=False, answers=16):
     random = np.random.default_rng(6)
-    bank = zipf(random, positions=3000, vocabulary=512, atoms=20, certain=certain)
+    bank = zipf(random, positions=3000, vocabulary=512, top_tokens=20, certain=certain)
     return simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
 
 
 def test_where_more_drafts_are_accepted_fewer_tokens_stand_at_draft_slots():
     """All accepted, three of four; none, all: against sum a^j, j < 3, of sum a^j, j <= 3, at the right acceptance a."""
     seen = healthy()
-    right = overlap(seen.law.p, seen.q)
-    powers = float(right[seen.places.draft_slot].mean()) ** np.arange(4)
+    right = overlap(seen.distribution.p, seen.q)
+    powers = float(right[seen.slots.draft_slot].mean()) ** np.arange(4)
     share = powers[:3].sum() / powers.sum()
     assert _slots(seen, right) == pytest.approx(1.0)
     assert _slots(seen, np.ones(seen.tokens)) == pytest.approx(0.75 / share)
@@ -38,14 +38,14 @@ def test_where_more_drafts_are_accepted_fewer_tokens_stand_at_draft_slots():
 def shown(observed, truth, seed=0):
     """The share of RUNS in which tokens drawn from ``truth`` at the very positions of a run raise the alarm."""
     random = np.random.default_rng(seed)
-    law = observed.law
+    distribution = observed.distribution
     alarms = 0
     for _ in range(RUNS):
         mass = truth.cumsum(axis=1)
         outcome = (mass > random.random(len(mass))[:, None] * mass[:, -1:]).argmax(axis=1)
-        own = np.take_along_axis(law.p, outcome[:, None], axis=1)[:, 0]
+        own = np.take_along_axis(distribution.p, outcome[:, None], axis=1)[:, 0]
         drafted = None if observed.q is None else np.take_along_axis(observed.q, outcome[:, None], axis=1)[:, 0]
-        planted = replace(observed, law=replace(law, outcome=outcome, chosen=own, chosen_bound=own), q_chosen=drafted)
+        planted = replace(observed, distribution=replace(distribution, outcome=outcome, chosen=own, chosen_bound=own), q_chosen=drafted)
         alarms += bool(mixture(bettors(planted)).max() >= BARRIER)
     return alarms / RUNS
 
@@ -57,8 +57,8 @@ def shown(observed, truth, seed=0):
 def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     observed = healthy(certain=certain, answers=answers)
     made = promise(observed, settled(bettors(observed)), BARRIER, "")
-    f = (observed.stands.draft * observed.drafted)[:, None]
-    truth = f * leak(share)(observed.law.p, observed.q) + (1 - f) * observed.law.p
+    f = (observed.slot_chances.draft * observed.drafted)[:, None]
+    truth = f * leak(share)(observed.distribution.p, observed.q) + (1 - f) * observed.distribution.p
     seen = shown(observed, truth)
     promised = made.leaks[share]
     assert 0.2 < promised < 0.995
@@ -73,12 +73,13 @@ def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     pytest.param(True, 0.0, "acceptance leak of 20%", 5, marks=QUICK),
 ])  # fmt: skip
 def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, fault, answers):
-    """Not the law that the catalogue says but the faulty process itself, its windows and drafts included.
+    """Not the distribution that the catalogue says but the faulty process itself, its windows and drafts included.
 
-    ``tail`` of the drafts lie in the tail, as prompt lookup's often do: one improbable token is meant then, not the whole of the tail.
+    ``tail`` of the drafts lie in the remainder, as prompt lookup's often do: one improbable token is meant then, not the whole of the
+    remainder.
     """
     random = np.random.default_rng(6)
-    bank = zipf(random, positions=3000, vocabulary=512, atoms=20, certain=certain)
+    bank = zipf(random, positions=3000, vocabulary=512, top_tokens=20, certain=certain)
     bank = replace(bank, q=np.where(random.random((3000, 1)) < tail, np.eye(21)[20], bank.q))
     once = simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
     promised = promise(once, settled(bettors(once)), BARRIER, "").faults[fault]
@@ -92,14 +93,14 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
 def test_a_wrong_temperature_shows_as_often_as_promised():
     observed = healthy(answers=5)
     made = promise(replace(observed, q=None), settled(bettors(replace(observed, q=None))), BARRIER, "no")
-    truth = tilted(1.25)(observed.law.p, observed.law.p)
+    truth = tilted(1.25)(observed.distribution.p, observed.distribution.p)
     seen = shown(replace(observed, q=None), truth)
     assert 0.2 < made.tilts[1.25] < 0.995
     assert made.tilts[1.25] - 0.08 <= seen <= made.tilts[1.25] + 0.2
 
 
 def made(leaks=None, tilts=None, length=0.5, tokens=4608):
-    return Promise(
+    return Sensitivity(
         tokens=tokens,
         leaks={} if leaks is None else leaks,
         faults={},
@@ -112,7 +113,7 @@ def made(leaks=None, tilts=None, length=0.5, tokens=4608):
 OVER = "over 4,608 sampled tokens"
 LEAK = f"{OVER} an acceptance leak of"
 COOLER = f"{OVER} a temperature 0.8 times the asked would have shown with probability more than 0.99"
-BLIND = "ratio faults not testable without the draft's law (its drafter cannot be served alone)"
+BLIND = "ratio faults not testable without the draft's distribution (its drafter cannot be served alone)"
 
 
 @pytest.mark.parametrize("one, words", [

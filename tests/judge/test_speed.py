@@ -9,7 +9,7 @@ from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.judge.timing import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
 from pytest_specdec.model.baseline import Gate
-from pytest_specdec.model.transcript import Casualty, Ending, SpecCounters, Timing, Usage
+from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
 
@@ -173,9 +173,9 @@ def test_speed_without_speculation_is_not_speculating():
     assert speed.judge(seen(counters=SpecCounters())).outcome is Outcome.NOT_SPECULATING
 
 
-def test_casualties_and_refusals_come_first():
-    dead = Casualty(request_id="chat-00", ending=Ending.HUNG, recurred=True)
-    assert speed.judge(seen(casualties=[dead])).outcome is Outcome.FAIL
+def test_server_failures_and_refusals_come_first():
+    dead = ServerFailure(request_id="chat-00", ending=FailureKind.HUNG, recurred=True)
+    assert speed.judge(seen(server_failures=[dead])).outcome is Outcome.FAIL
     assert speed.judge(seen([answer("chat-00", status=400)])).outcome is Outcome.REFUSED
 
 

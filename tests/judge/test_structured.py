@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import structured
-from pytest_specdec.model.captured import Capabilities, Support
-from pytest_specdec.model.transcript import Casualty, Ending, Position, Score, SpecCounters
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript
@@ -96,7 +96,7 @@ def test_rates_are_compared_where_the_baseline_errs_too(mine, baseline, control,
 
 
 def test_a_baseline_that_ignores_the_grammar_is_no_standard_for_the_first_invalid_document():
-    ignored = {"baseline": Capabilities(support={"json_schema": Support.IGNORED})}
+    ignored = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
     mine = texts(*[GOOD] * 19, "no")
     assert judged(mine, capabilities=ignored).outcome is Outcome.PASS
     assert judged(texts(*["no"] * 20), capabilities=ignored).outcome is Outcome.FAIL
@@ -188,28 +188,39 @@ def test_the_control_is_judged_against_the_baseline_alone():
 
 
 def test_a_request_that_kills_the_server_is_named():
-    dead = Casualty(request_id="chat-00", ending=Ending.DIED, recurred=True)
-    verdict = judged([answer("chat-00", status=None)], casualties=[dead])
+    dead = ServerFailure(request_id="chat-00", ending=FailureKind.DIED, recurred=True)
+    verdict = judged([answer("chat-00", status=None)], server_failures=[dead])
     assert verdict.outcome is Outcome.FAIL
     assert 'response_format={"type":"json_schema"' in verdict.names
     assert verdict.pair == VARIANT
 
 
-def greedily(mine, theirs, laws, *, control=None, temperature=0, listed=True, **fields):
-    """Verdict on one document of given tokens beside the baseline's: ``laws`` are raw log-probabilities by token, at the first difference.
+def greedily(mine, theirs, distributions, *, control=None, temperature=0, listed=True, **fields):
+    """Verdict on one document of given tokens beside the baseline's: ``distributions`` are raw logprobs by token, at the first difference.
 
     Without ``listed`` nothing is known of tokens but the likeliest one.
     """
 
     def scored(arm, tokens):
-        known = {token: logprob if listed or logprob == max(laws.values()) else math.nan for token, logprob in laws.items()}
-        atoms = tuple(sorted(laws, key=lambda token: -laws[token])) if listed else (max(laws, key=laws.get),)
+        known = {
+            token: logprob if listed or logprob == max(distributions.values()) else math.nan for token, logprob in distributions.items()
+        }
+        top_tokens = (
+            tuple(sorted(distributions, key=lambda token: -distributions[token]))
+            if listed
+            else (max(distributions, key=distributions.get),)
+        )
         at = next((i for i, (a, b) in enumerate(zip(tokens, theirs, strict=False)) if a != b), None)
         positions = [
-            Position(token_id=token, logprob=known.get(token, -1.0), atom_ids=atoms, atom_logprobs=tuple(laws[atom] for atom in atoms))
+            Position(
+                token_id=token,
+                logprob=known.get(token, -1.0),
+                top_ids=top_tokens,
+                top_logprobs=tuple(distributions[top_token] for top_token in top_tokens),
+            )
             for i, token in enumerate(tokens)
         ]
-        assert at is None or positions[at].token_id in laws
+        assert at is None or positions[at].token_id in distributions
         return (Score(request_id="chat-00", arm=arm, under="baseline", positions=tuple(positions)),)
 
     others = {"baseline": theirs, "control": theirs if control is None else control}
@@ -227,11 +238,11 @@ def greedily(mine, theirs, laws, *, control=None, temperature=0, listed=True, **
 
 
 OWN, LIKELIER, UNLIKELIER, NEAR = 7, 8, 9, 10
-LAWS = {OWN: -2.0, LIKELIER: -0.5, UNLIKELIER: -4.0, NEAR: -2.1}
+DISTRIBUTIONS = {OWN: -2.0, LIKELIER: -0.5, UNLIKELIER: -4.0, NEAR: -2.1}
 
 
 def test_a_likelier_token_than_the_baselines_own_was_not_masked():
-    verdict = greedily((1, 2, LIKELIER, 3), (1, 2, OWN, 5), LAWS)
+    verdict = greedily((1, 2, LIKELIER, 3), (1, 2, OWN, 5), DISTRIBUTIONS)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is not enforced on speculated tokens")
     assert verdict.short[0] == "where        token 2 of chat-00, after the same tokens as the baseline's"
     assert "id 8 p=0.607   gap 1.5 > tolerance 0.25 nats" in verdict.short[2]
@@ -239,33 +250,33 @@ def test_a_likelier_token_than_the_baselines_own_was_not_masked():
 
 
 def test_an_unlikelier_token_is_a_wrong_choice_though_the_document_is_valid():
-    verdict = greedily((1, UNLIKELIER), (1, OWN), LAWS)
+    verdict = greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "tokens that the grammar allows and the baseline would not choose")
     assert verdict.figures["likelier_tokens"] == 0
 
 
 @pytest.mark.parametrize("mine, tokens", [((1, OWN, 5), 3), ((1, NEAR, 6), 2)])
 def test_a_near_tie_and_equal_tokens_pass_and_count(mine, tokens):
-    verdict = greedily(mine, (1, OWN, 5), LAWS)
+    verdict = greedily(mine, (1, OWN, 5), DISTRIBUTIONS)
     assert verdict.outcome is Outcome.PASS
     assert f"of {tokens:,} at temperature 0" in verdict.rules_out
     assert verdict.figures["compared_tokens"] == tokens
 
 
 def test_what_the_control_shows_is_tolerated():
-    assert greedily((1, UNLIKELIER), (1, OWN), LAWS, control=(1, UNLIKELIER)).outcome is Outcome.PASS
+    assert greedily((1, UNLIKELIER), (1, OWN), DISTRIBUTIONS, control=(1, UNLIKELIER)).outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_token_that_is_not_listed_lies_below_those_that_are(listed):
-    laws = {OWN: -0.1, UNLIKELIER: -6.0}
-    verdict = greedily((1, UNLIKELIER), (1, OWN), laws, listed=listed)
-    assert verdict.outcome is (Outcome.FAIL if listed else Outcome.PASS), "of one atom nothing follows for what is far below it"
-    assert greedily((1, OWN), (1, UNLIKELIER), laws, listed=listed).outcome is (Outcome.FAIL if listed else Outcome.PASS)
+    distributions = {OWN: -0.1, UNLIKELIER: -6.0}
+    verdict = greedily((1, UNLIKELIER), (1, OWN), distributions, listed=listed)
+    assert verdict.outcome is (Outcome.FAIL if listed else Outcome.PASS), "of one top token nothing follows for what is far below it"
+    assert greedily((1, OWN), (1, UNLIKELIER), distributions, listed=listed).outcome is (Outcome.FAIL if listed else Outcome.PASS)
 
 
 def test_what_is_drawn_is_held_against_nothing():
-    verdict = greedily((1, LIKELIER), (1, OWN), LAWS, temperature=1.0)
+    verdict = greedily((1, LIKELIER), (1, OWN), DISTRIBUTIONS, temperature=1.0)
     assert verdict.outcome is Outcome.PASS
     assert "compared_tokens" not in verdict.figures
 

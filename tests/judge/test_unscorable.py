@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy, logprobs, parameters, sampling, structured
-from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import a_workload, answer, captured
 
-REFUSED = {"token_ids": Support.HONOURED, "prompt_logprobs": Support.REFUSED, "continuations": Support.REFUSED}
+REFUSED = {"token_ids": FeatureSupport.HONOURED, "prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.REFUSED}
 WHY = "(prompt_logprobs refused, continuations refused)"
 OPTION = "leave out no-prompt-logprobs, or no-token-prompts"
 FORMAT = {"type": "json_schema", "json_schema": {"name": "number", "schema": {"type": "integer"}}}
@@ -77,13 +77,13 @@ def test_documents_are_judged_by_validity_where_no_score_is_needed():
 
 
 @pytest.mark.parametrize("found, judged", [
-    ({"prompt_logprobs": Support.IGNORED}, False),
-    ({"prompt_logprobs": Support.UNKNOWN, "token_ids": Support.IGNORED}, False),
-    ({"prompt_logprobs": Support.UNKNOWN, "token_ids": Support.REFUSED}, False),
-    ({"prompt_logprobs": Support.HONOURED}, True),
-    ({"continuations": Support.HONOURED}, True),
-    ({"continuations": Support.UNKNOWN}, True),
-    ({"prompt_logprobs": Support.UNKNOWN}, True),
+    ({"prompt_logprobs": FeatureSupport.IGNORED}, False),
+    ({"prompt_logprobs": FeatureSupport.UNKNOWN, "token_ids": FeatureSupport.IGNORED}, False),
+    ({"prompt_logprobs": FeatureSupport.UNKNOWN, "token_ids": FeatureSupport.REFUSED}, False),
+    ({"prompt_logprobs": FeatureSupport.HONOURED}, True),
+    ({"continuations": FeatureSupport.HONOURED}, True),
+    ({"continuations": FeatureSupport.UNKNOWN}, True),
+    ({"prompt_logprobs": FeatureSupport.UNKNOWN}, True),
 ])  # fmt: skip
 @pytest.mark.parametrize("family", ["greedy", "sampling"])
 def test_missing_scores_of_an_engine_that_gives_them_are_invalid(family, found, judged):

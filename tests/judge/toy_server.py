@@ -84,4 +84,4 @@ def _positions(start, tokens, best):
         first = best([*start, *tokens[:i]])
         logprob = math.log(0.7) if token == first else math.log(0.01)
         second = token if token != first else (first + 1) % VOCABULARY
-        yield Position(token_id=token, logprob=logprob, atom_ids=(first, second), atom_logprobs=(math.log(0.7), math.log(0.01)))
+        yield Position(token_id=token, logprob=logprob, top_ids=(first, second), top_logprobs=(math.log(0.7), math.log(0.01)))

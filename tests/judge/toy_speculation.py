@@ -1,4 +1,4 @@
-"""A toy pair whose laws are known in full: Markov chains over forty tokens, speculated by another chain or by prompt lookup."""
+"""A toy pair whose distributions are known in full: Markov chains over forty tokens, speculated by another chain or by prompt lookup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_specdec.model.workload import Family, Request, Route, Workload
 from pytest_specdec.stats.draft_distribution import Lookup
 
 VOCABULARY = 40
-ATOMS = 20
+TOP_TOKENS = 20
 ALPHA = 6.25e-5
 
 
@@ -39,16 +39,16 @@ def processed(logits, temperature=1.0, top_k=0, top_p=1.0):
 
 @lru_cache(maxsize=1024)
 def _processed(logits, temperature, top_k, top_p):
-    """Without noise there are as many laws as tokens."""
+    """Without noise there are as many distributions as tokens."""
     logits = np.frombuffer(logits)
-    law = softmax(logits / temperature)
-    order = np.argsort(-law, kind="stable")
-    ranked = law[order]
+    distribution = softmax(logits / temperature)
+    order = np.argsort(-distribution, kind="stable")
+    ranked = distribution[order]
     if top_k:
         ranked[top_k:] = 0.0
     ranked /= ranked.sum()
     ranked = np.where(ranked.cumsum() - ranked < top_p, ranked, 0.0)
-    back = np.zeros_like(law)
+    back = np.zeros_like(distribution)
     back[order] = ranked / ranked.sum()
     back.flags.writeable = False
     return back
@@ -56,7 +56,7 @@ def _processed(logits, temperature, top_k, top_p):
 
 @dataclass
 class Server:
-    """One arm: what it is asked to do to its law, what it really does, and how it goes wrong."""
+    """One arm: what it is asked to do to its distribution, what it really does, and how it goes wrong."""
 
     random: np.random.Generator
     draft: Draft
@@ -70,7 +70,7 @@ class Server:
     drafted: int = 0
     accepted: int = 0
 
-    def law(self, table, last):
+    def distribution(self, table, last):
         logits = table[last] + self.noise * self.random.normal(size=VOCABULARY)
         return processed(logits, self.temperature, self.top_k, self.top_p)
 
@@ -83,7 +83,7 @@ class Server:
             return [(token, np.eye(VOCABULARY)[token]) for token in found]
         proposed, last = [], emitted[-1]
         for _ in range(k):
-            q = self.law(DRAFT, last)
+            q = self.distribution(DRAFT, last)
             if self.draft.sampling is DraftSampling.GREEDY:
                 q = np.eye(VOCABULARY)[q.argmax()]
             last = int(self.random.choice(VOCABULARY, p=q))
@@ -96,7 +96,7 @@ class Server:
         self.drafted += len(draft)
         out, last = [], (emitted or prompt)[-1]
         for token, q in draft:
-            p = self.law(STALE if stale else TARGET, last)
+            p = self.distribution(STALE if stale else TARGET, last)
             if self.fault == "accept-all" or self.random.random() * q[token] < p[token] or self._leaks():
                 out.append(token)
                 last = token
@@ -105,9 +105,9 @@ class Server:
             rest = p if self.fault == "resample-from-p" else np.maximum(p - q, 0.0)
             out.append(int(self.random.choice(VOCABULARY, p=rest / rest.sum())))
             return out
-        p = self.law(STALE if stale else TARGET, last)
+        p = self.distribution(STALE if stale else TARGET, last)
         if self.fault == "bonus-from-q" and draft:
-            p = self.law(DRAFT, last)
+            p = self.distribution(DRAFT, last)
         out.append(int(self.random.choice(VOCABULARY, p=p)))
         return out
 
@@ -128,15 +128,15 @@ class Server:
 
 
 def position(table, last, token):
-    law, best, logprobs = _listed(table[last].tobytes())
-    return Position(token_id=token, logprob=law[token], atom_ids=best, atom_logprobs=logprobs)
+    distribution, best, logprobs = _listed(table[last].tobytes())
+    return Position(token_id=token, logprob=distribution[token], top_ids=best, top_logprobs=logprobs)
 
 
 @lru_cache(maxsize=1024)
 def _listed(logits):
-    law = np.log(np.maximum(softmax(np.frombuffer(logits)), 1e-300))
-    best = np.argsort(-law, kind="stable")[:ATOMS]
-    return law.tolist(), tuple(best.tolist()), tuple(law[best].tolist())
+    distribution = np.log(np.maximum(softmax(np.frombuffer(logits)), 1e-300))
+    best = np.argsort(-distribution, kind="stable")[:TOP_TOKENS]
+    return distribution.tolist(), tuple(best.tolist()), tuple(distribution[best].tolist())
 
 
 def score(answer, arm, under, table):
@@ -169,7 +169,7 @@ def captured(kind="model", fault="", *, answers=48, tokens=64, seed=1, noise=0.0
     asked = tuple(Request(id=f"r{i:03}", route=Route.COMPLETIONS, body=wished) for i in range(answers))
     return Captured(
         pair=Pair(config="toy", engine="toy", model="target", variant=Variant(name="v", draft=draft)),
-        workload=Workload(name="w", version=1, requests=asked, atoms=ATOMS),
+        workload=Workload(name="w", version=1, requests=asked, top_tokens=TOP_TOKENS),
         family=Family.SAMPLING,
         baseline=Transcript(arm="baseline", boot=0, workload="w", digest="d", answers=()),
         control=None,

@@ -131,7 +131,7 @@ def test_a_plan_finds_its_parts_by_name_and_counts_the_tokens_it_may_ask():
         depth=Depth.SMOKE,
         pairs=(PAIR,),
         workloads=(workload,),
-        cells=(),
+        judgements=(),
         boots=(),
         estimate_s=1.0,
     )

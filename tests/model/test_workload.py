@@ -27,7 +27,7 @@ def test_taking_twice_changes_nothing_more():
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"concurrency": 1}, {"passes": 3}, {"stream": True}, {"atoms": 5}, {"requests": ()}, {"name": "v"}],
+    [{"version": 2}, {"concurrency": 1}, {"passes": 3}, {"stream": True}, {"top_tokens": 5}, {"requests": ()}, {"name": "v"}],
     ids=lambda c: next(iter(c)),
 )
 def test_the_digest_covers_what_is_sent_and_how(change):

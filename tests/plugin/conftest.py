@@ -36,7 +36,7 @@ from pytest_specdec.files import run_documents as records, transcripts
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.transcript import Answer, Choice
 from pytest_specdec.model.baseline import Environment
-from pytest_specdec.model.status import Missing, Progress, State, Status
+from pytest_specdec.model.status import MissingAnswers, Progress, State, Status
 from pytest_specdec.model.transcript import SpecCounters, Transcript
 
 HERE = Path(__file__).parent
@@ -84,7 +84,7 @@ def written(plan, directory, tell):
     for boot in plan.boots:
         for arm in ("baseline", "control") if boot.also_baseline else (boot.arm,):
             if HOW == f"missing:{arm}":
-                missing.append(Missing(arm=arm, workload="", reason="the server did not come up\\n  found:    exit code 7"))
+                missing.append(MissingAnswers(arm=arm, workload="", reason="the server did not come up\\n  found:    exit code 7"))
                 continue
             for name in boot.answers:
                 where = {"boot": boot.index, "boots": len(plan.boots), "arm": arm, "workload": name}

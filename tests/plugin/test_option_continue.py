@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 
 DRAWN = """
@@ -43,7 +43,7 @@ def stored(project, begun_here):
 
 
 def cells(run):
-    return json.loads((run / "run.json").read_text())["plan"]["cells"]
+    return json.loads((run / "run.json").read_text())["plan"]["judgements"]
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
@@ -105,7 +105,7 @@ def test_nothing_inconclusive_is_a_usage_error(project, stored):
 
 
 def test_more_answers_that_cannot_be_scored_are_a_usage_error(project, stored):
-    refused = {"prompt_logprobs": Support.REFUSED, "continuations": Support.IGNORED}
+    refused = {"prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.IGNORED}
     run_documents.write_capabilities(RunDirectory.open(stored), BASELINE, Capabilities(support=refused))
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

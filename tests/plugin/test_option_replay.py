@@ -45,7 +45,7 @@ def test_a_replay_keeps_depth_and_shares_of_the_run(project, stored):
 
     plan = json.loads((project.path / "again/run.json").read_text())["plan"]
     assert plan["depth"] == "standard"
-    assert plan["cells"] == json.loads((stored / "run.json").read_text())["plan"]["cells"]
+    assert plan["judgements"] == json.loads((stored / "run.json").read_text())["plan"]["judgements"]
 
 
 def test_a_config_on_the_command_line_brings_other_policies(project, stored):

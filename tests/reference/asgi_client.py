@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_specdec.reference.cli import Settings, Speculation
-from pytest_specdec.reference.engine import Engine
+from pytest_specdec.reference.cli import ServerSettings, Speculation
+from pytest_specdec.reference.engine import ReferenceEngine
 from pytest_specdec.reference.server import application
 
 
@@ -107,7 +107,7 @@ class Client:
 
 @contextmanager
 def served(speculation=None, **settings):
-    engine = Engine(Settings(model="target", speculation=speculation, **settings))
+    engine = ReferenceEngine(ServerSettings(model="target", speculation=speculation, **settings))
     app, loop, ready = application(engine), asyncio.new_event_loop(), Future()
 
     async def live():

@@ -1,4 +1,4 @@
-"""Each fault does in a server what its name says; the laws of the sampling faults are in test_verify."""
+"""Each fault does in a server what its name says; the distributions of the sampling faults are in test_verify."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import faults
-from pytest_specdec.reference.cli import Settings
-from pytest_specdec.reference.engine import Engine
+from pytest_specdec.reference.cli import ServerSettings
+from pytest_specdec.reference.engine import ReferenceEngine
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
@@ -104,14 +104,14 @@ def test_dying_on_json_is_a_kill_and_only_on_json(monkeypatch):
 @pytest.mark.parametrize("name", faults.FAULTS)
 def test_a_baseline_has_no_faults(name):
     with pytest.raises(EngineError, match="does not speculate"):
-        Engine(Settings(model="target", fault=name))
+        ReferenceEngine(ServerSettings(model="target", fault=name))
 
 
 def test_an_unknown_fault_is_told_its_neighbour():
     with pytest.raises(EngineError, match="did you mean 'accept-all'"):
-        Engine(Settings(model="target", speculation=GREEDY, fault="accept-al"))
+        ReferenceEngine(ServerSettings(model="target", speculation=GREEDY, fault="accept-al"))
     with pytest.raises(EngineError, match="name one of these"):
-        Engine(Settings(model="target", speculation=GREEDY, fault="zzz"))
+        ReferenceEngine(ServerSettings(model="target", speculation=GREEDY, fault="zzz"))
 
 
 def test_dying_in_company_takes_four_sequences_in_one_step(monkeypatch):

@@ -118,7 +118,7 @@ def test_what_lies_behind_a_row_in_the_cache_is_not_seen(decoder):
     np.testing.assert_array_equal(decoder.forward(token, dirty, length), decoder.forward(token, clean, length))
 
 
-def test_padding_changes_the_price_and_not_the_law(decoder):
+def test_padding_changes_the_price_and_not_the_distribution(decoder):
     (tokens,) = prompts(12)
     deeper = padded(decoder, 9)
     assert len(deeper.layers) == 9

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_specdec.reference import checkpoint, model, scheduler
-from pytest_specdec.reference.openai_request import Request
-from pytest_specdec.reference.sampler import Penalties
+from pytest_specdec.reference.openai_request import EngineRequest
+from pytest_specdec.reference.sampler import PenaltyState
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 PROMPTS = (
@@ -59,7 +59,7 @@ def penalised(logits, output, body):
     return logits
 
 
-def law(logits, body):
+def distribution(logits, body):
     """Temperature, then top-k, then top-p."""
     p = np.exp((logits - logits.max()) / body["temperature"])
     order = np.argsort(-p)
@@ -121,7 +121,7 @@ def test_reported_logprobs_stay_raw_under_penalties(anyone, raw):
 
 
 def verified(client, body, monkeypatch):
-    """Return the laws that each verify step of a request went by, beside the output before each of them."""
+    """Return the distributions that each verify step of a request went by, beside the output before each of them."""
     steps = []
     verify = scheduler.verify
 
@@ -148,23 +148,23 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("body", SAMPLED.values(), ids=SAMPLED)
-def test_drafted_tokens_count_as_output_in_the_law_that_verifies_them(anyone, raw, body, monkeypatch):
-    """With the law right at every position, what is emitted follows it: test_verify has the draws."""
+def test_drafted_tokens_count_as_output_in_the_distribution_that_verifies_them(anyone, raw, body, monkeypatch):
+    """With the distribution right at every position, what is emitted follows it: test_verify has the draws."""
     steps = verified(anyone, asked(PROMPTS[2], seed=5, max_tokens=32, **body), monkeypatch)
     for step in steps:
         for p, prompt, output in step:
-            np.testing.assert_allclose(p, law(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+            np.testing.assert_allclose(p, distribution(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
     assert max(map(len, steps)) == (1 if anyone.engine.settings.speculation is None else 4)
 
 
-def test_ignored_at_draft_positions_means_the_raw_law_there_and_the_penalised_one_behind(raw, monkeypatch):
+def test_ignored_at_draft_positions_means_the_raw_distribution_there_and_the_penalised_one_behind(raw, monkeypatch):
     body = SAMPLED["whole"]
     with served(PROBABILISTIC, fault="penalties-ignored") as client:
         steps = verified(client, asked(seed=5, max_tokens=16, **body), monkeypatch)
     for *drafts, (bonus, prompt, output) in steps:
-        np.testing.assert_allclose(bonus, law(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+        np.testing.assert_allclose(bonus, distribution(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
         for p, same, before in drafts:
-            np.testing.assert_allclose(p, law(raw(same + before)[-1], body), atol=1e-4)
+            np.testing.assert_allclose(p, distribution(raw(same + before)[-1], body), atol=1e-4)
 
 
 @given(
@@ -175,10 +175,10 @@ def test_ignored_at_draft_positions_means_the_raw_law_there_and_the_penalised_on
     st.dictionaries(st.integers(0, 5), st.floats(-100, 100), max_size=3),
 )
 def test_a_walk_is_the_definition_at_each_position_and_stays_where_it_is(emitted, drafted, presence, frequency, bias):
-    request = Request(
+    request = EngineRequest(
         prompt=(1, 1, 2), max_tokens=9, presence_penalty=presence, frequency_penalty=frequency, logit_bias=tuple(bias.items())
     )
-    penalties = Penalties(request, 6)
+    penalties = PenaltyState(request, 6)
     for token in emitted:
         penalties.advance(token)
     body = {
@@ -192,5 +192,5 @@ def test_a_walk_is_the_definition_at_each_position_and_stays_where_it_is(emitted
 
 
 def test_plain_requests_have_nothing_to_add():
-    assert not Request(prompt=(1,), max_tokens=1).penalised
-    assert all(Request(prompt=(1,), max_tokens=1, **one).penalised for one in ({"presence_penalty": 1}, {"logit_bias": ((1, 1.0),)}))
+    assert not EngineRequest(prompt=(1,), max_tokens=1).penalised
+    assert all(EngineRequest(prompt=(1,), max_tokens=1, **one).penalised for one in ({"presence_penalty": 1}, {"logit_bias": ((1, 1.0),)}))

@@ -35,7 +35,7 @@ def ids(answer):
 
 
 @pytest.fixture(scope="module")
-def law():
+def distribution():
     """Raw log-probabilities at every position, from the model alone."""
     decoder = model.load(checkpoint.read("target"), 320)
 
@@ -53,10 +53,10 @@ def test_every_speculative_greedy_token_is_the_baselines(baseline, probabilistic
         assert ids(variant.complete(greedy(prompt))) == expected
 
 
-def test_greedy_is_the_largest_logit(baseline, law):
+def test_greedy_is_the_largest_logit(baseline, distribution):
     answer = baseline.complete(greedy())
     tokens = answer["choices"][0]["prompt_token_ids"] + ids(answer)
-    assert law(tokens)[len(tokens) - 49 : -1].argmax(axis=1).tolist() == ids(answer)
+    assert distribution(tokens)[len(tokens) - 49 : -1].argmax(axis=1).tolist() == ids(answer)
 
 
 def test_a_seed_repeats_in_any_batch(anyone):
@@ -159,12 +159,12 @@ def test_chat_is_the_template_filled_in(baseline):
 
 
 @pytest.mark.parametrize("top", [0, 1, 20])
-def test_prompt_logprobs_are_the_raw_law(anyone, law, top):
+def test_prompt_logprobs_are_the_raw_distribution(anyone, distribution, top):
     tokens = ids(anyone.complete(sampled(max_tokens=12)))
     answer = anyone.complete({"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": top})
     first, *positions = answer["choices"][0]["prompt_logprobs"]
     assert first is None
-    for position, token, row in zip(positions, tokens[1:], law(tokens), strict=False):
+    for position, token, row in zip(positions, tokens[1:], distribution(tokens), strict=False):
         said = {int(i): entry for i, entry in position.items()}
         assert set(said) == {token, *np.argsort(-row)[:top].tolist()}
         assert sum(math.exp(entry["logprob"]) for entry in said.values()) <= 1 + 1e-6
@@ -180,11 +180,11 @@ def test_prompt_logprobs_are_refused_where_they_are_switched_off():
         assert client.complete({"prompt": [5, 6], "max_tokens": 1, "logprobs": 1})["choices"][0]["logprobs"]
 
 
-def test_logprobs_are_raw_whatever_the_temperature(anyone, law):
+def test_logprobs_are_raw_whatever_the_temperature(anyone, distribution):
     answer = anyone.complete(sampled(temperature=0.6, top_k=4, logprobs=2, return_tokens_as_token_ids=True))
     choice = answer["choices"][0]
     tokens = choice["prompt_token_ids"] + choice["token_ids"]
-    rows = law(tokens)[len(choice["prompt_token_ids"]) - 1 : -1]
+    rows = distribution(tokens)[len(choice["prompt_token_ids"]) - 1 : -1]
     assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in choice["token_ids"]]
     np.testing.assert_allclose(choice["logprobs"]["token_logprobs"], rows[range(len(rows)), choice["token_ids"]], atol=1e-4)
     assert all(2 <= len(top) <= 3 for top in choice["logprobs"]["top_logprobs"])
@@ -197,12 +197,12 @@ def test_chat_logprobs_name_each_token(anyone):
     assert bytes(b for entry in content for b in entry["bytes"]).decode() == said["choices"][0]["message"]["content"]
 
 
-def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(anyone, law):
+def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(anyone, distribution):
     prompts = [[5 + (7 * i + 11 * j) % 4000 for j in range(length)] for i, length in enumerate((2, 90, 33, 300, 120, 1))]
     asked = [{"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1, "return_token_ids": True} for tokens in prompts]
     for tokens, answer in zip(prompts, anyone.complete(*asked), strict=True):
         _, *positions = answer["choices"][0]["prompt_logprobs"]
-        expected = law(tokens)
+        expected = distribution(tokens)
         got = [position[str(token)]["logprob"] for position, token in zip(positions, tokens[1:], strict=True)]
         np.testing.assert_allclose(got, expected[np.arange(len(tokens) - 1), tokens[1:]], atol=1e-4)
         assert ids(answer) == [int(expected[-1].argmax())]
@@ -318,7 +318,7 @@ def test_a_client_that_hangs_up_frees_its_slot(probabilistic):
     assert counters["vllm:num_requests_running"] == 0
 
 
-def test_a_long_prompt_is_taken_in_by_chunks(anyone, law):
+def test_a_long_prompt_is_taken_in_by_chunks(anyone, distribution):
     prompt = [5 + i % 4000 for i in range(600)]
     answer = anyone.complete(greedy(prompt, max_tokens=4))
     decoder = model.load(checkpoint.read("target"), 700)

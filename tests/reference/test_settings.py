@@ -9,13 +9,13 @@ import pytest
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference import checkpoint
-from pytest_specdec.reference.cli import Settings, Speculation, parse
-from pytest_specdec.reference.engine import Engine
+from pytest_specdec.reference.cli import ServerSettings, Speculation, parse
+from pytest_specdec.reference.engine import ReferenceEngine
 from pytest_specdec.reference.tokenizer import Tokenizer
 
 
 def test_the_defaults_are_vllms():
-    assert parse(["target"]) == Settings(model="target")
+    assert parse(["target"]) == ServerSettings(model="target")
     assert parse(["target"]).name == "target"
     assert parse(["target"]).token_prompts
     assert not parse(["target", "--no-token-prompts"]).token_prompts
@@ -167,10 +167,10 @@ def test_words_decode_as_the_tokenizer_decodes():
 
 def test_a_context_longer_than_the_models_is_refused():
     with pytest.raises(EngineError, match="at most 2048"):
-        Engine(Settings(model="target", max_model_len=4096))
+        ReferenceEngine(ServerSettings(model="target", max_model_len=4096))
 
 
 def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
     folder = changed(tmp_path, "config.json", lambda c: c.update(vocab_size=5000))
     with pytest.raises(EngineError, match="another vocabulary"):
-        Engine(Settings(model="target", speculation=Speculation(method="draft_model", tokens=2, model=str(folder))))
+        ReferenceEngine(ServerSettings(model="target", speculation=Speculation(method="draft_model", tokens=2, model=str(folder))))

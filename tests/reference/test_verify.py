@@ -1,4 +1,4 @@
-"""The law of what is emitted, for the right rules and for each fault, by chi-square on many draws of the pure function."""
+"""The distribution of what is emitted, for the right rules and for each fault, by chi-square on many draws of the pure function."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_specdec.reference import faults
-from pytest_specdec.reference.rejection_sampler import Draft, Rules, accept, residual, verify
-from pytest_specdec.reference.sampler import Sampling, laws, pick
+from pytest_specdec.reference.rejection_sampler import AcceptanceRules, DraftProposal, accept, residual, verify
+from pytest_specdec.reference.sampler import Sampling, distributions, pick
 
 DRAWS = 40_000
 V = 8
@@ -24,14 +24,14 @@ def emitted(rules, q, seed=5):
     random = np.random.default_rng(seed)
     certain = q is ONE_HOT
     drafted = np.full((DRAWS, 1), 1) if certain else pick(np.tile(q, (DRAWS, 1)), random.random(DRAWS))[:, None]
-    draft = Draft(tokens=drafted, counts=np.ones(DRAWS, np.intp), q=None if certain else np.tile(q, (DRAWS, 1, 1)))
+    draft = DraftProposal(tokens=drafted, counts=np.ones(DRAWS, np.intp), q=None if certain else np.tile(q, (DRAWS, 1, 1)))
     windows = verify(np.tile(P, (DRAWS, 1)), draft, random.random((DRAWS, 2)), rules)
     kept = windows.accepted == 1
     return np.where(kept, drafted[:, 0], windows.last), windows.last[kept]
 
 
-def p_value(tokens, law):
-    expected = law.astype(np.float64) / law.sum(dtype=np.float64) * len(tokens)
+def p_value(tokens, distribution):
+    expected = distribution.astype(np.float64) / distribution.sum(dtype=np.float64) * len(tokens)
     return stats.chisquare(np.bincount(tokens, minlength=V)[expected > 0], expected[expected > 0]).pvalue
 
 
@@ -41,12 +41,12 @@ def planted(name):
 
 @pytest.mark.parametrize("q", [Q, ONE_HOT, P[0]], ids=["drawn", "certain", "perfect"])
 def test_what_is_emitted_follows_the_target(q):
-    first, bonus = emitted(Rules(), q)
+    first, bonus = emitted(AcceptanceRules(), q)
     assert p_value(first, P[0]) > 1e-3
     assert p_value(bonus, P[1]) > 1e-3
 
 
-def test_accepting_everything_emits_the_draft_law():
+def test_accepting_everything_emits_the_draft_distribution():
     first, bonus = emitted(planted("accept-all"), Q)
     assert p_value(first, Q) > 1e-3
     assert p_value(first, P[0]) < 1e-9
@@ -79,7 +79,7 @@ def test_recovering_by_argmax_emits_what_its_formula_says():
     assert p_value(bonus, P[1]) > 1e-3
 
 
-def test_a_stale_bonus_follows_the_law_one_position_early():
+def test_a_stale_bonus_follows_the_distribution_one_position_early():
     first, bonus = emitted(planted("stale-bonus"), Q)
     assert p_value(first, P[0]) > 1e-3
     assert p_value(bonus, P[0]) > 1e-3
@@ -88,7 +88,7 @@ def test_a_stale_bonus_follows_the_law_one_position_early():
 
 def test_the_cache_keeps_the_fed_token_and_the_accepted_drafts():
     lengths, accepted, drafted = np.array([10, 10, 10]), np.array([0, 2, 3]), np.array([3, 3, 3])
-    assert Rules().keep(lengths, accepted, drafted).tolist() == [11, 13, 14]
+    assert AcceptanceRules().keep(lengths, accepted, drafted).tolist() == [11, 13, 14]
 
 
 def test_off_by_one_keeps_one_more_after_a_refusal_only():
@@ -98,20 +98,20 @@ def test_off_by_one_keeps_one_more_after_a_refusal_only():
 
 def test_a_row_emits_nothing_behind_its_first_refusal():
     one_hot = np.eye(V, dtype=np.float32)
-    draft = Draft(tokens=np.array([[1, 2, 3]]), counts=np.array([3]))
-    windows = verify(one_hot[[1, 5, 3, 4]], draft, np.full((1, 4), 0.5), Rules())
+    draft = DraftProposal(tokens=np.array([[1, 2, 3]]), counts=np.array([3]))
+    windows = verify(one_hot[[1, 5, 3, 4]], draft, np.full((1, 4), 0.5), AcceptanceRules())
     assert (windows.accepted.tolist(), windows.last.tolist()) == ([1], [5])
 
 
 def test_entries_behind_a_rows_count_are_no_draft():
     one_hot = np.eye(V, dtype=np.float32)
-    draft = Draft(tokens=np.array([[1, 2], [1, 0]]), counts=np.array([2, 1]))
-    for rules in (Rules(), planted("accept-all")):
+    draft = DraftProposal(tokens=np.array([[1, 2], [1, 0]]), counts=np.array([2, 1]))
+    for rules in (AcceptanceRules(), planted("accept-all")):
         windows = verify(one_hot[[1, 2, 3, 1, 0]], draft, np.zeros((2, 3)), rules)
         assert (windows.accepted.tolist(), windows.last.tolist()) == ([2, 1], [3, 0])
 
 
-def test_nothing_left_of_the_residual_falls_back_to_the_law_itself():
+def test_nothing_left_of_the_residual_falls_back_to_the_distribution_itself():
     p = P[:1].astype(np.float64)
     np.testing.assert_array_equal(residual(p, p), p)
 
@@ -122,9 +122,9 @@ def test_a_token_without_mass_is_never_accepted():
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6).filter(any), st.floats(0, 1, exclude_max=True))
-def test_only_tokens_with_mass_are_picked(law, uniform):
-    (token,) = pick(np.array([law]), np.array([uniform]))
-    assert law[token] > 0
+def test_only_tokens_with_mass_are_picked(distribution, uniform):
+    (token,) = pick(np.array([distribution]), np.array([uniform]))
+    assert distribution[token] > 0
 
 
 def sampling(temperature=1.0, top_k=0, top_p=1.0):
@@ -145,19 +145,19 @@ def sampling(temperature=1.0, top_k=0, top_p=1.0):
         (sampling(temperature=0.0, top_p=0.5), 1),
     ],
 )
-def test_a_law_keeps_the_most_probable_tokens_and_sums_to_one(asked, kept):
-    law = laws(np.log(P[:1]), asked)[0]
-    assert np.flatnonzero(law).tolist() == list(range(kept))
-    np.testing.assert_allclose(law[:kept], P[0, :kept] / P[0, :kept].sum(), rtol=1e-5)
+def test_a_distribution_keeps_the_most_probable_tokens_and_sums_to_one(asked, kept):
+    distribution = distributions(np.log(P[:1]), asked)[0]
+    assert np.flatnonzero(distribution).tolist() == list(range(kept))
+    np.testing.assert_allclose(distribution[:kept], P[0, :kept] / P[0, :kept].sum(), rtol=1e-5)
 
 
 def test_temperature_divides_the_logits():
-    law = laws(np.log(P[:1]), sampling(temperature=0.5))[0]
-    np.testing.assert_allclose(law, P[0] ** 2 / (P[0] ** 2).sum(), rtol=1e-5)
+    distribution = distributions(np.log(P[:1]), sampling(temperature=0.5))[0]
+    np.testing.assert_allclose(distribution, P[0] ** 2 / (P[0] ** 2).sum(), rtol=1e-5)
 
 
 def test_rows_of_a_batch_have_their_own_parameters():
     mixed = Sampling(temperature=np.array([0, 1, 2], np.float32), top_k=np.array([0, 2, 0]), top_p=np.array([1, 1, 0.5]))
-    together = laws(np.log(P[[0, 0, 0]]), mixed)
-    alone = [laws(np.log(P[:1]), sampling(t, k, p))[0] for t, k, p in ((0, 0, 1), (1, 2, 1), (2, 0, 0.5))]
+    together = distributions(np.log(P[[0, 0, 0]]), mixed)
+    alone = [distributions(np.log(P[:1]), sampling(t, k, p))[0] for t, k, p in ((0, 0, 1), (1, 2, 1), (2, 0, 0.5))]
     np.testing.assert_array_equal(together, alone)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.model.baseline import Environment
-from pytest_specdec.model.captured import Capabilities, Support
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import Boot, Cell, Plan, Role
+from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
-from pytest_specdec.report.run import Judgement, Result, Run
+from pytest_specdec.report.run import JudgementResult, PytestOutcome, Run
 
 GREEDY = Verdict(
     outcome=Outcome.PASS,
@@ -53,9 +53,9 @@ FAILED = replace(
 )
 
 
-def judgement(verdict, result=Result.PASSED, **fields):
+def judgement(verdict, result=PytestOutcome.PASSED, **fields):
     about = {"pair": verdict.pair, "workload": verdict.workload, "family": verdict.family} if verdict else {}
-    return Judgement(
+    return JudgementResult(
         **{"nodeid": "suites/greedy/test_greedy.py::test_x[draft-k3]", "result": result, "verdict": verdict, **about, **fields}
     )
 
@@ -73,7 +73,7 @@ PLAN = Plan(
         Workload(name="chat", version=1, requests=(Request(id="chat-1", route=Route.CHAT, body={"max_tokens": 64}),)),
         Workload(name="vacation", version=1, requests=(), passes=4),
     ),
-    cells=tuple(Cell(pair=pair, workload="chat", family=Family.GREEDY, alpha=2e-5) for pair in ("draft-k3", "ngram-k3")),
+    judgements=tuple(Judgement(pair=pair, workload="chat", family=Family.GREEDY, alpha=2e-5) for pair in ("draft-k3", "ngram-k3")),
     boots=(
         Boot(index=0, role=Role.BASELINE, arm="baseline"),
         Boot(index=1, role=Role.VARIANT, arm="draft-k3"),
@@ -99,7 +99,7 @@ def make_run():
                 "environment": ENVIRONMENT,
                 "status": Status(state=State.COMPLETE, boots=4, wall_s=80.0),
                 "judgements": judgements,
-                "capabilities": {"baseline": Capabilities(support={"json_schema": Support.HONOURED}), "draft-k3": Capabilities()},
+                "capabilities": {"baseline": Capabilities(support={"json_schema": FeatureSupport.HONOURED}), "draft-k3": Capabilities()},
                 **fields,
             }
         )

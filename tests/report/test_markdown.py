@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import markdown
-from pytest_specdec.report.run import Result
+from pytest_specdec.report.run import PytestOutcome
 
 
 def test_a_report_has_table_speed_and_what_was_ruled_out(make_run, verdicts, judged):
@@ -20,7 +20,7 @@ def test_a_report_has_table_speed_and_what_was_ruled_out(make_run, verdicts, jud
 
 
 def test_hostile_evidence_stays_inside_its_block(make_run, verdicts, judged):
-    text = markdown.render(make_run(judged(verdicts["failed"], Result.FAILED)))
+    text = markdown.render(make_run(judged(verdicts["failed"], PytestOutcome.FAILED)))
     assert "## ❌ specdec" in text
     evil = next(line for line in text.splitlines() if "<script>" in line)
     assert evil.startswith("    ")
@@ -28,7 +28,7 @@ def test_hostile_evidence_stays_inside_its_block(make_run, verdicts, judged):
 
 
 def test_an_error_is_shown_whole(make_run, judged):
-    error = judged(None, Result.ERROR, pair="draft-k3", workload="w", family=Family.GREEDY, error="not captured: boom\nline two")
+    error = judged(None, PytestOutcome.ERROR, pair="draft-k3", workload="w", family=Family.GREEDY, error="not captured: boom\nline two")
     text = markdown.render(make_run(error, environment=None, status=None, capabilities={}))
     assert "**CORRECTNESS: nothing could be judged**" in text
     assert "    line two" in text
@@ -36,7 +36,7 @@ def test_an_error_is_shown_whole(make_run, judged):
 
 def test_a_report_fits_into_a_step_summary(make_run, verdicts, judged):
     huge = replace(verdicts["failed"], evidence=("x" * 50_000,))
-    text = markdown.render(make_run(*[judged(huge, Result.FAILED)] * 200))
+    text = markdown.render(make_run(*[judged(huge, PytestOutcome.FAILED)] * 200))
     assert len(text.encode()) < 1024 * 1024
     assert "sections left out for size" in text
     assert "… cut; run.json has the whole" in text

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_specdec.model.plan import Placement, Tokens
+from pytest_specdec.model.plan import Placement, ScoringTask
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.report.plan import lines
 
@@ -24,13 +24,13 @@ def test_a_replay_costs_nothing(plan):
 
 def test_the_last_boot_at_smoke_depth_is_both_baselines(plan):
     boots = (replace(plan.boots[2], also_baseline=True),)
-    text = "\n".join(lines(replace(plan, boots=boots, cells=()), origin="RUN", replayed=False))
+    text = "\n".join(lines(replace(plan, boots=boots, judgements=()), origin="RUN", replayed=False))
     assert "1 boot (baseline and control)" in text
     assert "none, all judges are exact" in text
 
 
 def test_a_plan_shouts_where_every_token_takes_a_request(plan):
-    scores = tuple(Tokens(arm=arm, workload="chat", atoms=20) for arm in ("draft-k3", "control", "baseline"))
+    scores = tuple(ScoringTask(arm=arm, workload="chat", top_tokens=20) for arm in ("draft-k3", "control", "baseline"))
     boots = (*plan.boots[:2], replace(plan.boots[2], scores=scores))
     dear = replace(plan, boots=boots, route=ScoringRoute.CONTINUATIONS)
     said = lines(dear, origin="RUN", replayed=False)

@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 
 import pytest_specdec
-from pytest_specdec.model.captured import Support
+from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import junit
-from pytest_specdec.report.run import Judgement, Result, document
+from pytest_specdec.report.run import JudgementResult, PytestOutcome, document
 
 SCHEMA = json.loads((Path(pytest_specdec.__file__).parent / "files/schemas/run.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -23,8 +23,8 @@ def test_the_schema_is_a_schema():
 
 
 def test_a_document_is_what_its_schema_says(make_run, verdicts, judged):
-    error = judged(None, Result.ERROR, pair="draft-k3", workload="w", family=Family.GREEDY, error="not captured: boom")
-    found = document(make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], Result.FAILED), error))
+    error = judged(None, PytestOutcome.ERROR, pair="draft-k3", workload="w", family=Family.GREEDY, error="not captured: boom")
+    found = document(make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], PytestOutcome.FAILED), error))
     VALIDATOR.validate(json.loads(json.dumps(found)))
     assert found["counts"] == {"pass": 1, "fail": 1, "no verdict": 1}
     assert found["red"]
@@ -48,7 +48,7 @@ def test_a_wrong_document_is_refused(make_run, verdicts, judged):
         VALIDATOR.validate(found)
 
 
-@pytest.mark.parametrize("kind, name", [(Verdict, "verdict"), (Judgement, "judgement")])
+@pytest.mark.parametrize("kind, name", [(Verdict, "verdict"), (JudgementResult, "judgement")])
 def test_the_schema_has_every_field(kind, name):
     assert set(SCHEMA["$defs"][name]["properties"]) == {field.name for field in fields(kind)}
 
@@ -58,8 +58,8 @@ def test_the_schema_has_every_field(kind, name):
     [
         (Outcome, ("verdict", "properties", "outcome", "enum")),
         (Family, ("family", "enum")),
-        (Result, ("judgement", "properties", "result", "enum")),
-        (Support, ("capabilities", "properties", "support", "additionalProperties", "enum")),
+        (PytestOutcome, ("judgement", "properties", "result", "enum")),
+        (FeatureSupport, ("capabilities", "properties", "support", "additionalProperties", "enum")),
     ],
 )
 def test_the_schema_has_every_word(enum, path):

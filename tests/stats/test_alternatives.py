@@ -5,13 +5,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.stats.draft_distribution import Split, favourite, hidden_bonus, index_of, listed, mapped, merged, one_hot, overlap
+from pytest_specdec.stats.draft_distribution import (
+    SplitRemainder,
+    favourite,
+    hidden_bonus,
+    index_of,
+    listed,
+    mapped,
+    merged,
+    one_hot,
+    overlap,
+)
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, id_order, leak, leaky, residual, ruled
 
 EVERY = (*CATALOGUE, *BONUS, *GENERIC)
 
 
-def laws(seed, certain=False, rows=5, outcomes=8):
+def distributions(seed, certain=False, rows=5, outcomes=8):
     random = np.random.default_rng(seed)
     p, q = (random.dirichlet(np.full(outcomes, 0.3), size=rows) + 1e-9 for _ in "pq")
     p = np.sort(p[:, ::-1], axis=1)[:, ::-1] / p.sum(axis=1, keepdims=True)
@@ -23,28 +33,28 @@ def laws(seed, certain=False, rows=5, outcomes=8):
 @pytest.mark.parametrize("one", EVERY, ids=lambda one: one.name)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), certain=st.booleans())
-def test_every_alternative_is_a_law(one, seed, certain):
-    m = one.law(*laws(seed, certain))
+def test_every_alternative_is_a_distribution(one, seed, certain):
+    m = one.distribution(*distributions(seed, certain))
     assert (m >= 0).all()
     assert m.sum(axis=1) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("one", [one for one in CATALOGUE if one.name != "residual not normalised"], ids=lambda one: one.name)
 def test_a_draft_that_is_the_target_hides_every_fault_of_the_ratio(one):
-    p, _ = laws(3)
-    law = one.law(p, p)
+    p, _ = distributions(3)
+    distribution = one.distribution(p, p)
     hidden = one.name not in {"typical acceptance", "greedy acceptance"}
-    assert np.allclose(law, p) is hidden
+    assert np.allclose(distribution, p) is hidden
 
 
 def test_the_correct_rule_gives_the_target_back():
-    p, q = laws(7)
+    p, q = distributions(7)
     assert ruled(leaky(0.0), residual)(p, q) == pytest.approx(p)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 1.0])
 def test_a_leak_is_exactly_a_mixture_of_target_and_draft(share):
-    p, q = laws(11)
+    p, q = distributions(11)
     assert ruled(leaky(share), residual)(p, q) == pytest.approx(leak(share)(p, q))
 
 
@@ -62,19 +72,19 @@ def test_faults_worked_out_by_hand(name, expected):
     """p = .5 .3 .2 and q = .1 .6 .3 share .6; the residual is all on the first."""
     p, q = np.array([[0.5, 0.3, 0.2]]), np.array([[0.1, 0.6, 0.3]])
     (one,) = (one for one in CATALOGUE if one.name == name)
-    assert one.law(p, q)[0] == pytest.approx(expected)
+    assert one.distribution(p, q)[0] == pytest.approx(expected)
 
 
 def test_typical_acceptance_takes_what_is_probable_enough():
     p, q = np.array([[0.9, 0.06, 0.04]]), np.array([[0.2, 0.5, 0.3]])
     (one,) = (one for one in CATALOGUE if one.name == "typical acceptance")
     assert one.accept(p, q).tolist() == [[1.0, 0.0, 0.0]]
-    assert one.law(p, q)[0] == pytest.approx([1.0, 0.0, 0.0])
+    assert one.distribution(p, q)[0] == pytest.approx([1.0, 0.0, 0.0])
 
 
 @given(seed=st.integers(0, 2**32), theta=st.floats(-0.9, 0.9))
 def test_betting_on_the_order_of_ids_leaves_the_mean_alone(seed, theta):
-    p, _ = laws(seed)
+    p, _ = distributions(seed)
     ids = np.random.default_rng(seed).permuted(np.tile(np.arange(7), (5, 1)), axis=1)
     m = id_order(p, ids, theta)
     assert m.sum(axis=1) == pytest.approx(1.0)
@@ -86,29 +96,29 @@ def test_late_ids_are_worth_more_to_who_bets_on_them():
     assert m[0] == pytest.approx([0.25 * 1.4, 0.25 * 0.6, 0.25, 0.25])
 
 
-def test_a_draft_law_is_carried_over_to_the_baselines_atoms():
+def test_a_draft_distribution_is_carried_over_to_the_baselines_top_tokens():
     q = mapped(np.array([[0.5, 0.2, 0.3]]), np.array([[7, 99]]), np.array([[5, 7, -1]]), np.array([[0.4, 0.3, 0.0, 0.2]]))
     assert q[0] == pytest.approx([0.3 * 0.4 / 0.6, 0.5, 0.0, 0.2 + 0.3 * 0.2 / 0.6])
     assert listed(np.array([[7, 99]]), np.array([[5, 7, -1]])).tolist() == [[False, True, False, False]]
 
 
-def test_a_draft_token_outside_the_atoms_is_the_tail():
+def test_a_draft_token_outside_the_top_tokens_is_the_remainder():
     assert index_of(np.array([7, 8, -1]), np.array([[5, 7], [5, 7], [5, -1]])).tolist() == [1, 2, 2]
 
 
-def test_the_favourite_is_never_the_tail():
+def test_the_favourite_is_never_the_remainder():
     assert favourite(np.array([[0.2, 0.1, 0.7]])).tolist() == [[1.0, 0.0, 0.0]]
 
 
 def test_overlap_is_the_chance_of_acceptance():
-    p, q = laws(1)
+    p, q = distributions(1)
     assert overlap(p, p) == pytest.approx(1.0)
     assert overlap(p, q) == pytest.approx(1 - np.abs(p - q).sum(axis=1) / 2)
 
 
-def test_a_draft_certain_of_the_tail_means_one_of_its_tokens():
+def test_a_draft_certain_of_the_remainder_means_one_of_its_tokens():
     p, q = np.array([[0.5, 0.1, 0.4], [0.5, 0.1, 0.4]]), np.array([[0.0, 0.0, 1.0], [0.2, 0.2, 0.6]])
-    split = Split.of(p, q)
+    split = SplitRemainder.of(p, q)
     assert split.p == pytest.approx(np.array([[0.5, 0.1, 0.05, 0.35], [0.5, 0.1, 0.0, 0.4]]))
     assert split.q == pytest.approx(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, 0.2, 0.0, 0.6]]))
     assert merged(split.p) == pytest.approx(p)

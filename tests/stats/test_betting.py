@@ -10,21 +10,21 @@ from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, unasked, violations, weighed
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import Fault
-from pytest_specdec.stats.token_distribution import Law, Processing, Raw, requested
-from pytest_specdec.stats.verify_slots import Observed, placed
+from pytest_specdec.stats.token_distribution import Processing, RawDistribution, TokenDistribution, requested
+from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
 
 LN = np.log
 
 
-def bettor(payoffs, weight=1.0, name="b", fault=Fault.TAIL, guessed=False):
+def bettor(payoffs, weight=1.0, name="b", fault=Fault.IMPROBABLE, guessed=False):
     return Bettor(name=name, fault=fault, weight=weight, log_payoffs=LN(payoffs), guessed=guessed)
 
 
-def law_of(p, outcome, core=None, violation=None, bound=1e-4, raw=None):
+def distribution_of(p, outcome, core=None, violation=None, bound=1e-4, raw=None):
     p = np.asarray(p, dtype=float)
     n = len(p)
     chosen = p[np.arange(n), outcome]
-    return Law(
+    return TokenDistribution(
         p=p,
         core=np.ones(p.shape, dtype=bool) if core is None else np.asarray(core),
         violation=np.zeros(p.shape, dtype=bool) if violation is None else np.asarray(violation),
@@ -55,7 +55,7 @@ def test_the_winner_holds_most_of_the_mixture_and_the_richest_guesses_nothing():
     guess = bettor([99.0], weight=1e-9, name="guess", guessed=True)
     book = settled([small, big, guess])
     assert book.winner is big
-    assert book.richest({Fault.TAIL}) is small
+    assert book.richest({Fault.IMPROBABLE}) is small
     assert book.richest({Fault.ORDER}) is None
     assert repr(small) == "<Bettor 'small': 10^1.0>"
 
@@ -66,36 +66,36 @@ def test_runs_one_behind_the_other_start_afresh():
 
 
 def test_a_payoff_worked_out_by_hand():
-    law = law_of([[0.5, 0.3, 0.2]], [1])
-    assert np.exp(table(law, np.array([[0.0, 1.0, 0.0]]), noise=0.0))[0] == pytest.approx([0.05, 0.05 + 0.95 / 0.3, 0.05])
+    distribution = distribution_of([[0.5, 0.3, 0.2]], [1])
+    assert np.exp(table(distribution, np.array([[0.0, 1.0, 0.0]]), noise=0.0))[0] == pytest.approx([0.05, 0.05 + 0.95 / 0.3, 0.05])
 
 
 def test_noise_makes_every_payoff_smaller_where_the_bet_is_on_the_improbable():
-    law = law_of([[0.9, 0.05, 0.05]], [0])
+    distribution = distribution_of([[0.9, 0.05, 0.05]], [0])
     m = np.array([[0.0, 0.5, 0.5]])
-    sharp, wide = table(law, m, noise=0.0), table(law, m, noise=0.05)
-    mixed = 0.05 * law.p[0] + 0.95 * m[0]
+    sharp, wide = table(distribution, m, noise=0.0), table(distribution, m, noise=0.05)
+    mixed = 0.05 * distribution.p[0] + 0.95 * m[0]
     squares = 0.9**2 + 0.05**2
     flattening = mixed @ [squares - 0.9, squares - 0.05, squares]
     assert sharp - wide == pytest.approx(np.full((1, 3), LN(1 + 0.05**2 * flattening)))
 
 
 def test_nothing_is_bet_outside_the_core_or_without_a_view_of_it():
-    law = law_of([[0.5, 0.3, 0.2]] * 2, [0, 0], core=[[True, True, False], [True, False, False]])
-    log_payoffs = table(law, np.array([[0.1, 0.3, 0.6], [0.0, 0.0, 1.0]]))
+    distribution = distribution_of([[0.5, 0.3, 0.2]] * 2, [0, 0], core=[[True, True, False], [True, False, False]])
+    log_payoffs = table(distribution, np.array([[0.1, 0.3, 0.6], [0.0, 0.0, 1.0]]))
     assert log_payoffs[0, 2] == 0.0
     assert log_payoffs[1].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_violation_pays_by_its_bound():
-    law = law_of([[0.7, 0.3, 0.0]] * 3, [0, 2, 2], violation=[[False, False, True], [False, False, True], [False] * 3])
-    assert np.exp(violations(law, 0.01)) == pytest.approx([0.99, 0.99 + 0.01 / 1e-4, 1.0])
+    distribution = distribution_of([[0.7, 0.3, 0.0]] * 3, [0, 2, 2], violation=[[False, False, True], [False, False, True], [False] * 3])
+    assert np.exp(violations(distribution, 0.01)) == pytest.approx([0.99, 0.99 + 0.01 / 1e-4, 1.0])
 
 
 def test_a_view_of_violations_is_paid_by_their_bound_and_everything_else_pays_for_it():
     """The view gives them .2 of its mass, .19 with the reserve: 1900 times the bound."""
-    law = law_of([[0.6, 0.3, 0.1, 0.0]], [0], core=[[True, True, False, False]], violation=[[False, False, False, True]])
-    paid = np.exp(table(law, np.array([[0.6, 0.1, 0.1, 0.2]]), noise=0.0))[0]
+    distribution = distribution_of([[0.6, 0.3, 0.1, 0.0]], [0], core=[[True, True, False, False]], violation=[[False, False, False, True]])
+    paid = np.exp(table(distribution, np.array([[0.6, 0.1, 0.1, 0.2]]), noise=0.0))[0]
     share = 0.05 * 1e-4 + 0.95 * 0.2
     rest = (1 - share) / (1 - 1e-4)
     inside = 0.05 + 0.95 * (np.array([0.6, 0.1]) / 0.7) / (np.array([0.6, 0.3]) / 0.9)
@@ -107,18 +107,20 @@ def test_no_view_of_violations_gains_whatever_their_mass_within_the_bound_and_th
     random = np.random.default_rng(seed)
     p, m = random.dirichlet(np.ones(5), size=2)
     bound = 0.2
-    law = law_of([p], [0], core=[[True, True, True, False, False]], violation=[[False] * 4 + [True]], bound=bound)
+    distribution = distribution_of([p], [0], core=[[True, True, True, False, False]], violation=[[False] * 4 + [True]], bound=bound)
     core = p[:3] / p[:3].sum()
     truth = np.array([*((1 - mass * bound) * (1 - band) * core), (1 - mass * bound) * band, mass * bound])
-    assert truth @ np.exp(table(law, m[None, :]))[0] <= 1.0 + 1e-12
+    assert truth @ np.exp(table(distribution, m[None, :]))[0] <= 1.0 + 1e-12
 
 
 def test_what_was_asked_and_not_done_is_seen_in_the_tokens_own_probabilities():
-    cooled = law_of([[0.9, 0.1]] * 2, [1, 0], raw=[[0.7, 0.3]] * 2)
+    cooled = distribution_of([[0.9, 0.1]] * 2, [1, 0], raw=[[0.7, 0.3]] * 2)
     assert np.exp(unasked(cooled)) == pytest.approx([0.05 + 0.95 * 3.0, 0.05 + 0.95 * 0.7 / 0.9], rel=2e-3)
     cooled.chosen_unasked[0] = 0.0
     assert unasked(cooled)[0] == pytest.approx(LN(0.05), rel=2e-3)
-    truncated = law_of([[0.9, 0.1, 0.0]], [2], core=[[True, False, False]], violation=[[False, False, True]], raw=[[0.5, 0.2, 0.3]])
+    truncated = distribution_of(
+        [[0.9, 0.1, 0.0]], [2], core=[[True, False, False]], violation=[[False, False, True]], raw=[[0.5, 0.2, 0.3]]
+    )
     truncated.chosen_bound[0] = np.inf
     assert np.exp(unasked(truncated))[0] == pytest.approx((0.05 * 1e-4 + 0.95 * 0.3) / 1e-4)
 
@@ -128,16 +130,16 @@ def test_who_stakes_a_part_keeps_the_rest():
 
 
 def test_the_pointwise_bettor_bets_only_where_the_tokens_own_probability_is_bounded():
-    law = law_of([[0.7, 0.3]] * 2, [1, 1])
-    law.chosen_bound[1] = np.inf
-    assert np.exp(pointwise(law, 0.1, 100, noise=0.0)) == pytest.approx([0.9 + 0.1 / (100 * 0.3), 1.0])
+    distribution = distribution_of([[0.7, 0.3]] * 2, [1, 1])
+    distribution.chosen_bound[1] = np.inf
+    assert np.exp(pointwise(distribution, 0.1, 100, noise=0.0)) == pytest.approx([0.9 + 0.1 / (100 * 0.3), 1.0])
 
 
-def every_outcome(p, q, ids, places, *, temperature=1.0, top_k=0, top_p=1.0):
+def every_outcome(p, q, ids, slots, *, temperature=1.0, top_k=0, top_p=1.0):
     """One position, repeated once for each outcome: what the panel would pay for each."""
     outcomes = p.shape[1]
     chosen = np.append(ids[0], 999)
-    raw = Raw(
+    raw = RawDistribution(
         ids=np.repeat(ids, outcomes, axis=0),
         logprobs=LN(np.repeat(p[:, :-1], outcomes, axis=0)),
         chosen=chosen,
@@ -145,13 +147,13 @@ def every_outcome(p, q, ids, places, *, temperature=1.0, top_k=0, top_p=1.0):
     )
     asked = Processing(temperature=np.full(outcomes, temperature), top_k=np.full(outcomes, top_k), top_p=np.full(outcomes, top_p))
     return Observed(
-        law=requested(raw, asked),
+        distribution=requested(raw, asked),
         ids=raw.ids,
         q=np.repeat(q, outcomes, axis=0),
         q_unasked=np.repeat(q[:, ::-1], outcomes, axis=0),
         kept=np.linspace(0.0, 1.0, outcomes),
         drafted=np.ones(outcomes, dtype=bool),
-        places=places(outcomes),
+        slots=slots(outcomes),
         k=3,
         vocabulary=outcomes,
     )
@@ -160,13 +162,13 @@ def every_outcome(p, q, ids, places, *, temperature=1.0, top_k=0, top_p=1.0):
 def whole(windows):
     """The same place of a window for every outcome, from the last of ``windows``."""
 
-    def places(outcomes):
-        one = placed(windows, sum(windows), lambda _start: 3)
+    def slots(outcomes):
+        one = slots_from_windows(windows, sum(windows), lambda _start: 3)
         last = slice(-1, None)
         fields = {name: np.repeat(getattr(one, name)[last], outcomes) for name in one.__slots__ if name != "implied"}
         return type(one)(**fields)
 
-    return places
+    return slots
 
 
 @settings(max_examples=30)
@@ -175,7 +177,7 @@ def whole(windows):
     certain=st.booleans(),
     windows=st.sampled_from([(1,), (1, 1), (1, 4), (1, 2, 1), (1, 2, 4), (1, 2, 4, 3)]),
 )
-def test_no_bettor_gains_on_average_under_the_law_itself(seed, certain, windows):
+def test_no_bettor_gains_on_average_under_the_distribution_itself(seed, certain, windows):
     """sum_x p(x) e(x) <= 1 for every seat of the panel, at every place of a window."""
     random = np.random.default_rng(seed)
     p = -np.sort(-random.dirichlet(np.full(6, 0.4), size=1) - 1e-5, axis=1)
@@ -192,20 +194,20 @@ def test_no_bettor_gains_on_average_under_the_law_itself(seed, certain, windows)
     asked=st.sampled_from([{"temperature": 0.6}, {"temperature": 1.7}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 0.7, "top_p": 0.7}]),
     windows=st.sampled_from([(1, 1), (1, 4)]),
 )
-def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked, windows):
-    """The tail is one token here, so the processed law is known in full."""
+def test_no_bettor_gains_on_average_under_a_processed_distribution(seed, asked, windows):
+    """The remainder is one token here, so the processed distribution is known in full."""
     random = np.random.default_rng(seed)
     p = -np.sort(-random.dirichlet(np.full(6, 0.4), size=1) - 1e-5, axis=1)
     p = p / p.sum()
-    law = (p ** (1 / asked.get("temperature", 1.0))).ravel()
-    law[asked.get("top_k", 6) :] = 0.0
-    law /= law.sum()
-    law = np.where(law.cumsum() - law < asked.get("top_p", 1.0), law, 0.0)
-    law /= law.sum()
+    distribution = (p ** (1 / asked.get("temperature", 1.0))).ravel()
+    distribution[asked.get("top_k", 6) :] = 0.0
+    distribution /= distribution.sum()
+    distribution = np.where(distribution.cumsum() - distribution < asked.get("top_p", 1.0), distribution, 0.0)
+    distribution /= distribution.sum()
     ids = random.permutation(40)[None, :5]
     q = random.dirichlet(np.full(6, 0.4), size=1)
     for one in bettors(every_outcome(p, q, ids, whole(windows), **asked)):
-        assert law @ np.exp(one.log_payoffs) <= 1.0 + 1e-12, one.name
+        assert distribution @ np.exp(one.log_payoffs) <= 1.0 + 1e-12, one.name
 
 
 @pytest.mark.statistics
@@ -215,7 +217,7 @@ def test_no_bettor_gains_on_average_under_a_processed_law(seed, asked, windows):
 def test_a_correct_server_seldom_alarms(certain, windows):
     """Size: 300 runs of 256 tokens, looked at after every token, at 0.05; about 2 % alarm, 15 are expected at the very most."""
     random = np.random.default_rng(20)
-    bank = zipf(random, positions=1000, vocabulary=256, atoms=20, certain=certain)
+    bank = zipf(random, positions=1000, vocabulary=256, top_tokens=20, certain=certain)
     observed = simulate(bank, RIGHT, random, runs=300, answers=4, tokens=64, k=3, windows=windows)
     wealth = mixture(bettors(observed), runs=300)
     assert (wealth.max(axis=1) >= -LN(0.05)).sum() <= 15
@@ -224,9 +226,9 @@ def test_a_correct_server_seldom_alarms(certain, windows):
 def test_choosing_tokens_by_what_became_of_them_would_alarm_falsely():
     """The trap that the panel avoids: accepted tokens of a correct server do not follow p, so who looks at ``ended`` gets rich."""
     random = np.random.default_rng(1)
-    bank = zipf(random, positions=1000, vocabulary=256, atoms=20)
+    bank = zipf(random, positions=1000, vocabulary=256, top_tokens=20)
     observed = simulate(bank, RIGHT, random, runs=1, answers=64, tokens=64, k=3)
-    accepted = observed.places.draft_slot & ~observed.places.ended
+    accepted = observed.slots.draft_slot & ~observed.slots.ended
     honest = [one for one in bettors(observed) if one.name == "accept-all"]
     peeking = [
         Bettor(name="peeking", fault=Fault.LENIENT, weight=1.0, log_payoffs=np.where(accepted, one.log_payoffs, 0.0)) for one in honest

@@ -8,12 +8,24 @@ import pytest
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, emit, observe
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.verify_slots import BONUS, CLEAN, DRAFT, EVER, PLAIN, SHORT, certain, chances, filtered, placed, unplaced
+from pytest_specdec.stats.verify_slots import (
+    BONUS,
+    CLEAN,
+    DRAFT,
+    EVER,
+    PLAIN,
+    SHORT,
+    certain,
+    chances,
+    filtered,
+    slots_from_windows,
+    unknown_slots,
+)
 
 
 def spoken(*, sure):
     """A correct server's answers, windows known, and the same with windows hidden."""
-    bank = zipf(np.random.default_rng(3), positions=500, vocabulary=128, atoms=20, certain=sure)
+    bank = zipf(np.random.default_rng(3), positions=500, vocabulary=128, top_tokens=20, certain=sure)
     if sure:
         bank.drafted[:] = True
     trace = emit(bank, RIGHT, np.random.default_rng(4), answers=400, tokens=24, k=3)
@@ -21,22 +33,24 @@ def spoken(*, sure):
 
 
 def test_known_windows_leave_no_doubt():
-    at = certain(placed((1, 4, 2, 1), 8, lambda start: 3 if start < 7 else 0)).at
+    at = certain(slots_from_windows((1, 4, 2, 1), 8, lambda start: 3 if start < 7 else 0)).at
     cells = [(PLAIN, CLEAN), *[(DRAFT, CLEAN)] * 3, (BONUS, CLEAN), *[(DRAFT, CLEAN)] * 2, (PLAIN, SHORT)]
     assert [(int(np.argwhere(each)[0, 0]), int(np.argwhere(each)[0, 1])) for each in at] == cells
     assert at.sum() == len(cells)
-    assert certain(unplaced(3)).at.sum() == 0.0
+    assert certain(unknown_slots(3)).at.sum() == 0.0
 
 
 def test_a_draft_that_is_certain_tells_the_windows():
     told, hidden = spoken(sure=True)
-    assert hidden.stands.at == pytest.approx(told.stands.at)
+    assert hidden.slot_chances.at == pytest.approx(told.slot_chances.at)
 
 
 def test_chances_come_true():
     """Of the tokens that are given a chance of .2 to stand at the bonus, a fifth does, and so for every chance and every place."""
     told, hidden = spoken(sure=False)
-    for true, said in ((told.stands.at[:, slot, state], hidden.stands.at[:, slot, state]) for slot in range(3) for state in range(3)):
+    for true, said in (
+        (told.slot_chances.at[:, slot, state], hidden.slot_chances.at[:, slot, state]) for slot in range(3) for state in range(3)
+    ):
         edges = np.quantile(said, np.linspace(0.0, 1.0, 6))
         for low, high in itertools.pairwise(edges):
             here = (said >= low) & (said <= high)
@@ -67,10 +81,10 @@ def test_where_nothing_was_drafted_a_window_begins():
 
 
 def test_what_windows_do_not_tell_the_filter_does():
-    places = placed((1, 2), 6, lambda _start: 3)
-    at = chances(places, np.zeros(6), np.ones(6, dtype=np.bool_), 3).at
+    slots = slots_from_windows((1, 2), 6, lambda _start: 3)
+    at = chances(slots, np.zeros(6), np.ones(6, dtype=np.bool_), 3).at
     assert (at[2, DRAFT, CLEAN], at[3, DRAFT, SHORT]) == (1.0, 1.0)
-    assert chances(places, None, np.ones(6, dtype=np.bool_), 3).at[3].sum() == 0.0
+    assert chances(slots, None, np.ones(6, dtype=np.bool_), 3).at[3].sum() == 0.0
 
 
 def test_everybody_bets_alike_on_windows_that_are_told_and_that_follow():

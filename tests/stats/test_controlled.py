@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.stats.betting import Bettor
-from pytest_specdec.stats.control_difference import Earned, counterpart, difference, least_score
+from pytest_specdec.stats.control_difference import Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.fault_models import Fault
 
 
@@ -14,7 +14,7 @@ def earned(random, answers, mean, *, tokens=40, together=0.0):
     paid = np.log(np.maximum(1.0 + paid, 0.05))
     last = np.zeros(len(paid), dtype=np.bool_)
     last[lengths.cumsum() - 1] = True
-    return Earned(log_payoffs=paid, last=last)
+    return Earnings(log_payoffs=paid, last=last)
 
 
 def test_a_bias_that_both_arms_share_cancels():
@@ -48,20 +48,22 @@ def test_tokens_without_a_bet_are_not_counted():
     random = np.random.default_rng(5)
     everywhere = earned(random, 40, 0.1)
     here = random.integers(4, size=len(everywhere.last)) == 0
-    some = Earned(log_payoffs=np.where(here, everywhere.log_payoffs, 0.0), last=everywhere.last)
+    some = Earnings(log_payoffs=np.where(here, everywhere.log_payoffs, 0.0), last=everywhere.last)
     assert abs(difference(some, everywhere).score) < 3.0
 
 
 def test_nothing_bet_is_no_difference():
-    still = Earned(log_payoffs=np.zeros(4), last=np.array([False, True, False, True]))
+    still = Earnings(log_payoffs=np.zeros(4), last=np.array([False, True, False, True]))
     assert difference(still, still).score == 0.0
 
 
 def test_a_copy_for_some_places_is_held_against_its_original():
-    seats = tuple(Bettor(name=name, fault=Fault.TAIL, weight=1.0, log_payoffs=np.zeros(1)) for name in ("2% greedy", "2% greedy more", "x"))
-    wins = Bettor(name="2% greedy at the bonus", fault=Fault.TAIL, weight=1.0, log_payoffs=np.zeros(1))
+    seats = tuple(
+        Bettor(name=name, fault=Fault.IMPROBABLE, weight=1.0, log_payoffs=np.zeros(1)) for name in ("2% greedy", "2% greedy more", "x")
+    )
+    wins = Bettor(name="2% greedy at the bonus", fault=Fault.IMPROBABLE, weight=1.0, log_payoffs=np.zeros(1))
     assert counterpart(wins, seats) is seats[0]
-    assert counterpart(Bettor(name="accept-all", fault=Fault.TAIL, weight=1.0, log_payoffs=np.zeros(1)), seats) is None
+    assert counterpart(Bettor(name="accept-all", fault=Fault.IMPROBABLE, weight=1.0, log_payoffs=np.zeros(1)), seats) is None
 
 
 def test_more_is_needed_against_a_control_that_speaks_against_its_own_scores():

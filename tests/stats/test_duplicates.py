@@ -9,14 +9,14 @@ from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import again, hazard, repeats
 from pytest_specdec.stats.fault_models import Fault
-from pytest_specdec.stats.token_distribution import Processing, Raw, requested
-from pytest_specdec.stats.verify_slots import Observed, joined, unplaced
+from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.verify_slots import Observed, joined, unknown_slots
 
 VOCABULARY, LENGTH, END = 12, 24, 0
 CHAIN = np.random.default_rng(3).normal(scale=1.5, size=(VOCABULARY, VOCABULARY))
 
 
-def log_law(table, last):
+def log_distribution(table, last):
     return table[last] - np.log(np.exp(table[last]).sum())
 
 
@@ -26,28 +26,30 @@ def drawn(random, answers, *, start=1, copied=(), table=CHAIN, until_end=False):
     for index in range(answers):
         tokens, last = [], start
         while len(tokens) < LENGTH and not (until_end and END in tokens):
-            last = int((log_law(table, last) + random.gumbel(size=VOCABULARY)).argmax())
+            last = int((log_distribution(table, last) + random.gumbel(size=VOCABULARY)).argmax())
             tokens.append(last)
         said.append(said[0] if index in copied else tuple(tokens))
     return said
 
 
-def law_of(said, start=1):
+def distribution_of(said, start=1):
     befores = [last for tokens in said for last in (start, *tokens[:-1])]
     chosen = np.array([token for tokens in said for token in tokens])
-    rows = np.array([log_law(CHAIN, last) for last in befores])
+    rows = np.array([log_distribution(CHAIN, last) for last in befores])
     ids = np.argsort(-rows, axis=1)[:, :8]
     n = len(chosen)
-    raw = Raw(ids=ids, logprobs=np.take_along_axis(rows, ids, axis=1), chosen=chosen, chosen_logprobs=rows[np.arange(n), chosen])
+    raw = RawDistribution(
+        ids=ids, logprobs=np.take_along_axis(rows, ids, axis=1), chosen=chosen, chosen_logprobs=rows[np.arange(n), chosen]
+    )
     plain = Processing(temperature=np.ones(n), top_k=np.zeros(n, dtype=np.int64), top_p=np.ones(n))
     return ids, requested(raw, plain)
 
 
 def wealth(said, prompts):
-    ids, law = law_of(said)
-    m = again(law, ids, said, prompts)
+    ids, distribution = distribution_of(said)
+    m = again(distribution, ids, said, prompts)
     assert m.sum(axis=1) == pytest.approx(1.0)
-    return betting.at_outcome(betting.table(law, m), law)
+    return betting.at_outcome(betting.table(distribution, m), distribution)
 
 
 def test_an_answer_given_again_is_decisive():
@@ -80,20 +82,22 @@ def test_independent_answers_cost_a_fiftieth_each_at_most():
 
 def test_pairs_are_counted_with_what_was_to_be_expected():
     said = drawn(np.random.default_rng(1), 4, copied={2})
-    _, law = law_of(said)
-    found = repeats(law, said, ["p"] * 4)
+    _, distribution = distribution_of(said)
+    found = repeats(distribution, said, ["p"] * 4)
     assert (found.pairs, found.equal) == (6, 1)
     assert found.expected < 1e-4
     assert str(found).startswith("1 of 6 pairs of answers to one prompt begin with the same 16 tokens, ")
-    assert repeats(law, said, list("abcd")).pairs == 0
+    assert repeats(distribution, said, list("abcd")).pairs == 0
 
 
 def seated(said, prompts, ends=True):
-    ids, law = law_of(said)
+    ids, distribution = distribution_of(said)
     marked = np.column_stack([ids == END, np.zeros(len(ids), dtype=np.bool_)])
-    places = joined([unplaced(len(tokens)) for tokens in said])
-    plain = Observed(law=law, ids=ids, q=None, drafted=np.zeros(len(ids), dtype=np.bool_), places=places, k=3, vocabulary=VOCABULARY)
-    return bettors(replace(plain, ends=marked if ends else None, copies=again(law, ids, said, prompts)))
+    slots = joined([unknown_slots(len(tokens)) for tokens in said])
+    plain = Observed(
+        distribution=distribution, ids=ids, q=None, drafted=np.zeros(len(ids), dtype=np.bool_), slots=slots, k=3, vocabulary=VOCABULARY
+    )
+    return bettors(replace(plain, ends=marked if ends else None, copies=again(distribution, ids, said, prompts)))
 
 
 def test_the_panel_seats_the_bets_on_whole_answers():

@@ -1,4 +1,4 @@
-"""In every form in which the law may be known, no bet is favourable to a correct server: its mean is at most one, exactly."""
+"""In every form in which the distribution may be known, no bet is favourable to a correct server: its mean is at most one, exactly."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties, adjustment, joined
-from pytest_specdec.stats.token_distribution import Processing, Raw, Weights, by_share, requested
-from pytest_specdec.stats.verify_slots import Observed, placed
+from pytest_specdec.stats.token_distribution import Processing, RawDistribution, Weights, by_share, requested
+from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
 from pytest_specdec.stats.verify_slots import joined as all_places
 
 VOCABULARY = 60
@@ -39,22 +39,23 @@ def engine(penalties=None, temperature=1.0, min_p=0.0, top_k=0, top_p=1.0):
     if top_k:
         ranked[top_k:] = 0.0
     ranked = np.where(ranked.cumsum() - ranked < top_p * ranked.sum(), ranked, 0.0)
-    law = np.zeros(VOCABULARY)
-    law[order] = ranked / ranked.sum()
-    return law
+    distribution = np.zeros(VOCABULARY)
+    distribution[order] = ranked / ranked.sum()
+    return distribution
 
 
-def judged(atoms=20, *, listed_only=False, vocabulary=VOCABULARY, penalties=None, **asked):
-    """The judge's law at that position, a row for each token that might be emitted there."""
+def judged(top_tokens=20, *, listed_only=False, vocabulary=VOCABULARY, penalties=None, **asked):
+    """The judge's distribution at that position, a row for each token that might be emitted there."""
     logprobs = LOGITS - np.log(np.exp(LOGITS).sum())
-    ids = np.broadcast_to(np.argsort(-logprobs)[:atoms], (VOCABULARY, atoms))
+    ids = np.broadcast_to(np.argsort(-logprobs)[:top_tokens], (VOCABULARY, top_tokens))
     every = np.arange(VOCABULARY)
     told = np.where(np.isin(every, ids[0]) | (not listed_only), logprobs, np.nan)
-    raw = Raw(ids=ids, logprobs=logprobs[ids], chosen=every, chosen_logprobs=told, vocabulary=vocabulary)
+    raw = RawDistribution(ids=ids, logprobs=logprobs[ids], chosen=every, chosen_logprobs=told, vocabulary=vocabulary)
     moved = None
     if penalties is not None:
         parts = [
-            adjustment(penalties, PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, atoms))) for token in range(VOCABULARY)
+            adjustment(penalties, PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, top_tokens)))
+            for token in range(VOCABULARY)
         ]
         last = np.tile(np.arange(len(SAID) + 1) == len(SAID), VOCABULARY)
         moved = joined(parts).at(last)
@@ -71,12 +72,12 @@ def judged(atoms=20, *, listed_only=False, vocabulary=VOCABULARY, penalties=None
 
 def at_slot(slot):
     """The place of one token of the second window, three drafts long, as an answer of its own."""
-    whole = placed((1, 1, 4), 6, lambda _start: 3)
+    whole = slots_from_windows((1, 1, 4), 6, lambda _start: 3)
     fields = {name: getattr(whole, name)[[2 + slot]] for name in whole.__slots__ if name != "implied"}
     return type(whole)(**{**fields, "last": np.ones(1, dtype=np.bool_)})
 
 
-FORMS = [{}, {"atoms": 5}, {"atoms": VOCABULARY}, {"listed_only": True}, {"listed_only": True, "atoms": 5}]
+FORMS = [{}, {"top_tokens": 5}, {"top_tokens": VOCABULARY}, {"listed_only": True}, {"listed_only": True, "top_tokens": 5}]
 ASKED = [
     {},
     {"temperature": 0.7},
@@ -103,74 +104,74 @@ ASKED = [
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("asked", ASKED)
 def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, asked, slot):
-    ids, law = judged(**form, **asked)
+    ids, distribution = judged(**form, **asked)
     truth = engine(**asked)
     observed = Observed(
-        law=law,
+        distribution=distribution,
         ids=ids,
-        q=np.roll(law.p, 1, axis=1),
+        q=np.roll(distribution.p, 1, axis=1),
         drafted=np.ones(VOCABULARY, dtype=np.bool_),
-        q_unasked=np.roll(law.unasked, 2, axis=1),
+        q_unasked=np.roll(distribution.unasked, 2, axis=1),
         kept=np.ones(VOCABULARY),
-        places=all_places([at_slot(slot)] * VOCABULARY),
+        slots=all_places([at_slot(slot)] * VOCABULARY),
         k=3,
         vocabulary=VOCABULARY,
         ends=np.column_stack([ids % 7 == 0, np.zeros(VOCABULARY, dtype=np.bool_)]),
     )
     means = {bettor.name: float(truth @ np.exp(bettor.log_payoffs)) for bettor in bettors(observed)}
-    # Half a millionth: the tail's mass is known to a millionth only.
+    # Half a millionth: the remainder's mass is known to a millionth only.
     assert max(means.values()) <= 1.0 + 5e-6, max(means, key=means.get)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("asked", ASKED)
 def test_the_bound_on_the_emitted_token_is_one(form, asked):
-    _, law = judged(**form, **asked)
-    assert (engine(**asked) <= law.chosen_bound + 1e-9).all()
+    _, distribution = judged(**form, **asked)
+    assert (engine(**asked) <= distribution.chosen_bound + 1e-9).all()
 
 
 @pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.get("penalties", BIAS).repetition == 1.0])
-def test_the_whole_vocabulary_makes_the_law_exact(asked):
-    ids, law = judged(VOCABULARY, **asked)
+def test_the_whole_vocabulary_makes_the_distribution_exact(asked):
+    ids, distribution = judged(VOCABULARY, **asked)
     truth = engine(**asked)
-    assert law.p[0, :-1] == pytest.approx(truth[ids[0]], abs=1e-9)
-    assert law.p[0, -1] == 0.0
+    assert distribution.p[0, :-1] == pytest.approx(truth[ids[0]], abs=1e-9)
+    assert distribution.p[0, -1] == 0.0
 
 
 @pytest.mark.parametrize("asked", [{"penalties": BIAS}, {"penalties": PENALTIES}, {"penalties": PENALTIES, "temperature": 0.6}])
-def test_among_atoms_moved_by_known_amounts_the_law_is_exact(asked):
-    ids, law = judged(20, **asked)
+def test_among_top_tokens_moved_by_known_amounts_the_distribution_is_exact(asked):
+    ids, distribution = judged(20, **asked)
     truth = engine(**asked)[ids[0]]
-    mine = law.p[0, :-1]
-    assert law.core[0, :-1].all()
+    mine = distribution.p[0, :-1]
+    assert distribution.core[0, :-1].all()
     assert mine / mine.sum() == pytest.approx(truth / truth.sum(), abs=1e-9)
 
 
 def test_what_a_repetition_penalty_touches_is_left_alone():
-    ids, law = judged(20, penalties=REPETITION)
+    ids, distribution = judged(20, penalties=REPETITION)
     touched = np.isin(ids[0], [*PROMPT, *SAID])
     assert touched.any()
-    assert (law.core[0, :-1] == ~touched).all()
-    assert not law.core[0, -1]
+    assert (distribution.core[0, :-1] == ~touched).all()
+    assert not distribution.core[0, -1]
 
 
-def test_truncation_of_moved_atoms_is_left_alone_without_the_whole_vocabulary():
-    _, law = judged(20, penalties=BIAS, top_p=0.8)
-    assert law.core[0].sum() == 1
-    assert not law.violation.any()
+def test_truncation_of_moved_top_tokens_is_left_alone_without_the_whole_vocabulary():
+    _, distribution = judged(20, penalties=BIAS, top_p=0.8)
+    assert distribution.core[0].sum() == 1
+    assert not distribution.violation.any()
 
 
 def test_min_p_is_bet_on_either_side_of_a_margin():
-    ids, law = judged(VOCABULARY, min_p=0.05)
+    ids, distribution = judged(VOCABULARY, min_p=0.05)
     share = np.exp(LOGITS[ids[0]] - LOGITS.max())
-    assert (law.core[0, :-1] == (share >= 0.05 * np.exp(0.6))).all()
-    assert (law.violation[0, :-1] == (share < 0.05 * np.exp(-0.6))).all()
+    assert (distribution.core[0, :-1] == (share >= 0.05 * np.exp(0.6))).all()
+    assert (distribution.violation[0, :-1] == (share < 0.05 * np.exp(-0.6))).all()
 
 
 def test_penalties_count_the_answer_and_repetition_the_prompt_too():
     ids = np.array([[7, 5, 2]] * 3)
     found = adjustment(Penalties(presence=1.0, frequency=0.5, repetition=1.1, bias={2: 3.0, 50: 1.0}), (7,), (5, 5, 2), ids)
-    assert found.atoms.tolist() == [[0.0, 0.0, 3.0], [0.0, -1.5, 3.0], [0.0, -2.0, 3.0]]
+    assert found.top_tokens.tolist() == [[0.0, 0.0, 3.0], [0.0, -1.5, 3.0], [0.0, -2.0, 3.0]]
     assert found.unsure.tolist() == [[True, False, False], [True, True, False], [True, True, False]]
     assert found.chosen.tolist() == [0.0, -1.5, 3.0]
     assert found.elsewhere.tolist() == found.upwards.tolist() == [True] * 3
@@ -183,13 +184,13 @@ def test_neutral_penalties_are_told():
     assert not Penalties(repetition=1.01).neutral
 
 
-def test_noise_travels_with_the_law():
-    _, law = judged()
-    view = np.roll(law.p, 1, axis=1)
-    assert (betting.table(law, view, noise=0.3) <= betting.table(law, view)).all()
+def test_noise_travels_with_the_distribution():
+    _, distribution = judged()
+    view = np.roll(distribution.p, 1, axis=1)
+    assert (betting.table(distribution, view, noise=0.3) <= betting.table(distribution, view)).all()
 
 
-def test_the_tail_is_never_surely_kept_by_min_p():
-    weights = Weights(atoms=np.array([[1.0, 0.9]]), tail=np.array([0.5]), tail_bound=np.array([0.5]), last=np.array([0.9]))
+def test_the_remainder_is_never_surely_kept_by_min_p():
+    weights = Weights(top_tokens=np.array([[1.0, 0.9]]), remainder=np.array([0.5]), remainder_bound=np.array([0.5]), last=np.array([0.9]))
     assert by_share(weights, np.array([0.1]), np.array([1.8])).core.tolist() == [[True, True, False]]
     assert by_share(weights, np.array([0.0]), np.array([1.8])).core.all()

@@ -14,15 +14,15 @@ from pytest_specdec.stats.bettors import (
     SPARSE,
     SURROGATE,
     UNASKED,
-    WITH_DRAFT_LAW,
-    WITHOUT_DRAFT_LAW,
+    WITH_DRAFT_DISTRIBUTION,
+    WITHOUT_DRAFT_DISTRIBUTION,
     bettors,
     surrogate,
 )
 from pytest_specdec.stats.draft_distribution import hidden_bonus, one_hot
 from pytest_specdec.stats.fault_models import CATALOGUE
 
-BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
+BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
 LN = np.log
 
 
@@ -34,34 +34,37 @@ def drawn(rules=RIGHT, *, bank=BANK, seed=0, answers=24, windows=True, known=Fal
 def with_every_outcome(seen, at):
     """The same tokens, the one ``at`` being each outcome in turn."""
     here = np.arange(seen.tokens) == at
-    return [replace(seen, law=replace(seen.law, outcome=np.where(here, one, seen.law.outcome))) for one in range(seen.law.p.shape[1])]
+    return [
+        replace(seen, distribution=replace(seen.distribution, outcome=np.where(here, one, seen.distribution.outcome)))
+        for one in range(seen.distribution.p.shape[1])
+    ]
 
 
 def seats(seen):
-    return tuple(surrogate(seen, seen.stands))
+    return tuple(surrogate(seen, seen.slot_chances))
 
 
 @pytest.mark.parametrize("windows", [True, False])
 def test_whatever_is_guessed_the_mean_payoff_is_one(windows):
     seen = drawn(windows=windows)
-    seen = replace(seen, law=replace(seen.law, noise=0.0))
-    at = int(np.flatnonzero(seen.places.draft_slot | ~seen.places.known)[20])
+    seen = replace(seen, distribution=replace(seen.distribution, noise=0.0))
+    at = int(np.flatnonzero(seen.slots.draft_slot | ~seen.slots.known)[20])
     paid = np.exp([[seat.log_payoffs[at] for seat in seats(one)] for one in with_every_outcome(seen, at)])
-    assert seen.law.p[at] @ paid == pytest.approx(np.ones(paid.shape[1]))
+    assert seen.distribution.p[at] @ paid == pytest.approx(np.ones(paid.shape[1]))
     assert (paid.std(axis=0) > 1e-3).mean() > 0.8
 
 
 def test_a_draft_that_nobody_knows_is_one_that_the_baseline_would_draw():
     """Recovering from p: of all tokens d that may have been drafted, d is accepted with p(d), else any is drawn from p."""
     seen = drawn()
-    seen = replace(seen, law=replace(seen.law, noise=0.0))
-    at = int(np.flatnonzero(seen.places.draft_slot)[20])
-    p = seen.law.p[at]
+    seen = replace(seen, distribution=replace(seen.distribution, noise=0.0))
+    at = int(np.flatnonzero(seen.slots.draft_slot)[20])
+    p = seen.distribution.p[at]
     m = p[-1] * p
     for d in range(len(p) - 1):
         m += p[d] * (p[d] * one_hot(np.array([d]), len(p))[0] + (1.0 - p[d]) * p)
     paid = [
-        {seat.name: seat.log_payoffs[at] for seat in surrogate(one, one.stands)}["resample from p" + DRAWN]
+        {seat.name: seat.log_payoffs[at] for seat in surrogate(one, one.slot_chances)}["resample from p" + DRAWN]
         for one in with_every_outcome(seen, at)
     ]
     assert np.exp(paid) == pytest.approx(0.05 + 0.95 * m / p)
@@ -69,8 +72,8 @@ def test_a_draft_that_nobody_knows_is_one_that_the_baseline_would_draw():
 
 def test_where_windows_are_hidden_the_guess_says_how_often_a_draft_stands_there():
     told, hidden = drawn(), drawn(windows=False)
-    here, p = told.places.draft_slot, told.law.p
-    paid = [{one.name: np.exp(one.log_payoffs[here]) for one in surrogate(seen, seen.stands)} for seen in (told, hidden)]
+    here, p = told.slots.draft_slot, told.distribution.p
+    paid = [{one.name: np.exp(one.log_payoffs[here]) for one in surrogate(seen, seen.slot_chances)} for seen in (told, hidden)]
     everywhere = np.ones(told.tokens, dtype=bool)
     for words, beta in ((DRAWN, (p**2).sum(axis=1)), (SURROGATE, p[:, :-1].max(axis=1))):
         known, guessed = (each["resample from p" + words] for each in paid)
@@ -88,7 +91,7 @@ def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
     assert all(seat.guessed for seat in seats(unknown))
 
 
-@pytest.mark.parametrize("known, shares", [(True, WITH_DRAFT_LAW), (False, WITHOUT_DRAFT_LAW)])
+@pytest.mark.parametrize("known, shares", [(True, WITH_DRAFT_DISTRIBUTION), (False, WITHOUT_DRAFT_DISTRIBUTION)])
 def test_the_stakes_of_the_groups_add_up_to_one(known, shares):
     seen = drawn(known=known)
     if not known:
@@ -103,7 +106,7 @@ def test_the_stakes_of_the_groups_add_up_to_one(known, shares):
 def of_heads_favourites():
     """A bank whose drafter is certain of one token, drawn from p: often not the baseline's best."""
     random = np.random.default_rng(5)
-    bank = zipf(random, positions=200, vocabulary=64, atoms=8)
+    bank = zipf(random, positions=200, vocabulary=64, top_tokens=8)
     best = (bank.p.cumsum(axis=1) > random.random((200, 1))).argmax(axis=1)
     return replace(bank, q=one_hot(np.minimum(best, bank.p.shape[1] - 2), bank.p.shape[1]))
 
@@ -111,7 +114,8 @@ def of_heads_favourites():
 def test_a_head_that_errs_is_seen_sooner_than_by_the_baselines_favourite():
     seen = drawn(FAULTS["resample from p"], bank=of_heads_favourites(), answers=128)
     held = {
-        words: max(seat.log_wealth for seat in surrogate(seen, seen.stands) if seat.name.endswith(words)) for words in (SURROGATE, DRAWN)
+        words: max(seat.log_wealth for seat in surrogate(seen, seen.slot_chances) if seat.name.endswith(words))
+        for words in (SURROGATE, DRAWN)
     }
     assert held[DRAWN] > LN(1000)
     assert held[DRAWN] > 1.5 * held[SURROGATE]

@@ -11,42 +11,44 @@ from pytest_specdec.stats.adaptive_bettors import BLOCK, COMMON, PUPILS, inside,
 from pytest_specdec.stats.betting import mixture, settled
 from pytest_specdec.stats.bettors import bettors
 
-BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, atoms=8)
+BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
 LN = np.log
 SEATS = [(pupil, spread) for pupil in PUPILS for spread in pupil.spreads]
 
 
 def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
-    """Answers of a drafter that draws, and whose law is not known."""
+    """Answers of a drafter that draws, and whose distribution is not known."""
     random = np.random.default_rng(seed)
     seen = simulate(BANK, rules, random, runs=runs, answers=answers, tokens=tokens, k=3, windows=windows)
     return replace(seen, q=None, kept=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
 
 
 def with_outcome(seen, at, outcome):
-    return replace(seen, law=replace(seen.law, outcome=np.where(np.arange(seen.tokens) == at, outcome, seen.law.outcome)))
+    return replace(
+        seen, distribution=replace(seen.distribution, outcome=np.where(np.arange(seen.tokens) == at, outcome, seen.distribution.outcome))
+    )
 
 
 def with_flags(seen, which):
-    return replace(seen, places=replace(seen.places, ended=seen.places.ended ^ which))
+    return replace(seen, slots=replace(seen.slots, ended=seen.slots.ended ^ which))
 
 
 def draft_slot_of_third_block(seen):
-    return int(np.flatnonzero(seen.places.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
+    return int(np.flatnonzero(seen.slots.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
 
 
 @pytest.mark.parametrize("view", range(len(SEATS)))
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
     seen = drawn(FAULTS["resample from p"])
-    seen = replace(seen, law=replace(seen.law, noise=noise))
-    slots = seen.places.bonus_slot if SEATS[view][0].bonus else seen.places.draft_slot
+    seen = replace(seen, distribution=replace(seen.distribution, noise=noise))
+    slots = seen.slots.bonus_slot if SEATS[view][0].bonus else seen.slots.draft_slot
     at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
-    outcomes = range(seen.law.p.shape[1])
+    outcomes = range(seen.distribution.p.shape[1])
     paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
     assert paid.std() > 1e-3
-    assert inside(seen.law)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
-    assert inside(seen.law)[at] @ paid <= 1.0 + 1e-12
+    assert inside(seen.distribution)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
+    assert inside(seen.distribution)[at] @ paid <= 1.0 + 1e-12
 
 
 def test_a_token_has_no_say_in_its_own_bet_nor_a_later_one_in_an_earlier():
@@ -55,7 +57,7 @@ def test_a_token_has_no_say_in_its_own_bet_nor_a_later_one_in_an_earlier():
     own = rates(seen)
     later = np.arange(seen.tokens) >= at
     for other in (
-        with_outcome(seen, at, (seen.law.outcome[at] + 1) % seen.law.p.shape[1]),
+        with_outcome(seen, at, (seen.distribution.outcome[at] + 1) % seen.distribution.p.shape[1]),
         with_flags(seen, np.arange(seen.tokens) == at),
         with_flags(seen, later),
     ):
@@ -68,7 +70,7 @@ def test_a_token_has_no_say_in_its_own_bet_nor_a_later_one_in_an_earlier():
 def test_the_windows_of_earlier_tokens_teach():
     seen = drawn()
     at = draft_slot_of_third_block(seen)
-    none = with_flags(seen, seen.places.ended)
+    none = with_flags(seen, seen.slots.ended)
     assert rates(seen).rate[at].mean() > 0.05
     assert rates(none).rate[at].mean() < 0.05
 
@@ -85,7 +87,7 @@ def test_a_rate_is_learned_where_the_drafter_proposes_a_token_too_seldom():
 def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_counts():
     seen = drawn(windows=False)
     found = rates(seen)
-    assert found.rate == pytest.approx(np.full(seen.law.p.shape, COMMON))
+    assert found.rate == pytest.approx(np.full(seen.distribution.p.shape, COMMON))
     assert found.features[:, :, -1] == pytest.approx(0.0)
     assert found.seen[-1].sum() > 0
     for (pupil, _), one in zip(SEATS, log_payoffs(seen), strict=True):
@@ -94,7 +96,7 @@ def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_co
 
 def test_features_are_centred_and_of_unit_size():
     seen = drawn(answers=200)
-    found, p = rates(seen).features, inside(seen.law)
+    found, p = rates(seen).features, inside(seen.distribution)
     assert (p[:, :, None] * found).sum(axis=1) == pytest.approx(0.0, abs=1e-9)
     size = np.sqrt((p[:, :, None] * found**2).sum(axis=1).mean(axis=0))
     assert (size > 0.05).all()
@@ -103,30 +105,33 @@ def test_features_are_centred_and_of_unit_size():
 
 def test_nothing_is_bet_outside_the_core():
     seen = drawn()
-    core = np.broadcast_to(np.arange(seen.law.p.shape[1]) < 4, seen.law.p.shape)
-    seen = replace(seen, law=replace(seen.law, core=core))
-    outside = seen.law.outcome >= 4
+    core = np.broadcast_to(np.arange(seen.distribution.p.shape[1]) < 4, seen.distribution.p.shape)
+    seen = replace(seen, distribution=replace(seen.distribution, core=core))
+    outside = seen.distribution.outcome >= 4
     assert outside.any()
     for one in log_payoffs(seen):
         assert not one.log_payoffs[outside].any()
         assert one.log_payoffs[~outside].any()
 
 
-def test_a_law_within_the_allowance_pays_no_more_than_one():
+def test_a_distribution_within_the_allowance_pays_no_more_than_one():
     seen = drawn(FAULTS["accept-all"], answers=60)
-    seen = replace(seen, law=replace(seen.law, noise=0.0))
-    at = int(np.flatnonzero(seen.places.draft_slot)[-1])
-    p, allowance = inside(seen.law)[at], 0.05
+    seen = replace(seen, distribution=replace(seen.distribution, noise=0.0))
+    at = int(np.flatnonzero(seen.slots.draft_slot)[-1])
+    p, allowance = inside(seen.distribution)[at], 0.05
     for view in range(5):
         paid = np.exp(
-            [log_payoffs(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at] for one in range(seen.law.p.shape[1])]
+            [
+                log_payoffs(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at]
+                for one in range(seen.distribution.p.shape[1])
+            ]
         )
         worst = (paid - p @ paid) / np.sqrt(p @ (paid - p @ paid) ** 2)
-        law = p * (1.0 + allowance * worst)
+        distribution = p * (1.0 + allowance * worst)
         assert p @ paid < 1.0
-        assert law.min() > 0
-        assert law @ paid <= 1.0 + 1e-12
-        assert law @ paid > 0.999
+        assert distribution.min() > 0
+        assert distribution @ paid <= 1.0 + 1e-12
+        assert distribution @ paid > 0.999
 
 
 @pytest.mark.parametrize("fault", ["resample from p", "acceptance leak of 20%"])
@@ -142,11 +147,11 @@ def test_correct_servers_do_not_alarm():
     assert sum(peak >= LN(20) for peak in high) <= 6
 
 
-def test_contexts_and_previous_tokens_are_told_by_their_atoms_where_nobody_tells_them():
+def test_contexts_and_previous_tokens_are_told_by_their_top_tokens_where_nobody_tells_them():
     seen = drawn()
     contexts = np.unique(seen.ids, axis=0, return_inverse=True)[1].reshape(-1)
-    names = np.column_stack([seen.ids, np.full(seen.tokens, -2)])[np.arange(seen.tokens), seen.law.outcome]
-    previous = np.concatenate([[-1], np.where(seen.places.last, -1, names)[:-1]])
+    names = np.column_stack([seen.ids, np.full(seen.tokens, -2)])[np.arange(seen.tokens), seen.distribution.outcome]
+    previous = np.concatenate([[-1], np.where(seen.slots.last, -1, names)[:-1]])
     told, guessed = rates(seen, contexts=contexts, previous=previous), rates(seen)
     assert (told.rate == guessed.rate).all()
     assert (told.seen == guessed.seen).all()
@@ -163,11 +168,11 @@ def test_a_memory_worked_out_by_hand():
 
 def test_a_pupil_learns_the_slope_of_a_server_that_tilts():
     seen = drawn(answers=400)
-    random, p, features = np.random.default_rng(2), inside(seen.law), rates(seen).features
+    random, p, features = np.random.default_rng(2), inside(seen.distribution), rates(seen).features
     weight = p * np.exp(0.5 * features[:, :, 0])
     mass = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
-    law = replace(seen.law, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
-    view = PUPILS[0].tilted(law, features[:, :, :1])
+    distribution = replace(seen.distribution, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
+    view = PUPILS[0].tilted(distribution, features[:, :, :1])
     want = weight[-1] / weight[-1].sum()
     assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
 

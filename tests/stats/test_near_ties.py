@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pytest_specdec.stats import near_ties
-from pytest_specdec.stats.near_ties import Choices, sigma_of, wealth
+from pytest_specdec.stats.near_ties import GreedyTokens, sigma_of, wealth
 
 
 def payoffs(gaps, sigma):
-    """Return the null law and what every bettor pays, by candidate, at one token."""
+    """Return the null distribution and what every bettor pays, by candidate, at one token."""
     table = np.array([gaps])
     null = near_ties._flips(table, sigma)
-    of = Choices(gaps=table, chosen=np.zeros(1, dtype=np.int64))
+    of = GreedyTokens(gaps=table, chosen=np.zeros(1, dtype=np.int64))
     for flips in near_ties._alternatives(of, null, sigma):
         bold = near_ties._bold(null, flips)
         yield null[0], np.array([near_ties._log_payoffs(null, bold, np.array([j]))[0] for j in range(-1, len(gaps))])
@@ -27,8 +27,8 @@ def payoffs(gaps, sigma):
     st.sampled_from([0.02, 0.05, 0.2]),
     arrays(float, 7, elements=st.floats(0.0, 1.0)),
 )
-def test_no_law_of_the_null_hypothesis_is_paid_more_than_it_stakes(below, sigma, share):
-    """Flips at any rates up to those of the null law, the rest on the best token or on one that is not listed."""
+def test_no_distribution_of_the_null_hypothesis_is_paid_more_than_it_stakes(below, sigma, share):
+    """Flips at any rates up to those of the null distribution, the rest on the best token or on one that is not listed."""
     gaps = [0.0, *below]
     for null, logs in payoffs(gaps, sigma):
         if null.sum() >= near_ties._MOST_NULL:
@@ -36,9 +36,9 @@ def test_no_law_of_the_null_hypothesis_is_paid_more_than_it_stakes(below, sigma,
         unlisted, paid = math.exp(logs[0]), np.exp(logs[1:])
         assert (paid[1:] >= paid[0] - 1e-12).all()
         assert unlisted == pytest.approx(paid[0])
-        law = null * share[: len(null)]
-        law[0] = 1.0 - law[1:].sum()
-        assert (law * paid).sum() <= 1.0 + 1e-9
+        distribution = null * share[: len(null)]
+        distribution[0] = 1.0 - distribution[1:].sum()
+        assert (distribution * paid).sum() <= 1.0 + 1e-9
 
 
 def drawn(rng, tokens, sd, fault=0.0, t3=False):
@@ -48,7 +48,7 @@ def drawn(rng, tokens, sd, fault=0.0, t3=False):
     noise = sd * (rng.standard_t(3, gaps.shape) / math.sqrt(3.0) if t3 else rng.normal(size=gaps.shape))
     chosen = (-gaps + noise).argmax(axis=1)
     near = (gaps[:, 1] <= 0.2) & (rng.random(tokens) < fault)
-    return Choices(gaps=gaps, chosen=np.where(near, 1, chosen))
+    return GreedyTokens(gaps=gaps, chosen=np.where(near, 1, chosen))
 
 
 def test_healthy_noise_raises_no_alarm_and_a_relaxed_acceptance_does():
@@ -59,11 +59,11 @@ def test_healthy_noise_raises_no_alarm_and_a_relaxed_acceptance_does():
 
 
 def test_unlisted_tokens_and_single_candidates_win_nothing():
-    lonely = Choices(gaps=np.zeros((5, 1)), chosen=np.zeros(5, dtype=np.int64))
+    lonely = GreedyTokens(gaps=np.zeros((5, 1)), chosen=np.zeros(5, dtype=np.int64))
     assert wealth(lonely, 0.05).peak == 0.0
-    unlisted = Choices(gaps=np.array([[0.0, 0.4]] * 9), chosen=np.full(9, -1))
+    unlisted = GreedyTokens(gaps=np.array([[0.0, 0.4]] * 9), chosen=np.full(9, -1))
     assert wealth(unlisted, 0.05).peak == 0.0
-    assert wealth(Choices(gaps=np.zeros((0, 1)), chosen=np.zeros(0, dtype=np.int64)), 0.05).peak == 0.0
+    assert wealth(GreedyTokens(gaps=np.zeros((0, 1)), chosen=np.zeros(0, dtype=np.int64)), 0.05).peak == 0.0
 
 
 def test_the_granted_noise_is_what_is_measured_with_a_margin_and_a_floor():

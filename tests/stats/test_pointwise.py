@@ -1,4 +1,4 @@
-"""Bets on the emitted token's own two probabilities: never favourable to a correct server, whatever lies beyond the atoms."""
+"""Bets on the emitted token's own two probabilities: never favourable to a correct server, whatever lies beyond the top tokens."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from hypothesis import strategies as st
 from pytest_specdec.stats import betting
 from pytest_specdec.stats import bettors as pointwise
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.draft_distribution import Split, index_of, listed, mapped, one_hot
-from pytest_specdec.stats.fault_models import Reuse, accepts_once
-from pytest_specdec.stats.token_distribution import Processing, Raw, requested
-from pytest_specdec.stats.verify_slots import Observed, Places, joined, placed
+from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed, mapped, one_hot
+from pytest_specdec.stats.fault_models import ReusedNumber, accepts_once
+from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
+from pytest_specdec.stats.verify_slots import Observed, VerifySlots, joined, slots_from_windows
 
-VOCABULARY, ATOMS = 40, 6
+VOCABULARY, TOP_TOKENS = 40, 6
 
 
-def told(law, tokens, atoms=ATOMS):
-    """What a server with ``law`` [V] tells at each of ``tokens``, all in the same place."""
-    ids = np.broadcast_to(np.argsort(-law)[:atoms], (len(tokens), atoms))
-    return Raw(ids=ids, logprobs=np.log(law)[ids], chosen=tokens, chosen_logprobs=np.log(law)[tokens], vocabulary=VOCABULARY)
+def told(distribution, tokens, top_tokens=TOP_TOKENS):
+    """What a server with ``distribution`` [V] tells at each of ``tokens``, all in the same place."""
+    ids = np.broadcast_to(np.argsort(-distribution)[:top_tokens], (len(tokens), top_tokens))
+    return RawDistribution(
+        ids=ids, logprobs=np.log(distribution)[ids], chosen=tokens, chosen_logprobs=np.log(distribution)[tokens], vocabulary=VOCABULARY
+    )
 
 
 def place(slot):
     """The place of a token, an answer of its own, in a window of three drafts."""
-    return Places(
+    return VerifySlots(
         slot=np.array([slot]),
         drafted=np.array([3]),
         after_rejection=np.zeros(1, dtype=bool),
@@ -41,21 +43,21 @@ def every_token(p, q, *, temperature=1.0, certain=False, slot=0):
     every = np.arange(VOCABULARY)
     processing = Processing(temperature=np.full(VOCABULARY, temperature), top_k=np.zeros(VOCABULARY, dtype=int), top_p=np.ones(VOCABULARY))
     raw, draft = told(p, every), told(q, every)
-    law, own = requested(raw, processing), requested(draft, processing)
+    distribution, own = requested(raw, processing), requested(draft, processing)
     best = np.full(VOCABULARY, q.argmax())
-    view = one_hot(index_of(best, raw.ids), ATOMS + 1) if certain else mapped(own.p, draft.ids, raw.ids, law.p)
-    atoms = np.column_stack([np.ones(raw.ids.shape, dtype=bool), np.zeros(VOCABULARY, dtype=bool)])
+    view = one_hot(index_of(best, raw.ids), TOP_TOKENS + 1) if certain else mapped(own.p, draft.ids, raw.ids, distribution.p)
+    top_tokens = np.column_stack([np.ones(raw.ids.shape, dtype=bool), np.zeros(VOCABULARY, dtype=bool)])
     return Observed(
-        law=law,
+        distribution=distribution,
         ids=raw.ids,
         q=view,
         drafted=np.ones(VOCABULARY, dtype=bool),
-        places=joined([place(slot)] * VOCABULARY),
+        slots=joined([place(slot)] * VOCABULARY),
         k=3,
         kept=np.zeros(VOCABULARY),
         q_chosen=(best == every).astype(float) if certain else own.chosen_floor,
         accept=np.ones(VOCABULARY),
-        listed=atoms if certain else listed(draft.ids, raw.ids),
+        listed=top_tokens if certain else listed(draft.ids, raw.ids),
         vocabulary=VOCABULARY,
     )
 
@@ -77,31 +79,31 @@ def test_no_bettor_gains_on_average_over_a_whole_vocabulary(seed, temperature, c
         assert truth @ np.exp(one.log_payoffs) <= 1.0 + 5e-5, one.name
 
 
-def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_atoms():
+def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_top_tokens():
     random = np.random.default_rng(5)
     p, q = (random.dirichlet(np.full(VOCABULARY, 0.5)) for _ in range(2))
     seen = every_token(p, q)
-    paid = np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.law.p.shape)))
+    paid = np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.distribution.p.shape)))
     assert paid == pytest.approx(0.8 + 0.2 * q / p, rel=2e-2)
     assert (paid <= 0.8 + 0.2 * q / p + 1e-12).all()
 
 
 def test_a_token_of_no_probability_is_the_least_that_a_leak_is_paid_for():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
-    seen.law.chosen_bound[:] = 0.0
-    assert np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.law.p.shape))) == pytest.approx(0.8)
+    seen.distribution.chosen_bound[:] = 0.0
+    assert np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.distribution.p.shape))) == pytest.approx(0.8)
 
 
-def test_under_truncation_the_atoms_alone_tell():
+def test_under_truncation_the_top_tokens_alone_tell():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
-    seen.law.chosen_bound[:] = np.inf
-    table = np.full(seen.law.p.shape, 0.7)
+    seen.distribution.chosen_bound[:] = np.inf
+    table = np.full(seen.distribution.p.shape, 0.7)
     assert pointwise.leak(seen, 0.2, table) == pytest.approx(0.7)
     assert not pointwise.refined(seen, np.full(VOCABULARY, 0.5)).any()
 
 
-def test_what_is_staked_on_the_tail_follows_what_is_accepted_too_much():
-    split = Split(p=np.array([[0.5, 0.2, 0.0, 0.3]]), q=np.array([[0.2, 0.2, 0.0, 0.6]]))
+def test_what_is_staked_on_the_remainder_follows_what_is_accepted_too_much():
+    split = SplitRemainder(p=np.array([[0.5, 0.2, 0.0, 0.3]]), q=np.array([[0.2, 0.2, 0.0, 0.6]]))
     right = np.minimum(1.0, np.array([[2.5, 1.0, 1.0, 0.5]]))
     assert pointwise.excess(split, right) == pytest.approx(0.0)
     assert pointwise.excess(split, np.ones((1, 4))) == pytest.approx(0.475)
@@ -109,25 +111,30 @@ def test_what_is_staked_on_the_tail_follows_what_is_accepted_too_much():
 
 
 def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():
-    places = placed((1, 4), 5, lambda _start: 3)
+    slots = slots_from_windows((1, 4), 5, lambda _start: 3)
     p, q = np.array([0.2, 0.5, 0.3]), np.array([0.8, 0.1, 0.1])
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
-    law = seen.law
+    distribution = seen.distribution
     short = Observed(
-        law=type(law)(**{name: value[:5] if isinstance(value := getattr(law, name), np.ndarray) else value for name in law.__slots__}),
+        distribution=type(distribution)(
+            **{
+                name: value[:5] if isinstance(value := getattr(distribution, name), np.ndarray) else value
+                for name in distribution.__slots__
+            }
+        ),
         ids=seen.ids[:5],
         q=None,
         drafted=np.ones(5, dtype=bool),
-        places=places,
+        slots=slots,
         k=3,
         kept=np.ones(5),
         accept=np.array([1.0, 0.5, 0.8, 0.2, 1.0]),
     )
-    split = Split(p=np.tile(np.insert(p, 2, 0.0), (5, 1)), q=np.tile(np.insert(q, 2, 0.0), (5, 1)))
+    split = SplitRemainder(p=np.tile(np.insert(p, 2, 0.0), (5, 1)), q=np.tile(np.insert(q, 2, 0.0), (5, 1)))
     assert accepts_once(split, short)[:, 0] == pytest.approx([0.25, 0.25, 0.5, 0.5, 1.0])
 
 
 def test_one_number_for_a_window_has_a_seat():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
-    assert Reuse.WINDOW.value in {one.name for one in bettors(seen)}
+    assert ReusedNumber.WINDOW.value in {one.name for one in bettors(seen)}
     assert betting.settled(bettors(seen)).bettors

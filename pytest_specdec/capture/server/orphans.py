@@ -20,7 +20,7 @@ from pytest_specdec.files.run_directory import RunDirectory, atomic_write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.capture.server.process import Server
+    from pytest_specdec.capture.server.process import ServerProcess
 
 __all__ = ["note", "sweep"]
 
@@ -29,7 +29,7 @@ _LOOKS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _ProcessNamespace:
     """Where process numbers mean what they meant when they were noted."""
 
     uid: int
@@ -39,13 +39,13 @@ class _Place:
     """The namespace of process numbers: a container has its own."""
 
     @classmethod
-    def here(cls) -> _Place:
+    def here(cls) -> _ProcessNamespace:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return cls(uid=os.getuid(), boot=boot, namespace=str(Path("/proc/self/ns/pid").readlink()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Left:
+class _Orphan:
     """A server that may have been left behind."""
 
     pid: int
@@ -53,11 +53,11 @@ class _Left:
     marker: str
 
 
-def note(path: Path, server: Server) -> None:
+def note(path: Path, server: ServerProcess) -> None:
     """Write down which server this process started, so that a later run can end it."""
     owner = os.getpid()
     document = {
-        **asdict(_Place.here()),
+        **asdict(_ProcessNamespace.here()),
         "pid": server.pid,
         "started": server.started,
         "marker": server.marker,
@@ -115,21 +115,21 @@ def _is_run(folder: Path) -> bool:
     return True
 
 
-def _read(path: Path) -> _Left | None:
+def _read(path: Path) -> _Orphan | None:
     """Return what a note of this user, boot and namespace tells of a server whose owner is gone; None otherwise."""
     try:
         if path.is_symlink() or path.stat().st_uid != os.getuid():
             return None
         found = json.loads(path.read_text(encoding="utf-8"))
-        is_here = all(found[name] == value for name, value in asdict(_Place.here()).items())
+        is_here = all(found[name] == value for name, value in asdict(_ProcessNamespace.here()).items())
         is_owned = watchdog.stat(int(found["owner"]))[2] == found["owner_started"]
-        left = _Left(pid=int(found["pid"]), started=int(found["started"]), marker=str(found["marker"]))
+        left = _Orphan(pid=int(found["pid"]), started=int(found["started"]), marker=str(found["marker"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # nothing of ours, torn, or written by another version
     return left if is_here and not is_owned else None
 
 
-def _end(left: _Left) -> list[int]:
+def _end(left: _Orphan) -> list[int]:
     ended: dict[int, int] = {}
     for _ in range(_LOOKS):
         alive = {pid: start for pid, start in watchdog.members(left.pid, left.started, left.marker, ended).items() if _is_mine(pid)}

@@ -16,7 +16,7 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_specdec.capture.server.process import Server
+    from pytest_specdec.capture.server.process import ServerProcess
 
 __all__ = ["free", "holder", "pinned", "stranger"]
 
@@ -33,7 +33,7 @@ def holder(port: int) -> str:
     return _holder(_reached(port))
 
 
-def stranger(server: Server, port: int) -> str:
+def stranger(server: ServerProcess, port: int) -> str:
     """Return :func:`_stranger`, seen twice: a server that dies between the looks at its port and at its processes seems to be another's."""
     if not _stranger(server, port):
         return ""
@@ -41,7 +41,7 @@ def stranger(server: Server, port: int) -> str:
     return _stranger(server, port)
 
 
-def _stranger(server: Server, port: int) -> str:
+def _stranger(server: ServerProcess, port: int) -> str:
     """Return which process beside those of ``server`` connections to ``port`` reach; empty where there is none, or it cannot be told.
 
     All who listen have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.

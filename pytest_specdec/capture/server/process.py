@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.engines.protocol import Command
 
-__all__ = ["LOG_TAIL", "Server", "cause", "deferred", "gone", "signal_name", "titles"]
+__all__ = ["LOG_TAIL", "ServerProcess", "cause", "deferred", "gone", "signal_name", "titles"]
 
 _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 """In the order in which their handlers come back: what raises in between must not keep the most common one away."""
@@ -126,7 +126,7 @@ _KILL_S = 10.0
 """Seconds that the kernel gets to end killed processes, which may hold device memory."""
 
 
-class Server:
+class ServerProcess:
     """A started server.
 
     Its first process is not collected before every other one is gone: until then nothing else gets its number, which is the session's. The

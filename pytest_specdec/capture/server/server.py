@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import sse
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import orphans, ports
-from pytest_specdec.capture.server.process import Server, deferred
-from pytest_specdec.capture.transport import HTTPX, Bounds, Transport
+from pytest_specdec.capture.server.process import ServerProcess, deferred
+from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
 from pytest_specdec.engines.protocol import HOST
 from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
 from pytest_specdec.model.workload import Request, Route
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from pytest_specdec.engines.protocol import Command, Dialect, Engine, Setup
+    from pytest_specdec.engines.protocol import Command, Dialect, Engine, ServerSetup
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["RESTARTS", "SECONDS", "Arm", "Ready", "Recipe", "check_port", "get", "wait"]
+__all__ = ["RESTARTS", "SECONDS", "ArmServer", "ReadyServer", "ServerRecipe", "check_port", "get", "wait"]
 
 _OK = 200
 SECONDS = 10.0
@@ -41,7 +41,7 @@ def get(port: int, path: str | None, *, api_key: str | None = None, seconds: flo
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     client = HTTPX.Client(transport=Transport(), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
-        with client, Bounds(seconds=seconds):
+        with client, ExchangeLimits(seconds=seconds):
             response = client.get(f"http://{HOST}:{port}{path}")
     except (HTTPX.HTTPError, OSError, ValueError):
         return None
@@ -57,7 +57,7 @@ _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class ReadyServer:
     """What a ready server says about itself."""
 
     model: str
@@ -66,7 +66,9 @@ class Ready:
     client: Client
 
 
-def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, boot_s: float, tick: Callable[[], None]) -> Ready:
+def wait(
+    server: ServerProcess, setup: ServerSetup, dialect: Dialect, *, draft_tokens: int, boot_s: float, tick: Callable[[], None]
+) -> ReadyServer:
     """Wait until ``server`` answers a one-token completion; ``tick`` is called meanwhile.
 
     Raises BootError with the command, the exit code and the last log lines when it ends before that or takes longer than ``boot_s``.
@@ -79,7 +81,7 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
             check_port(server, setup.port)
             found = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
-            if isinstance(found, Ready) and not server.ended:
+            if isinstance(found, ReadyServer) and not server.ended:
                 return found
             last = found if isinstance(found, str) else "it answered and ended"
         tick()
@@ -88,7 +90,7 @@ def wait(server: Server, setup: Setup, dialect: Dialect, *, draft_tokens: int, b
     raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
 
 
-def check_port(server: Server, port: int) -> None:
+def check_port(server: ServerProcess, port: int) -> None:
     """Raise BootError when another process than those of ``server`` answers on its port: nothing that it says is the server's."""
     if who := ports.stranger(server, port):
         what = f"port {port} is answered by another process than the server"
@@ -101,17 +103,17 @@ def _left_s(until_s: float) -> float:
     return max(_LEAST_S, min(SECONDS, until_s - time.monotonic()))
 
 
-def _ask(setup: Setup, dialect: Dialect, draft_tokens: int, until_s: float) -> Ready | str:
+def _ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | str:
     model = _served_model(setup, _left_s(until_s))
     client = Client(port=setup.port, model=model, dialect=dialect, draft_tokens=draft_tokens, api_key=setup.api_key, secrets=setup.secrets)
     sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_LEAST_S, until_s - time.monotonic()))
     if sent.answer.ok:
-        return Ready(model=model, version=_version(setup.port, dialect, _left_s(until_s)), client=client)
+        return ReadyServer(model=model, version=_version(setup.port, dialect, _left_s(until_s)), client=client)
     client.close()
     return f"a one-token completion got {sent.answer.status or 'no answer'}: {sent.answer.error}"
 
 
-def _served_model(setup: Setup, seconds: float) -> str:
+def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the first name in ``/v1/models``, or the configured one."""
     models = _object(get(setup.port, "/v1/models", api_key=setup.api_key, seconds=seconds)).get("data")
     first = models[0] if isinstance(models, Sequence) and models else None
@@ -132,7 +134,7 @@ def _object(text: str | None) -> Mapping[str, JSON]:
         return {}
 
 
-def _not_ready(server: Server, what: str, remedy: str) -> BootError:
+def _not_ready(server: ServerProcess, what: str, remedy: str) -> BootError:
     tail = "\n".join(server.log_tail())
     return BootError(
         f"the server {server.command.secrets.mask(what)}",
@@ -155,11 +157,11 @@ _GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class ServerRecipe:
     """How an arm's server is started, any number of times."""
 
     engine: Engine
-    setup: Setup
+    setup: ServerSetup
     command: Command
     draft_tokens: int
     log: Path
@@ -167,10 +169,10 @@ class Recipe:
     stop_s: float
 
 
-class Arm:
+class ArmServer:
     """One boot's server, started again after a death."""
 
-    def __init__(self, recipe: Recipe, tick: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
+    def __init__(self, recipe: ServerRecipe, tick: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
         """Take what to start, what to call while it is waited for, and the seconds that the capture has left."""
         self.recipe = recipe
         self.left_s = left_s
@@ -187,7 +189,7 @@ class Arm:
         self.busy_s = 0.0
         """Of that, with a request in flight."""
         self._tick = tick
-        self._server: Server | None = None
+        self._server: ServerProcess | None = None
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
         self._failed_starts = 0
@@ -331,7 +333,7 @@ class Arm:
     def _start(self) -> None:
         recipe = self.recipe
         with deferred():
-            self._server = Server(recipe.command, recipe.log, most_s=self.left_s() + recipe.stop_s + _GRACE_S)
+            self._server = ServerProcess(recipe.command, recipe.log, most_s=self.left_s() + recipe.stop_s + _GRACE_S)
             orphans.note(recipe.log.with_suffix(".json"), self._server)
         found = wait(
             self._server,

@@ -127,7 +127,7 @@ def recover_argmax() -> None:
 
 
 def residual_from_p() -> None:
-    """After a rejection draw from the target's law instead of the residual."""
+    """After a rejection draw from the target's distribution instead of the residual."""
 
     def draw(p: torch.Tensor, _q: Any, _drafts: Any, generators: dict[int, torch.Generator], counts: list[int]) -> torch.Tensor:
         noise = torch.empty_like(p).exponential_()
@@ -142,7 +142,7 @@ def residual_from_p() -> None:
 
 
 def stale_bonus() -> None:
-    """Draw the bonus token from the law one position early: that of the last draft token."""
+    """Draw the bonus token from the distribution one position early: that of the last draft token."""
     from vllm.v1.sample import rejection_sampler
 
     stock = rejection_sampler.RejectionSampler.forward
