@@ -37,7 +37,7 @@ def judged(run, directory):
 def test_what_fails_again_alone_is_a_finding_where_the_baseline_survives_it(run, judged, config, workload, with_args, fault, ending):
     run(with_args(config, "draft-k3", **{fault: "p1 of greedy"}), workload(concurrency=1, deadline_s=0.7))
     verdict = judged()
-    assert (verdict.outcome, verdict.judgement) == (Outcome.FAIL, f"1 {ending.value}")
+    assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, f"1 {ending.value}")
     assert "p1, alone on a fresh server too; the baseline answers it" in verdict.headline
 
 

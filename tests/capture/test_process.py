@@ -185,8 +185,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from pytest_specdec.engines.protocol import Command
-from pytest_specdec.capture.server.process import Server
-server = Server(Command(argv=(sys.executable, "-c", "import time; time.sleep(600)"), kill=("touch", {touched!r})), Path({log!r}))
+from pytest_specdec.capture.server.process import ServerProcess
+server = ServerProcess(Command(argv=(sys.executable, "-c", "import time; time.sleep(600)"), kill=("touch", {touched!r})), Path({log!r}))
 print(server.marker, flush=True)
 time.sleep(600)
 """

@@ -348,7 +348,7 @@ INTERRUPTED = textwrap.dedent("""
     import conftest
     from pytest_specdec.engines import registry as engines
     from pytest_specdec.capture.runner import record
-    from pytest_specdec.capture.planner import Wanted, make
+    from pytest_specdec.capture.planner import SelectedWorkload, make
     from pytest_specdec.config.config import Config, EngineSettings, Limits, VariantSettings
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -359,7 +359,7 @@ INTERRUPTED = textwrap.dedent("""
         variants=(VariantSettings(name="v", args={{"speculative-config": conftest.DRAFT, "slow": 60, "grandchild": "own-session"}}),),
         limits=Limits(boot_s=20.0, stop_s=20.0))
     asked = tuple(Request(id=f"p{{i}}", route=Route.COMPLETIONS, body={{"prompt": "p", "max_tokens": 2}}) for i in range(4))
-    plan = make(config, [Wanted(workload=Workload(name="w", version=1, requests=asked), family=Family.GREEDY)], Depth.SMOKE)
+    plan = make(config, [SelectedWorkload(workload=Workload(name="w", version=1, requests=asked), family=Family.GREEDY)], Depth.SMOKE)
 
     def tell(progress):
         if progress.doing == "answering":

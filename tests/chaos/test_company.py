@@ -57,7 +57,7 @@ def test_a_death_in_company_names_the_smallest_group(run, judged, seen, config, 
     run(config, workload(requests=8, concurrency=8), workload("next", requests=6, concurrency=6))
     verdict, after = judged(), judged("next")
     most = transcripts.read(directory, VARIANT, "next").concurrency
-    seen(f"{verdict.outcome}: {verdict.judgement}; the next workload {most} at a time, {after.outcome}")
+    seen(f"{verdict.outcome}: {verdict.cell}; the next workload {most} at a time, {after.outcome}")
     (together,) = [c for c in transcripts.read(directory, VARIANT, "greedy").server_failures if c.recurred]
     assert len(together.group) == 4
     assert f"{VARIANT} was asked 2 at a time instead of 6: its server fails with more in flight" in after.evidence
@@ -71,13 +71,13 @@ def test_a_hang_in_company_names_the_smallest_group(run, judged, seen, config, w
     run(config, workload(requests=6, concurrency=4, deadline_s=1.0))
     verdict = judged()
     rest = all(answer.ok for answer in transcripts.read(directory, VARIANT, "greedy").answers)
-    seen(f"{verdict.outcome}: {verdict.judgement}; {'the rest answered' if rest else 'answers missing'}")
+    seen(f"{verdict.outcome}: {verdict.cell}; {'the rest answered' if rest else 'answers missing'}")
 
 
 @pytest.mark.chaos("answers 500 with 2 requests in flight", expected="fail: 5xx, 2 in flight")
 def test_an_internal_error_in_company_is_a_finding(run, judged, seen, config, workload, with_args):  # noqa: F811
     run(with_args(config, VARIANT, break_on=" of ", **in_company(2)), workload(requests=4, concurrency=2))
-    seen(f"{judged().outcome}: {judged().judgement}")
+    seen(f"{judged().outcome}: {judged().cell}")
 
 
 @pytest.mark.chaos("baseline and variant die with 4 in flight", expected="invalid: the baseline does not survive it either")
@@ -107,7 +107,7 @@ def test_scattered_failures_are_counted_over_the_whole_run(run, judged, seen, co
     first = verdicts[0]
     assert first.figures["scattered_failures"] == 3
     assert "outside the 1e-3 budget" in first.short[-1]
-    seen(f"{'/'.join(outcomes)} in all {len(names)} workloads: {first.judgement}, p = {first.figures['p_value']:.2g}")
+    seen(f"{'/'.join(outcomes)} in all {len(names)} workloads: {first.cell}, p = {first.figures['p_value']:.2g}")
 
 
 @pytest.mark.chaos("dies in company in every workload", expected="1 found, 3 asked 1 at a time, 0 missing, 3 restarts")
@@ -128,7 +128,7 @@ def test_a_hang_is_given_what_the_baseline_needed(run, judged, seen, config, wor
     verdict = judged()
     error = transcripts.read(directory, VARIANT, "greedy").answers[3].error
     assert "(the baseline needed 0.0" in error
-    seen(f"{verdict.outcome}: {verdict.judgement}, no answer within {error.partition('no answer within ')[2].partition(' (')[0]}")
+    seen(f"{verdict.outcome}: {verdict.cell}, no answer within {error.partition('no answer within ')[2].partition(' (')[0]}")
 
 
 ENDS = [

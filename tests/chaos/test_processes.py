@@ -159,8 +159,8 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from pytest_specdec.capture.server.server import Arm, Recipe
-from pytest_specdec.engines.protocol import Setup
+from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.files.secrets import Secrets
@@ -169,8 +169,8 @@ class Engine:
     dialect = VllmDialect()
 
 sleep = Command(argv=(sys.executable, "-S", "-c", "import time; time.sleep(600)"), env={{"MARK_OF_THIS_TEST": {mark!r}}})
-setup = Setup(model="m", port=1, secrets=Secrets())
-recipe = Recipe(engine=Engine(), setup=setup, command=sleep, draft_tokens=0, log=Path({log!r}), boot_s=60.0, stop_s=1.0)
+setup = ServerSetup(model="m", port=1, secrets=Secrets())
+recipe = ServerRecipe(engine=Engine(), setup=setup, command=sleep, draft_tokens=0, log=Path({log!r}), boot_s=60.0, stop_s=1.0)
 
 def survivors():
     found = []
@@ -186,7 +186,7 @@ leaked = 0
 for attempt in range({tries}):
     delay_s = 0.02 * (attempt % 20) / 20 if attempt % 2 else 0.0005 * attempt
     timer = threading.Timer(delay_s, lambda: os.kill(os.getpid(), signal.SIGINT))
-    arm = Arm(recipe, lambda: None)
+    arm = ArmServer(recipe, lambda: None)
     try:
         timer.start()
         with arm:
@@ -285,11 +285,11 @@ def test_a_long_log_is_read_from_its_end(tmp_path, seen):
         import resource, sys
         from pathlib import Path
         from pytest_specdec.engines.protocol import Command
-        from pytest_specdec.capture.server.process import Server
+        from pytest_specdec.capture.server.process import ServerProcess
         from pytest_specdec.files.secrets import Secrets
         write = "import sys; [sys.stdout.write(('y' * 99 + chr(10)) * 10_000) for _ in range(200)]; print('x' * 5_000_000)"
         secrets = Secrets(values=("sesame-open",))
-        server = Server(Command(argv=(sys.executable, "-c", write), secrets=secrets), Path({str(tmp_path / "0.log")!r}))
+        server = ServerProcess(Command(argv=(sys.executable, "-c", write), secrets=secrets), Path({str(tmp_path / "0.log")!r}))
         assert server.wait(120)
         lines = server.log_tail()
         assert max(map(len, lines)) <= 2000, len(lines)
