@@ -23,7 +23,7 @@ def pair(specdec_pair: Pair) -> Pair:
 
 @pytest.fixture
 def captured(specdec_captured: Captured) -> Captured:
-    """Return what the pair answered to the workload of the test's mark."""
+    """Return transcripts and scores of the pair for the workload of the test's mark."""
     return specdec_captured
 
 

@@ -1,7 +1,7 @@
-"""Temperature 0: speculation may change when a token comes, never which.
+"""Temperature 0: speculation may change when a token comes, never which one.
 
-A pass means that the baseline, reading the speculative server's own words, would have chosen every one of them, up to the
-numerical noise that two boots of the baseline show between themselves.
+A pass means: after the same prefix the baseline would have chosen every token of the speculative server, within the numerical noise
+between two boots of the baseline.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The lengths, limits, parameters and formats that have taken servers down: whatever is asked, the server answers and lives.
+"""Lengths, limits, parameters and formats that have crashed speculative servers.
 
-A pass means that no request killed, hung or broke the speculative server that the baseline survived.
+A pass means: no request killed, hung or broke the speculative server, unless the baseline failed on it too.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
-LADDER = ALL.liveness(take={Depth.SMOKE: 13})
+CRASH_CASES = ALL.liveness(take={Depth.SMOKE: 13})
 
 
-@pytest.mark.specdec(LADDER, family="liveness")
+@pytest.mark.specdec(CRASH_CASES, family="liveness")
 def test_no_request_takes_the_server_down(captured, check):
     check(judge.liveness.judge(captured))

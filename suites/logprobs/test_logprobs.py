@@ -1,7 +1,7 @@
-"""Log-probabilities reported beside sampled tokens: they are the target's, whoever proposed the token.
+"""Reported log-probabilities of sampled tokens: the target model's values, also for draft tokens.
 
-A pass means that what the speculative server reports of its own tokens lies as near to the baseline's distribution as what the baseline
-reports. The temperature is not 1: log-probabilities taken after it, or of the draft, have been reported for the distribution's own.
+A pass means: the values that the speculative server reports are as close to the baseline's distribution as the baseline's own. The
+temperature is not 1, because engines have reported values after temperature, or the draft model's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
 # Without seeds, as in production.
-TOLD = ALL.sampled(
+REPORTED = ALL.sampled(
     version=2,
     temperature=0.8,
     max_tokens=48,
@@ -26,6 +26,6 @@ TOLD = ALL.sampled(
 )
 
 
-@pytest.mark.specdec(TOLD, family="logprobs")
+@pytest.mark.specdec(REPORTED, family="logprobs")
 def test_reported_logprobs_are_the_baselines(captured, check):
     check(judge.logprobs.judge(captured))

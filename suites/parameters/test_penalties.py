@@ -1,7 +1,6 @@
-"""Penalties: what an answer already holds counts at every draft position, drafted tokens before it included.
+"""Penalties: every token so far counts at every draft position, earlier draft tokens included.
 
-A pass means that the baseline, with the penalties of the request laid over its own distribution, would have chosen every token that the
-speculative server emitted.
+A pass means: with the request's penalties applied, the baseline would have chosen every token of the speculative server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Temperature above 0: no two answers are the same, but their distribution is the baseline's.
+"""Temperature above 0: answers differ, but their tokens follow the baseline's distribution.
 
-A pass means that no bettor who knows the usual bugs (drafts accepted too easily, recovered tokens from the wrong distribution, a position
-off by one) could make money against the baseline's own probabilities of the tokens that the speculative server drew.
+A pass means: the sampled tokens show none of the known bugs (lenient acceptance, recovered tokens from the wrong distribution, a position
+off by one, ...) of the printed size.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL, COPY, OPEN_ENDED
 
-# Four prompts of every category. At standard depth eight of them are asked again, with another seed: an answer that comes again was not
-# drawn on its own.
+# Four prompts of every category. At standard depth eight of them are sent twice, with different seeds: equal answers were not drawn
+# independently.
 OPEN = ALL.sampled(
     version=4,
     temperature=1.0,
@@ -23,9 +23,8 @@ OPEN = ALL.sampled(
     concurrency=32,
     take={Depth.SMOKE: 20, Depth.STANDARD: 56},
 )
-# Traffic as it is in production: no request brings a seed, and answers are long. vLLM leaves its fast sampler as soon as one request of
-# the batch has a seed, so that no seeded request may be in flight meanwhile: a server is asked one workload at a time, and all requests
-# of a workload have a seed or none has. Two prompts are asked again: without a seed, too, each answer is to be drawn on its own.
+# Production traffic: no seeds, long answers. vLLM leaves its fast sampler as soon as one request of the batch has a seed, so a server
+# gets one workload at a time, and either all requests of a workload have a seed or none. Two prompts are sent twice.
 LONG = OPEN_ENDED.sampled(
     temperature=1.0,
     max_tokens=256,
@@ -36,8 +35,8 @@ LONG = OPEN_ENDED.sampled(
     name="long-sampled",
     take={Depth.SMOKE: 4, Depth.STANDARD: 12},
 )
-# Here the answers report log-probabilities, elsewhere not: being asked for them has switched drafting off before. No seeds either: the
-# fast sampler is the one that truncates.
+# These requests ask for log-probabilities, the others do not: asking has switched drafting off before. No seeds: the fast sampler
+# truncates.
 NUCLEUS = ALL.sampled(
     version=3,
     temperature=1.0,
@@ -49,7 +48,7 @@ NUCLEUS = ALL.sampled(
     concurrency=32,
     take={Depth.SMOKE: 0, Depth.STANDARD: 24},
 )
-# Drafters that copy speak up where the text repeats itself: cool, and on prompts that ask for it.
+# Prompt lookup drafts where text repeats itself: low temperature, and prompts that ask for repetition.
 COOL = COPY.sampled(temperature=0.6, max_tokens=64, requests=160, concurrency=32, take={Depth.SMOKE: 0, Depth.STANDARD: 24})
 
 

@@ -1,7 +1,7 @@
-"""One client, one long answer at a time: the figure that speculation is switched on for; and what it comes from, tokens per step.
+"""Speedup at one client with long answers, and acceptance length (tokens per verify step).
 
-A pass means that the speedup in response tokens per second, or the acceptance length over twenty prompts, is above its gate by the limits
-that the boots, passes and prompts of this run allow; where they allow neither that nor a fail, the verdict is "speed not decided".
+A pass means: the interval of the speedup in output tokens per second, or of the acceptance length over twenty prompts, lies above its
+gate. An interval that includes the gate is "speed not decided".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_specdec.prompts import ALL, SPEED
 
 VACATION = SPEED.speed(max_tokens=80, passes=4)
 MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20})
-"""As in suites/greedy: answered once for both."""
+"""The workload of suites/greedy, captured once for both."""
 
 
 @pytest.mark.specdec(VACATION, family="speed")

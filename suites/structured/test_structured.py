@@ -1,7 +1,6 @@
-"""Answers bound to a schema: drafted tokens have to obey the grammar like any other.
+"""Structured output: draft tokens obey the grammar like any other token.
 
-A pass means that the speculative server's documents are valid as often as the baseline's; at temperature 0, that they are the baseline's
-own as well, up to the first token at which rounding may part them.
+A pass means: as many valid documents as from the baseline. At temperature 0 also the baseline's own tokens, up to the first near-tie.
 """
 
 from __future__ import annotations
