@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.plan import SHARES, alpha_of
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, RESERVED, Budget
 from pytest_specdec.stats.bettors import WITH_DRAFT_DISTRIBUTION, WITHOUT_DRAFT_DISTRIBUTION
 
 __all__ = ["tables"]
 
-JUDGED = (Family.SAMPLING, Family.GREEDY, Family.LOGPROBS, Family.PARAMETERS, Family.STRUCTURED, Family.SPEED)
 VARIANTS = (1, 4)
 BETS_ON = {
     "catalogue": "a named bug, from p and the draft's distribution q",
@@ -36,16 +34,14 @@ def _budget() -> list[str]:
         + " |",
         "|---|---|---|" + "---|" * len(VARIANTS),
         *(
-            f"| {family.value} | {SHARES[family].part:.0%} of {_whole(family)} | {SHARES[family].workloads} | "
-            + " | ".join(f"{alpha_of(family, count):.2g}" for count in VARIANTS)
+            f"| {row.name} | {row.part:.1%} of {row.budget.alpha:g} | {row.workloads} | "
+            + " | ".join(f"{row.alpha(count):.2g}" for count in VARIANTS)
             + " |"
-            for family in JUDGED
+            for row in FAMILIES.values()
+            if row.judge and row.budget is not Budget.NONE
         ),
+        f"| of other packages, together | {RESERVED:.1%} of {CORRECTNESS_ALPHA:g} | | " + " | ".join("" for _ in VARIANTS) + " |",
     ]
-
-
-def _whole(family: Family) -> str:
-    return f"{alpha_of(family, 1) * SHARES[family].workloads / SHARES[family].part:g}"
 
 
 def _shares() -> list[str]:

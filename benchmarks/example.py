@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.model.plan import alpha_of
+from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.fault_models import accept_all, lenient, ratio, residual, ruled
 
@@ -50,7 +50,7 @@ def fair(name: str) -> float:
 def tokens_to_alarm(name: str) -> float:
     """Return after about how many tokens the bettor on ``name`` has earned the alarm where its bug is real: log(1/alpha) over KL(m, p)."""
     divergence = float((DISTRIBUTIONS[name] * np.log(DISTRIBUTIONS[name] / P)).sum())
-    return float(-np.log(alpha_of(Family.SAMPLING, 1)) / divergence)
+    return float(-np.log(FAMILIES[Family.SAMPLING].alpha(1)) / divergence)
 
 
 def wealth(emitted: Sequence[int]) -> dict[str, Floats]:
@@ -92,7 +92,7 @@ def _payoffs() -> str:
     rows = [
         (f"bettor on: {name}", *_shown(DISTRIBUTIONS[name] / P), f"{fair(name):.2f}", f"{tokens_to_alarm(name):.0f}") for name in BETTORS
     ]
-    return _table([("payoff m/p", *WORDS, "mean under p", f"tokens to {1 / alpha_of(Family.SAMPLING, 1):,.0f} under its bug"), *rows])
+    return _table([("payoff m/p", *WORDS, "mean under p", f"tokens to {1 / FAMILIES[Family.SAMPLING].alpha(1):,.0f} under its bug"), *rows])
 
 
 def _earned(server: str) -> str:

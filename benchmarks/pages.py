@@ -1,6 +1,7 @@
-"""What docs/ holds that is computed: ``python -m benchmarks.pages`` writes the pictures, and the tables into their pages.
+"""What files hold that is computed: ``python -m benchmarks.pages`` writes docs/' pictures and tables, and the schemas' families.
 
-A table stands behind ``<!-- table: NAME -->`` up to the next empty line; everything else in a page is left as it is.
+A table stands behind ``<!-- table: NAME -->`` up to the next empty line, the families in a list that begins with the first of them;
+everything else in a file is left as it is.
 """
 
 from __future__ import annotations
@@ -10,19 +11,37 @@ from pathlib import Path
 
 from benchmarks import budget, example, unknown_draft
 from benchmarks.pictures import pictures
+from pytest_specdec.model.families import FAMILIES
 
-__all__ = ["FOLDER", "computed"]
+__all__ = ["FOLDER", "computed", "with_families"]
 
-FOLDER = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs"
+SCHEMAS = tuple(
+    ROOT / "pytest_specdec" / name for name in ("config/schema.json", *(f"files/schemas/{kind}.schema.json" for kind in ("plan", "run")))
+)
 PAGES = ("how-the-gate-decides.md", "what-a-green-run-proves.md")
 TABLE = re.compile(r"(<!-- table: (?P<name>[^>]+) -->\n)(?:.+\n)*")
+NAMES = re.compile(rf'("anyOf": \[\s*\{{\s*"enum": \[)(?P<gap>\s*)"{next(iter(FAMILIES))}"[^\]]*?(?=\s*\])')
 
 
 def computed() -> dict[Path, str]:
-    """Return what every picture and page ought to hold. Raises KeyError for a table that nobody computes."""
+    """Return what every picture, page and schema ought to hold. Raises KeyError for a table that nobody computes."""
     tables = {**example.tables(), **budget.tables(), "unknown draft": unknown_draft.table()}
     drawn = {FOLDER / "pictures" / name: picture for name, picture in pictures().items()}
-    return drawn | {FOLDER / name: _filled((FOLDER / name).read_text(encoding="utf-8"), tables) for name in PAGES}
+    pages = {FOLDER / name: _filled((FOLDER / name).read_text(encoding="utf-8"), tables) for name in PAGES}
+    return drawn | pages | {path: with_families(path.read_text(encoding="utf-8")) for path in SCHEMAS}
+
+
+def with_families(schema: str) -> str:
+    """Return the text of a schema with this package's families, in the order of the registry. Raises ValueError without a list of them."""
+    text, count = NAMES.subn(
+        lambda found: found[1] + found["gap"] + f",{found['gap'] or ' '}".join(f'"{name}"' for name in FAMILIES), schema
+    )
+    if not count:
+        msg = f"no list in the schema begins with {next(iter(FAMILIES))}"
+        raise ValueError(msg)
+    return text
 
 
 def _filled(page: str, tables: dict[str, str]) -> str:
@@ -33,7 +52,7 @@ def _write() -> None:
     (FOLDER / "pictures").mkdir(exist_ok=True)
     for path, text in computed().items():
         path.write_text(text, encoding="utf-8")
-        print(f"wrote docs/{path.relative_to(FOLDER)}, {len(text.encode()):,} bytes")
+        print(f"wrote {path.relative_to(ROOT)}, {len(text.encode()):,} bytes")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from benchmarks import example
 from benchmarks.bank import zipf
 from benchmarks.drawing import Drawing
 from benchmarks.simulation import FAULTS, RIGHT, simulate
-from pytest_specdec.model.plan import alpha_of
+from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.rejection_sampler import accept
 from pytest_specdec.stats.betting import mixture
@@ -63,7 +63,7 @@ def wealth() -> Drawing:
     drawing = Drawing(width=760, height=420, title="Wealth of the panel, token by token, on correct and on faulty servers")
     drawing.text(20, 28, "Wealth of the panel, token by token: the evidence against a correct sampler", "ink strong")
     _axes(drawing)
-    barrier = -np.log10(alpha_of(Family.SAMPLING, 1))
+    barrier = -np.log10(FAMILIES[Family.SAMPLING].alpha(1))
     drawing.line([(LEFT, _y(barrier)), (RIGHT_EDGE, _y(barrier))], "ink bold dashed")
     drawing.text(RIGHT_EDGE + 8, _y(barrier) - 2, f"alarm: {10**barrier:,.0f}")
     drawing.text(RIGHT_EDGE + 8, _y(barrier) + 15, f"= 1 : 10^{barrier:.1f}", "soft small")

@@ -28,7 +28,7 @@ from benchmarks.detection.grid import SURROGATE, Grid, grid
 from benchmarks.served import K, emitted
 from benchmarks.simulation import FAULTS, RIGHT, Rules, Trace, observe
 from benchmarks.whole import DRAFTERS, Whole, whole, written
-from pytest_specdec.model.plan import alpha_of
+from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import WITHOUT_DRAFT_DISTRIBUTION, learners
@@ -52,7 +52,7 @@ RULES: Mapping[str, Rules] = {
     "bonus from q": FAULTS["bonus from q"],
 }
 NEW, AGAIN = "every context new", "sixteen contexts again and again"
-ALPHA = alpha_of(Family.SAMPLING, 1)
+ALPHA = FAMILIES[Family.SAMPLING].alpha(1)
 LEVEL = -np.log(ALPHA)
 ALONE, WHOLE = WAYS = ("token's distribution alone", "whole panel")
 LEARNED = WITHOUT_DRAFT_DISTRIBUTION["learned"]

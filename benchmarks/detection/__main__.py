@@ -25,7 +25,7 @@ from benchmarks.detection.cells import MODES, Scale, Table, drawn, measured, mod
 from benchmarks.detection.promises import SIZES, promised
 from benchmarks.detection.store import Store, digest
 from benchmarks.simulation import RIGHT
-from pytest_specdec.model.plan import alpha_of
+from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from benchmarks.bank import Bank
 
-ALPHA = alpha_of(Family.SAMPLING, 1)
+ALPHA = FAMILIES[Family.SAMPLING].alpha(1)
 """The judge's own level for one workload under one variant."""
 FULL = Scale(positions=1024, runs=200, named=60, tokens=4096, most=16_384, farthest=65_536, alpha=ALPHA)
 QUICK = Scale(positions=192, runs=20, named=10, tokens=2048, most=2048, farthest=2048, alpha=ALPHA)

@@ -14,14 +14,15 @@ from pytest_specdec.config import gates
 from pytest_specdec.engines import cli_args
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
+from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, DraftSampling, Pair, Variant
-from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Role, ScoringTask, alpha_of
+from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Role, ScoringTask
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.prompts import reported
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
@@ -137,10 +138,13 @@ def make(
     depth: Depth,
     only: Sequence[str] | None = None,
     collected: Sequence[SelectedWorkload] = (),
+    *,
+    outside: tuple[FamilyRow, ...] = (),
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
 
-    ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that.
+    ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that. ``outside`` are the families of
+    other packages.
 
     N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
     together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
@@ -155,6 +159,8 @@ def make(
     found = placement(config, engine)
     laid = enumerate(_calibrated(_laid_out(pairs, judged, depth, found.placement), calibration, workloads))
     boots = tuple(replace(boot, index=index) for index, boot in laid)
+    rows, counts = with_outside(outside), _counted([*collected, *wanted], depth)
+    shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     route = engine.route(config)
     steps = estimate.steps(boots, workloads, engine.pace, route=route)
     return Plan(
@@ -164,13 +170,14 @@ def make(
         depth=depth,
         pairs=pairs,
         workloads=workloads,
-        judgements=_judgements(pairs, kept, _counted([*collected, *wanted], depth), depth, variants=len(config.variants)),
+        judgements=_judgements(pairs, kept, shares),
         boots=boots,
         estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
         placement=found.placement,
         servers=found.servers,
         placement_reason=found.reason,
         route=route,
+        families=outside,
     )
 
 
@@ -281,14 +288,10 @@ def _counted(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family
     return Counter(family for family, _ in {(one.family, one.workload.name) for one in wanted if _is_sent(one.workload, depth)})
 
 
-def _judgements(
-    pairs: Sequence[Pair], wanted: Sequence[SelectedWorkload], counts: Counter[Family], depth: Depth, *, variants: int
-) -> tuple[Judgement, ...]:
+def _judgements(pairs: Sequence[Pair], wanted: Sequence[SelectedWorkload], shares: Mapping[Family, float]) -> tuple[Judgement, ...]:
     asked = dict.fromkeys((one.workload.name, one.family) for one in wanted)
     return tuple(
-        Judgement(pair=pair.name, workload=workload, family=family, alpha=alpha_of(family, variants, depth, counts[family]))
-        for pair in pairs
-        for workload, family in asked
+        Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family]) for pair in pairs for workload, family in asked
     )
 
 

@@ -76,6 +76,7 @@ _PATTERNS = {
     "^[a-z0-9][a-z0-9-]*$": "lower-case letters, digits and dashes, such as eagle3-k3",
     "^[a-z][a-z0-9_-]*$": "the name of an engine, such as reference or vllm",
     "^[a-z][a-z0-9_]*$": "the name of a feature, such as json_schema",
+    "^[a-z][a-z0-9_-]*(\\.[a-z][a-z0-9_-]*)+$": "the dotted name of another package's family, such as acme.tone",
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as VLLM_BATCH_INVARIANT",
 }
 _PLACES = ("executable", "venv", "image")
@@ -163,6 +164,12 @@ def _enum(error: _Error) -> _Words:
     return _Words(_shown(error.instance), _listed(names, "or"), nearest(str(error.instance), names))
 
 
+def _family(error: _Error) -> _Words:
+    own, outside = error.validator_value
+    names = [*own["enum"], _PATTERNS[outside["pattern"]]]
+    return _Words(_shown(error.instance), _listed(names, "or"), nearest(str(error.instance), own["enum"]))
+
+
 def _not_all(error: _Error) -> _Words:
     return _Words(_listed([name for name in _PLACES if name in error.instance], "and"), f"at most one of {_listed(_PLACES, 'and')}")
 
@@ -178,6 +185,7 @@ def _reserved(error: _Error) -> _Words:
 _WORDS: Mapping[str, Callable[[_Error], _Words]] = {
     "type": _type,
     "enum": _enum,
+    "anyOf": _family,
     "not": _not_all,
     "pattern": _pattern,
     "minLength": lambda _: _Words("an empty string", "at least one character"),

@@ -52,7 +52,12 @@ def write_plan(directory: RunDirectory, plan: Plan) -> None:
 
 def read_plan(directory: RunDirectory) -> Plan:
     """Return what the run was to do. Raises RunError when it is missing or of another version, as all readers here."""
-    return _read(directory.plan, "plan", Plan)
+    plan = _read(directory.plan, "plan", Plan)
+    undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
+    if undeclared:
+        msg = "the plan names a family that it does not declare"
+        raise RunError(msg, where=str(directory.plan), found=min(undeclared), expected="a row of it under families")
+    return plan
 
 
 def write_environment(directory: RunDirectory, environment: Environment) -> None:

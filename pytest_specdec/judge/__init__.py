@@ -6,32 +6,18 @@ Modules load on first use (PEP 562), so that collecting tests imports no numpy.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.families import FAMILIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
-    from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.model.workload import Family
-
-__all__ = ["greedy", "liveness", "logprobs", "of", "parameters", "sampling", "speed", "structured"]
-
-_JUDGES = frozenset(__all__) - {"of"}
-
-
-def of(family: Family) -> Callable[[Captured], Verdict]:
-    """Return the judge of ``family``, importing its module. Raises LookupError for a family that has none."""
-    if family.value not in _JUDGES:
-        msg = f"no judge for the family {family.value!r}; there are judges for: {', '.join(sorted(_JUDGES))}"
-        raise LookupError(msg)
-    judge = import_module(f"{__name__}.{family.value}").judge
-    return cast("Callable[[Captured], Verdict]", judge)
+__all__ = [name for name, row in FAMILIES.items() if row.judge]
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _JUDGES:
-        return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        return import_module(FAMILIES[name].judge)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

@@ -6,75 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = [
-    "CORRECTNESS_ALPHA",
-    "SHARES",
-    "SPEED_ALPHA",
     "Boot",
     "Judgement",
     "Placement",
     "Plan",
     "Role",
     "ScoringTask",
-    "Share",
-    "alpha_of",
 ]
-
-CORRECTNESS_ALPHA = 1e-3
-"""False correctness alarms per run that the gate may raise."""
-SPEED_ALPHA = 5e-3
-"""The same for speed and acceptance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """A family's part of its budget, and the workloads over which it is split evenly."""
-
-    part: float
-    workloads: int
-    """As many as the suites send at standard and deep depth, all folders together; 1 where they send none."""
-    smoke: int = 1
-    """The same at smoke depth."""
-
-    def over(self, depth: Depth) -> int:
-        """Return the workloads at ``depth``."""
-        return self.smoke if depth is Depth.SMOKE else self.workloads
-
-
-SHARES: Mapping[Family, Share] = {
-    Family.SAMPLING: Share(part=0.70, workloads=4, smoke=2),
-    Family.STRUCTURED: Share(part=0.07, workloads=2, smoke=2),
-    Family.GREEDY: Share(part=0.06, workloads=1),
-    Family.LOGPROBS: Share(part=0.06, workloads=1),
-    Family.PARAMETERS: Share(part=0.06, workloads=1),
-    Family.SEEDS: Share(part=0.01, workloads=1),
-    Family.CONCURRENCY: Share(part=0.01, workloads=1),
-    Family.STATE: Share(part=0.01, workloads=1),
-    Family.PRESSURE: Share(part=0.01, workloads=1),
-    Family.TOOLS: Share(part=0.01, workloads=1),
-    Family.SPEED: Share(part=1.00, workloads=2, smoke=2),
-}
-"""Written before any run: the correctness parts add up to one, so that selecting tests never raises a share.
-
-Families that are missing judge deterministically and take none. Speed has a budget of its own.
-"""
-
-
-def alpha_of(family: Family, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
-    """Return the share of one workload of ``family`` under a config with ``variants`` variants; 0 for deterministic judges.
-
-    ``workloads`` of the family were collected before any was deselected. The share is split over so many, or over those written where
-    these are more: then running a part of the suites raises no share, and own suites of any size never exceed the budget.
-    """
-    share = SHARES.get(family)
-    if share is None:
-        return 0.0
-    budget = SPEED_ALPHA if family is Family.SPEED else CORRECTNESS_ALPHA
-    return budget * share.part / max(share.over(depth), workloads) / variants
 
 
 class Placement(StrEnum):
@@ -171,6 +115,13 @@ class Plan:
     """How the engine is expected to be scored; the baseline's capability probe decides."""
     extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
+    families: tuple[FamilyRow, ...] = ()
+    """Rows of other packages' families, as they were declared when the run was planned."""
+
+    @property
+    def rows(self) -> Mapping[str, FamilyRow]:
+        """All families by name, in the order of the report."""
+        return with_outside(self.families)
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-__all__ = ["JSON", "Depth", "Family", "Request", "Route", "Workload"]
+__all__ = ["JSON", "OUTSIDE_FAMILY", "Depth", "Family", "Request", "Route", "Workload"]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -22,24 +23,40 @@ class Depth(StrEnum):
     DEEP = "deep"
 
 
+OUTSIDE_FAMILY = r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)+"
+"""The form of a name that another package gives its family: ``acme.tone``. Names without a dot are this package's."""
+
+
 class Family(StrEnum):
-    """The fifteen probe families that real bugs fall into, by the probe that catches them first."""
+    """The name of a probe family, in the order of the report; ``model/families.py`` has its row.
+
+    Fifteen are this package's own, by the probe that catches a real bug first. Dotted names are other packages' and are no members here.
+    """
 
     GREEDY = "greedy"
     SAMPLING = "sampling"
-    SEEDS = "seeds"
     PARAMETERS = "parameters"
-    LENGTHS = "lengths"
-    INVARIANTS = "invariants"
     LOGPROBS = "logprobs"
     STRUCTURED = "structured"
+    LIVENESS = "liveness"
+    SEEDS = "seeds"
+    LENGTHS = "lengths"
+    INVARIANTS = "invariants"
     TOOLS = "tools"
     STATE = "state"
     CONCURRENCY = "concurrency"
     CONTEXT = "context"
     PRESSURE = "pressure"
-    LIVENESS = "liveness"
     SPEED = "speed"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Family | None:
+        """Return the one object that stands for a dotted name, as :class:`enum.Flag` does for unnamed values; None for any other."""
+        if not isinstance(value, str) or not re.fullmatch(OUTSIDE_FAMILY, value):
+            return None
+        outside = str.__new__(cls, value)
+        outside._name_ = outside._value_ = value
+        return cast("Family", cls._value2member_map_.setdefault(value, outside))
 
 
 class Route(StrEnum):

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.errors import SpecdecError
+from pytest_specdec.config import validate
+from pytest_specdec.errors import ConfigError, SpecdecError
+from pytest_specdec.judge import registry
 from pytest_specdec.plugin import marker, run_state
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence
     if isinstance(found, str):
         raise pytest.UsageError(found)
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
+    _check_families(found, marks.values(), session.config)
     _sort(found, items)
     if found.settings.replay is None:
         found.plan = _made(found, marks, list(_left_out(marks, collected)))
@@ -59,6 +62,19 @@ def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
     capture.register(session.config, found)
+
+
+def _check_families(found: SessionState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
+    """Refuse a config that excuses a family that is not there, and a judge of another package that would fail after the capture."""
+    unknown = [name for name in found.config.allow_inconclusive if name not in found.families]
+    if unknown and found.settings.replay is None:
+        near = validate.nearest(unknown[0], found.families)
+        what = f"no package declares the family '{unknown[0]}'" + (f"; {near}" if near else "")
+        raise ConfigError(what, where=f"{found.config.path}  allow_inconclusive", expected=f"one of {', '.join(found.families)}")
+    if not config.option.collectonly:
+        for row in found.outside:
+            if row.judge and row.name in {mark.family for mark in marks}:
+                registry.judge_of(row)
 
 
 def _sort(found: SessionState, items: list[pytest.Item]) -> None:
@@ -72,7 +88,7 @@ def _made(found: SessionState, marks: dict[pytest.Item, SpecdecMark], left_out: 
 
     selected = {marker.pair_name(item) for item in marks}
     only = tuple(name for name in found.pair_names if name in selected)
-    return planner.make(found.config, _wanted(marks.values()), found.depth, only, _wanted(left_out))
+    return planner.make(found.config, _wanted(marks.values()), found.depth, only, _wanted(left_out), outside=found.outside)
 
 
 def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.model.workload import Family, Workload
+from pytest_specdec.plugin import run_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,11 +110,12 @@ def _check_draws(item: pytest.Item, found: SpecdecMark) -> None:
 
 
 def _family(item: pytest.Item, name: object) -> Family:
-    if name in [family.value for family in Family]:
+    names = run_state.get(item.config).families
+    if name in names:
         return Family(str(name))
-    near = get_close_matches(str(name), [family.value for family in Family], n=1)
+    near = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise _wrong(item, f"found family={name!r}{hint}", f"one of {', '.join(Family)}")
+    raise _wrong(item, f"found family={name!r}{hint}", f"one of {', '.join(names)}")
 
 
 def _wrong(item: pytest.Item, found: str, expected: str) -> pytest.UsageError:

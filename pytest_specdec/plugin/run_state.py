@@ -16,13 +16,18 @@ from pytest_specdec.config import lint, load, variables
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.judge import registry
+from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.plugin import baselines
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position
@@ -52,6 +57,7 @@ class SessionState:
         self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
         """What the judges said of the control, by workload and family."""
         self._plan = plan
+        self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
         self._calibration: tuple[tuple[float, Position], ...] | None = None
 
@@ -78,6 +84,18 @@ class SessionState:
         if self.settings.taken_up and not self.settings.depth_given:
             return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)).depth
         return Depth(self.settings.depth)
+
+    @property
+    def outside(self) -> tuple[FamilyRow, ...]:
+        """The installed families of other packages. Raises ConfigError."""
+        if self._outside is None:
+            self._outside = registry.installed()
+        return self._outside
+
+    @property
+    def families(self) -> Mapping[str, FamilyRow]:
+        """All families that a mark may name, by name, in the order of the report. Raises ConfigError."""
+        return with_outside(self.outside)
 
     @property
     def directory(self) -> RunDirectory:

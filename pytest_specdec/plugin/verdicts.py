@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec import judge
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files import codec
+from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
-from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.model.workload import Depth
 from pytest_specdec.plugin import marker, reporting, run_state
 from pytest_specdec.plugin.reporting import CELL, ERROR, LEFT_OUT, VERDICT
 from pytest_specdec.report import failure, junit
@@ -24,6 +24,7 @@ from pytest_specdec.report.run import PytestOutcome
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement
     from pytest_specdec.model.workload import JSON, Workload
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.run_state import SessionState
 
 __all__ = ["UNSETTLED", "captured", "check", "check_all_told", "result_of"]
-
-EQUIVALENCE = frozenset({Family.GREEDY, Family.SAMPLING, Family.SEEDS, Family.LOGPROBS})
-"""Families that ask for the baseline's distribution: under ``lossy: true`` they report and do not gate."""
 
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 """Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
@@ -49,12 +47,12 @@ _FIXED = {
 }
 
 
-def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config) -> PytestOutcome:
-    """Return what pytest makes of a verdict on ``workload`` at ``depth`` under ``config``."""
+def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config, row: FamilyRow) -> PytestOutcome:
+    """Return what pytest makes of a verdict on ``workload`` at ``depth`` under ``config``, in the family of ``row``."""
     if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
         return PytestOutcome.SKIPPED if excused else PytestOutcome.FAILED
-    if verdict.outcome is Outcome.FAIL and config.lossy and verdict.family in EQUIVALENCE:
+    if verdict.outcome is Outcome.FAIL and config.lossy and row.lossy:
         return PytestOutcome.SKIPPED
     if verdict.outcome is Outcome.NOT_DECIDED:
         return PytestOutcome.FAILED if SPEED in config.require else PytestOutcome.PASSED
@@ -126,7 +124,7 @@ def _of_control(found: SessionState, kept: Captured) -> tuple[Outcome, str]:
     key = (kept.workload.name, kept.family)
     if key not in found.controls:
         try:
-            verdict = judge.of(kept.family)(kept.as_control())
+            verdict = registry.judge_of(found.families[kept.family])(kept.as_control())
         except LookupError:
             return Outcome.PASS, ""
         found.controls[key] = (verdict.outcome, failure.evidence(verdict))
@@ -149,7 +147,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         raise TypeError(msg)
     item.stash[CHECKED] = True
     found = run_state.get(item.config)
-    result = result_of(verdict, marker.read(item).workload, found.plan.depth, found.config)
+    result = result_of(verdict, marker.read(item).workload, found.plan.depth, found.config, found.families[verdict.family])
     _note(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
     item.user_properties.extend(junit.properties(verdict))
     if item.config.get_verbosity() > 0:

@@ -90,5 +90,5 @@ def _fault(judgement: JudgementResult) -> str:
 
 def not_tested(run: Run) -> str:
     """Return which families of faults no test of the run looked for; empty when all were."""
-    left = [family.value for family in Family if family not in run.families]
+    left = [name for name in run.plan.rows if name not in run.families]
     return f"Not tested: {', '.join(left)}" if left else ""

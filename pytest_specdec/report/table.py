@@ -12,7 +12,7 @@ from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from pytest_specdec.report.run import JudgementResult, Run
 
@@ -36,16 +36,6 @@ class CellText:
     tone: Tone = Tone.PLAIN
 
 
-PROMISES: Mapping[Family, str] = {
-    Family.GREEDY: "T=0: the baseline's tokens",
-    Family.SAMPLING: "T>0: the baseline's distribution",
-    Family.PARAMETERS: "sampling parameters honoured",
-    Family.LOGPROBS: "reported log-probabilities",
-    Family.STRUCTURED: "structured answers valid",
-    Family.LIVENESS: "survives unusual requests",
-    Family.SPEED: "speed",
-}
-"""What each family holds a variant to, in the order in which it is read; other families come before speed, by their own names."""
 EVIDENCE, DRAFTING = "   evidence against it", "drafting"
 
 _BADNESS = (PytestOutcome.PASSED, PytestOutcome.SKIPPED, PytestOutcome.FAILED, PytestOutcome.ERROR)
@@ -61,22 +51,21 @@ _TONES = {
 def table(run: Run) -> tuple[tuple[CellText, ...], ...]:
     """Return the header row and a row per promise, each with a cell per variant."""
     header = tuple(CellText(text=printable(name)) for name in ("", *run.pairs))
-    return (header, *(row for family in _in_order(run.families) for row in _rows(run, family)))
+    return (header, *(row for family in _in_order(run) for row in _rows(run, family)))
 
 
-def _in_order(families: tuple[Family, ...]) -> tuple[Family, ...]:
-    known = [family for family in PROMISES if family is not Family.SPEED]
-    order = [*known, *(family for family in Family if family not in PROMISES), Family.SPEED]
-    return tuple(sorted(families, key=order.index))
+def _in_order(run: Run) -> tuple[Family, ...]:
+    return tuple(sorted(run.families, key=list(run.plan.rows).index))
 
 
 def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     """Yield the family's row, and that of the figure which goes with it."""
+    row = run.plan.rows[family]
     if family is Family.SPEED:
-        yield from _filled(PROMISES[family], run, lambda mine: cell(tuple(j for j in mine if not _is_acceptance(j))))
+        yield from _filled(row.promise, run, lambda mine: cell(tuple(j for j in mine if not _is_acceptance(j))))
         yield from _filled(DRAFTING, run, lambda mine: cell(tuple(j for j in mine if _is_acceptance(j))))
         return
-    yield from _filled(PROMISES.get(family, family.value), run, cell, family)
+    yield from _filled(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
         yield from _filled(EVIDENCE, run, lambda mine: _evidence(run, mine), family)
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.errors import EngineError, PlanError
+from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.plan import Role, alpha_of
+from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
@@ -104,13 +105,15 @@ def test_nothing_to_capture_is_refused(plan, workload):
 
 def test_more_workloads_than_the_budget_is_written_for_have_smaller_shares(plan, workload):
     many = plan(*(workload(f"greedy-{i}") for i in range(5)))
-    assert {judgement.alpha for judgement in many.judgements} == {alpha_of(Family.GREEDY, 2) / 5}
+    assert {judgement.alpha for judgement in many.judgements} == {FAMILIES[Family.GREEDY].alpha(2) / 5}
     assert plan(*(workload(f"free-{i}") for i in range(5)), family=Family.LIVENESS).judgements[0].alpha == 0.0
 
 
 def test_deselected_tests_count_for_the_shares(plan, workload):
     left_out = [SelectedWorkload(workload=workload(f"greedy-{i}"), family=Family.GREEDY) for i in range(5)]
-    assert {judgement.alpha for judgement in plan(workload("greedy-0"), collected=left_out).judgements} == {alpha_of(Family.GREEDY, 2) / 5}
+    assert {judgement.alpha for judgement in plan(workload("greedy-0"), collected=left_out).judgements} == {
+        FAMILIES[Family.GREEDY].alpha(2) / 5
+    }
 
 
 def test_selecting_a_variant_does_not_raise_its_share(plan, workload):
@@ -118,7 +121,7 @@ def test_selecting_a_variant_does_not_raise_its_share(plan, workload):
     assert [pair.name for pair in some.pairs] == ["ngram-k3"]
     assert (
         {judgement.alpha for judgement in some.judgements}
-        == {alpha_of(Family.GREEDY, 2)}
+        == {FAMILIES[Family.GREEDY].alpha(2)}
         == {judgement.alpha for judgement in plan(workload()).judgements}
     )
 

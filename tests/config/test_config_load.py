@@ -167,7 +167,7 @@ PROBLEMS = [
     ),
 ]
 TOP = "engine, variants, baseline, draft, placement, lossy, require, allow_inconclusive, gates or limits"
-FAMILIES = f"{', '.join(list(Family)[:-1])} or speed"
+FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 
 
 @pytest.mark.parametrize("text, expected", PROBLEMS)

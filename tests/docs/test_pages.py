@@ -1,4 +1,4 @@
-"""What docs/ shows of the judges is what they compute today."""
+"""What docs/ shows of the judges, and the schemas of the families, is what the package has today."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from benchmarks import example
-from benchmarks.pages import FOLDER, PAGES, computed
+from benchmarks.pages import FOLDER, PAGES, ROOT, computed, with_families
 
 PICTURES = sorted((FOLDER / "pictures").glob("*.svg"))
 
 
-def test_pictures_and_tables_are_what_the_command_writes():
-    stale = [str(path.relative_to(FOLDER)) for path, text in computed().items() if path.read_text(encoding="utf-8") != text]
+def test_pictures_tables_and_schemas_are_what_the_command_writes():
+    stale = [str(path.relative_to(ROOT)) for path, text in computed().items() if path.read_text(encoding="utf-8") != text]
     assert not stale, "run: python -m benchmarks.pages"
+
+
+@pytest.mark.parametrize("gap, stale", [("", '"greedy", "tools"'), ("\n  ", '"greedy",\n  "tools"')], ids=["one line", "lines"])
+def test_the_families_of_a_schema_are_written_anew_in_its_own_layout(gap, stale):
+    text = with_families(f'{{"anyOf": [{{"enum": [{gap}{stale}]}}], "enum": ["greedy", "probabilistic"]}}')
+    assert f'"greedy",{gap or " "}"sampling",{gap or " "}"parameters"' in text
+    assert text.endswith('"enum": ["greedy", "probabilistic"]}')
+    assert with_families(text) == text
+    with pytest.raises(ValueError, match="begins with greedy"):
+        with_families('{"enum": ["tools"]}')
 
 
 def test_every_picture_is_shown_and_every_shown_one_exists():

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
-
 import pytest
 
 from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import CORRECTNESS_ALPHA, SHARES, SPEED_ALPHA, Plan, alpha_of
+from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -36,45 +32,6 @@ def test_acceptance_is_told_in_the_fields_own_figures():
 
 def test_a_server_that_never_drafts_has_acceptance_zero_and_length_one():
     assert (SpecCounters().acceptance_rate, SpecCounters().mean_acceptance_length) == (0.0, 1.0)
-
-
-def test_the_correctness_budget_is_shared_out_exactly_once():
-    assert sum(share.part for family, share in SHARES.items() if family is not Family.SPEED) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("depth", list(Depth))
-@pytest.mark.parametrize("variants", [1, 2, 5])
-def test_every_share_spent_together_is_the_budget(variants, depth):
-    each = {family: alpha_of(family, variants, depth) * share.over(depth) * variants for family, share in SHARES.items()}
-    assert each.pop(Family.SPEED) == pytest.approx(SPEED_ALPHA)
-    assert sum(each.values()) == pytest.approx(CORRECTNESS_ALPHA)
-
-
-@pytest.mark.parametrize("workloads", range(1, 12))
-def test_a_family_never_exceeds_its_part_and_fewer_tests_raise_no_share(workloads):
-    share = alpha_of(Family.SAMPLING, 1, Depth.STANDARD, workloads)
-    assert share * workloads <= CORRECTNESS_ALPHA * SHARES[Family.SAMPLING].part * (1 + 1e-12)
-    assert share <= alpha_of(Family.SAMPLING, 1, Depth.STANDARD, workloads - 1)
-
-
-@pytest.mark.parametrize("depth", list(Depth))
-def test_the_budget_is_written_for_as_many_workloads_as_the_suites_send(depth):
-    """All folders together: who runs one of them has the share that the whole suite would have."""
-    sent = {family: set() for family in SHARES}
-    for path in sorted(Path("suites").glob("*/test_*.py")):
-        loader = SourceFileLoader(path.stem, str(path))
-        module = module_from_spec(spec_from_loader(path.stem, loader))
-        loader.exec_module(module)
-        for test in vars(module).values():
-            for mark in getattr(test, "pytestmark", ()):
-                family, workload = Family(mark.kwargs["family"]), mark.args[0]
-                if family in SHARES and workload.take.get(depth) != 0:
-                    sent[family].add(workload.name)
-    assert {family: max(len(names), 1) for family, names in sent.items()} == {family: share.over(depth) for family, share in SHARES.items()}
-
-
-def test_deterministic_judges_take_nothing_from_the_budget():
-    assert alpha_of(Family.LIVENESS, 1) == 0.0
 
 
 def test_timing_is_told_in_seconds_from_sending():

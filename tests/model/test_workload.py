@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
 
 
 def a_workload(**changes: object) -> Workload:
@@ -37,10 +37,6 @@ def test_the_digest_covers_what_is_sent_and_how(change):
 def test_the_digest_is_the_same_in_every_process():
     """A literal: xdist workers and later runs have to agree on it."""
     assert Workload(name="w", version=1, requests=()).digest == "baf915ed2bbfed33"
-
-
-def test_there_are_fifteen_families():
-    assert len(Family) == 15
 
 
 def test_the_repr_is_what_one_wants_in_a_failed_assert():

@@ -37,7 +37,7 @@ from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.transcript import Answer, Choice
 from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.status import MissingAnswers, Progress, State, Status
-from pytest_specdec.model.transcript import SpecCounters, Transcript
+from pytest_specdec.model.transcript import Position, Score, SpecCounters, Transcript
 
 HERE = Path(__file__).parent
 REAL = (record.record, record.resume)
@@ -92,9 +92,17 @@ def written(plan, directory, tell):
                 records.append_progress(directory, progress)
                 tell(progress)
                 transcripts.write(directory, transcript(arm, boot.index, plan.workload(name)))
+        for task in boot.scores:
+            scored = scores(task.arm, boot.under, plan.workload(task.workload))
+            transcripts.write_scores(directory, boot.under, task.arm, task.workload, scored)
     status = Status(state=State.INCOMPLETE if missing else State.COMPLETE, missing=tuple(missing), boots=len(plan.boots), wall_s=2.0)
     records.write_status(directory, status)
     return status
+
+
+def scores(arm, under, workload):
+    positions = tuple(Position(token_id=token, logprob=-0.1, top_ids=(token,), top_logprobs=(-0.1,)) for token in (1, 2, 3))
+    return tuple(Score(request_id=request.id, arm=arm, under=under, positions=positions) for request in workload.requests)
 
 
 def transcript(arm, boot, workload):

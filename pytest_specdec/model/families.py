@@ -1,0 +1,130 @@
+"""The probe families: a row each, with its judge, its part of a false-alarm budget, and its promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pytest_specdec.model.workload import Depth
+
+__all__ = ["CORRECTNESS_ALPHA", "FAMILIES", "RESERVED", "SPEED_ALPHA", "Budget", "FamilyRow", "with_outside"]
+
+CORRECTNESS_ALPHA = 1e-3
+"""False correctness alarms per run that the gate may raise."""
+SPEED_ALPHA = 5e-3
+"""The same for speed and acceptance."""
+RESERVED = 0.1
+"""Part of the correctness budget that is kept for families of other packages, all together."""
+
+
+class Budget(StrEnum):
+    """The false-alarm budget that a family draws on."""
+
+    CORRECTNESS = "correctness"
+    SPEED = "speed"
+    NONE = "none"
+    """Its judge is deterministic: it raises no alarm by chance."""
+
+    @property
+    def alpha(self) -> float:
+        """False alarms per run."""
+        return {Budget.CORRECTNESS: CORRECTNESS_ALPHA, Budget.SPEED: SPEED_ALPHA, Budget.NONE: 0.0}[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyRow:
+    """One family: everything that is not in its judge and its suite."""
+
+    name: str
+    """As a mark says it: ``greedy``; of another package with a dot, ``acme.tone``."""
+    judge: str = ""
+    """Module with the function ``judge(captured) -> Verdict``, imported on first use; empty where tests decide by their own asserts."""
+    promise: str = ""
+    """Title of its row in the report's table; empty for the name."""
+    budget: Budget = Budget.NONE
+    part: float = 0.0
+    """Part of the budget, in 0..1."""
+    workloads: int = 1
+    """Workloads that its suite sends at standard and deep depth: the part is split evenly over them; 1 where it sends none."""
+    smoke: int = 1
+    """The same at smoke depth."""
+    lossy: bool = False
+    """Whether it asks for the baseline's distribution, so that ``lossy: true`` in a config has it report instead of gate."""
+
+    def over(self, depth: Depth) -> int:
+        """Return the workloads at ``depth``."""
+        return self.smoke if depth is Depth.SMOKE else self.workloads
+
+    def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
+        """Return the share of one workload under a config with ``variants`` variants.
+
+        ``workloads`` of the family were collected before any was deselected. The part is split over so many, or over those written in the
+        row where these are more: then running a part of the suites raises no share, and own suites of any size never exceed the budget.
+        """
+        return self.budget.alpha * self.part / max(self.over(depth), workloads) / variants
+
+
+_ROWS = (
+    FamilyRow(
+        name="greedy",
+        judge="pytest_specdec.judge.greedy",
+        promise="T=0: the baseline's tokens",
+        budget=Budget.CORRECTNESS,
+        part=0.054,
+        lossy=True,
+    ),
+    FamilyRow(
+        name="sampling",
+        judge="pytest_specdec.judge.sampling",
+        promise="T>0: the baseline's distribution",
+        budget=Budget.CORRECTNESS,
+        part=0.63,
+        workloads=4,
+        smoke=2,
+        lossy=True,
+    ),
+    FamilyRow(
+        name="parameters",
+        judge="pytest_specdec.judge.parameters",
+        promise="sampling parameters honoured",
+        budget=Budget.CORRECTNESS,
+        part=0.054,
+    ),
+    FamilyRow(
+        name="logprobs",
+        judge="pytest_specdec.judge.logprobs",
+        promise="reported log-probabilities",
+        budget=Budget.CORRECTNESS,
+        part=0.054,
+        lossy=True,
+    ),
+    FamilyRow(
+        name="structured",
+        judge="pytest_specdec.judge.structured",
+        promise="structured answers valid",
+        budget=Budget.CORRECTNESS,
+        part=0.063,
+        workloads=2,
+        smoke=2,
+    ),
+    FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests"),
+    FamilyRow(name="seeds", budget=Budget.CORRECTNESS, part=0.009, lossy=True),
+    FamilyRow(name="lengths"),
+    FamilyRow(name="invariants"),
+    FamilyRow(name="tools", budget=Budget.CORRECTNESS, part=0.009),
+    FamilyRow(name="state", budget=Budget.CORRECTNESS, part=0.009),
+    FamilyRow(name="concurrency", budget=Budget.CORRECTNESS, part=0.009),
+    FamilyRow(name="context"),
+    FamilyRow(name="pressure", budget=Budget.CORRECTNESS, part=0.009),
+    FamilyRow(name="speed", judge="pytest_specdec.judge.speed", promise="speed", budget=Budget.SPEED, part=1.0, workloads=2, smoke=2),
+)
+
+FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}
+"""This package's own, in the order of the report, written before any run: their correctness parts and the reserve add up to one."""
+
+
+def with_outside(outside: Iterable[FamilyRow]) -> Mapping[str, FamilyRow]:
+    """Return the rows of this package and of others by name, in the order of the report: those of others stand before speed."""
+    rows = (*_ROWS[:-1], *outside, _ROWS[-1])
+    return {row.name: row for row in rows}

@@ -1,0 +1,93 @@
+"""The registry: a row per family, a budget that is shared out once, and names of other packages beside it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, RESERVED, SPEED_ALPHA, Budget, FamilyRow, with_outside
+from pytest_specdec.model.workload import Depth, Family
+
+OUTSIDE = FamilyRow(name="acme.tone", budget=Budget.CORRECTNESS, part=RESERVED, workloads=3)
+SUITES = Path(__file__).parents[2] / "suites"
+
+
+def marks():
+    for path in sorted(SUITES.glob("*/test_*.py")):
+        loader = SourceFileLoader(path.stem, str(path))
+        module = module_from_spec(spec_from_loader(path.stem, loader))
+        loader.exec_module(module)
+        for test in vars(module).values():
+            yield from getattr(test, "pytestmark", ())
+
+
+def test_every_name_has_a_row_in_the_order_of_the_report():
+    assert list(FAMILIES) == list(Family)
+    assert [row.name for row in FAMILIES.values()] == list(FAMILIES)
+
+
+def test_a_family_with_a_judge_is_one_with_a_suite_and_a_promise():
+    judged = {row.name for row in FAMILIES.values() if row.judge}
+    assert judged == {path.name for path in SUITES.iterdir() if any(path.glob("test_*.py"))}
+    assert judged == {row.name for row in FAMILIES.values() if row.promise}
+
+
+def test_a_row_takes_a_part_of_its_budget_or_has_none():
+    assert {row.name for row in FAMILIES.values() if (row.budget is Budget.NONE) != (row.part == 0)} == set()
+    assert FAMILIES[Family.LIVENESS].alpha(1) == 0.0
+
+
+def test_the_correctness_budget_is_shared_out_exactly_once():
+    parts = [row.part for row in FAMILIES.values() if row.budget is Budget.CORRECTNESS]
+    assert sum(parts) + RESERVED == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+@pytest.mark.parametrize("variants", [1, 2, 5])
+def test_every_share_spent_together_is_the_budget(variants, depth):
+    rows = with_outside([OUTSIDE])
+    each = {name: row.alpha(variants, depth) * row.over(depth) * variants for name, row in rows.items()}
+    assert each.pop(Family.SPEED) == pytest.approx(SPEED_ALPHA)
+    assert sum(each.values()) == pytest.approx(CORRECTNESS_ALPHA)
+
+
+@pytest.mark.parametrize("row", [FAMILIES[Family.SAMPLING], OUTSIDE], ids=lambda row: row.name)
+@pytest.mark.parametrize("workloads", range(1, 12))
+def test_a_family_never_exceeds_its_part_and_fewer_tests_raise_no_share(row, workloads):
+    share = row.alpha(1, Depth.STANDARD, workloads)
+    assert share * workloads <= CORRECTNESS_ALPHA * row.part * (1 + 1e-12)
+    assert share <= row.alpha(1, Depth.STANDARD, workloads - 1)
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+def test_the_budget_is_written_for_as_many_workloads_as_the_suites_send(depth):
+    """All folders together: who runs one of them has the share that the whole suite would have."""
+    rows = {name: row for name, row in FAMILIES.items() if row.budget is not Budget.NONE}
+    sent = {name: set() for name in rows}
+    for mark in marks():
+        family, workload = mark.kwargs["family"], mark.args[0]
+        if family in rows and workload.take.get(depth) != 0:
+            sent[family].add(workload.name)
+    assert {name: max(len(names), 1) for name, names in sent.items()} == {name: row.over(depth) for name, row in rows.items()}
+
+
+def test_families_of_other_packages_stand_before_speed():
+    assert list(with_outside([OUTSIDE]))[-3:] == ["pressure", "acme.tone", "speed"]
+
+
+def test_a_dotted_name_is_one_object_and_no_member():
+    name = Family("acme.tone")
+    assert (name, name.value, f"{name}") == ("acme.tone", "acme.tone", "acme.tone")
+    assert all(one is name for one in (Family("acme.tone"), pickle.loads(pickle.dumps(name)), copy.deepcopy(name)))
+    assert name not in list(Family)
+
+
+@pytest.mark.parametrize("name", ["gredy", "Acme.tone", "acme.", ".tone", "acme.to ne", "acme.tone\n", "", None, 5])
+def test_another_name_is_no_family(name):
+    with pytest.raises(ValueError, match="is not a valid Family"):
+        Family(name)
