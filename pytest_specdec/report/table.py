@@ -75,7 +75,7 @@ def _filled(
 ) -> Iterator[tuple[CellText, ...]]:
     cells = tuple(made(run.of(pair, family)) for pair in run.pairs)
     if any(shown.text != "-" for shown in cells):
-        yield (CellText(text=title), *cells)
+        yield (CellText(text=printable(title)), *cells)
 
 
 def _is_acceptance(judgement: JudgementResult) -> bool:
