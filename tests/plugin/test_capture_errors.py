@@ -45,10 +45,10 @@ def test_a_control_that_fails_makes_its_workload_invalid(project):
     conftest = (project.path / "conftest.py").read_text()
     project.pytester.makeconftest(
         conftest
-        + "\nfrom pytest_specdec import judge\nfrom pytest_specdec.model.verdict import Outcome\n\n"
+        + "\nfrom pytest_specdec.judge import registry\nfrom pytest_specdec.model.verdict import Outcome\n\n"
         + "@pytest.fixture(autouse=True)\ndef judges(monkeypatch):\n    from sample import say\n"
         + "    differs = lambda captured: say(captured, Outcome.FAIL, headline='the control differs')\n"
-        + "    monkeypatch.setattr(judge, 'of', lambda family: differs)\n"
+        + "    monkeypatch.setattr(registry, 'judge_of', lambda row: differs)\n"
     )
     project.tests(
         "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(workload('scored', scored=True), family='greedy')\n"
