@@ -17,7 +17,7 @@ from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config import variables
 from pytest_specdec.config.config import Limits
 from pytest_specdec.config.variables import expand
-from pytest_specdec.engines.cli_args import merged, single_precision
+from pytest_specdec.engines.cli_args import merged
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, transcripts
@@ -153,7 +153,7 @@ class BootSession:
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
                 found = replace(
                     CapabilityProbe(self.arm, vocabulary).run(),
-                    single_precision=single_precision(self.recipes.config),
+                    single_precision=self.recipes.engine.single_precision(self.recipes.config),
                     scored_with=self.recipes.engine.scored_with,
                 )
             run_documents.write_capabilities(self.recipes.directory, name, found)

@@ -1,4 +1,4 @@
-"""The gates of a config: read, and held against what they could ever say."""
+"""The gates of a config: read, and checked against what a variant can reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import YamlDocument
     from pytest_specdec.model.pair import Pair
 
-__all__ = ["check", "odd", "stated"]
+__all__ = ["check", "not_finite", "stated"]
 
 _NO_SLOWER = 1.0
 
@@ -33,8 +33,8 @@ def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
         yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))
 
 
-def odd(document: YamlDocument) -> Iterator[Problem]:
-    """Give the numbers that the schema takes and nothing can be held against: a gate of ``.nan`` never fails."""
+def not_finite(document: YamlDocument) -> Iterator[Problem]:
+    """Give the numbers that the schema takes and that gate nothing: a gate of ``.nan`` never fails."""
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")
     for figure, gate in gates.items() if isinstance(gates, Mapping) else ():
@@ -44,13 +44,15 @@ def odd(document: YamlDocument) -> Iterator[Problem]:
 
 
 def check(config: Config, pairs: Sequence[Pair]) -> None:
-    """Raise ConfigError for an acceptance length that a variant cannot reach: a step of k draft tokens brings k + 1 at most."""
-    asked = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
-    most = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
-    if asked is None or not most or asked <= min(most)[0]:
+    """Raise ConfigError for an acceptance length that a variant cannot reach: a step of k draft tokens emits k + 1 at most."""
+    at_least = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
+    longest = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
+    if at_least is None or not longest or at_least <= min(longest)[0]:
         return
-    tokens, variant = min(most)
+    tokens, variant = min(longest)
     document = yaml.load(config.text, str(config.path))
     expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
     hint = f"ask for less, such as {(tokens + 1) / 2:g}"
-    raise validate.error([validate.problem(document, ("gates", ACCEPTANCE_LENGTH, "at_least"), f"{asked:g} tokens a step", expected, hint)])
+    raise validate.error(
+        [validate.problem(document, ("gates", ACCEPTANCE_LENGTH, "at_least"), f"{at_least:g} tokens a step", expected, hint)]
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import validate
-from pytest_specdec.config.rules import RULES, plain
+from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import Problem, dotted
 from pytest_specdec.files import yaml
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.config.config import Config, EngineSettings, Overlay, VariantSettings
-    from pytest_specdec.config.rules import DraftingRule, EngineRules, SilentChange
+    from pytest_specdec.config.rules import EngineRules, SilentChange
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
@@ -40,16 +40,14 @@ class ArmSettings:
     args: Mapping[str, Setting]
     env: Mapping[str, Setting]
 
-    def at(self, path: tuple[str, ...], *, env: bool = False) -> Setting | None:
-        """Return the value at ``path`` into the arguments, JSON strings opened and dotted flags included; None where there is none."""
-        if env:
-            return self.env.get(path[0])
+    def at(self, path: tuple[str, ...]) -> Setting | None:
+        """Return the value at ``path`` into the arguments, JSON strings parsed and dotted flags included; None where there is none."""
         if ".".join(path) in self.args:
             return self.args[".".join(path)]
-        found = self.args.get(path[0])
+        setting = self.args.get(path[0])
         for name in path[1:]:
-            found = _inside(found, name)
-        return found
+            setting = _inside(setting, name)
+        return setting
 
 
 def baseline(config: Config) -> ArmSettings:
@@ -74,14 +72,14 @@ def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyP
 
 
 def _inside(setting: Setting | None, name: str) -> Setting | None:
-    value = _opened(setting.value) if setting else None
+    value = _parsed(setting.value) if setting else None
     for key, item in value.items() if setting and isinstance(value, Mapping) else ():
         if plain(key) == name:
             return Setting(value=item, path=(*setting.path, key)) if setting else None
     return None
 
 
-def _opened(value: JSON) -> JSON:
+def _parsed(value: JSON) -> JSON:
     if not isinstance(value, str):
         return value
     try:
@@ -90,30 +88,31 @@ def _opened(value: JSON) -> JSON:
         return value
 
 
-def check(config: Config) -> tuple[Problem, ...]:
+def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
     """Return the warnings of :func:`lint`. Raises ConfigError with all of the problems under which nothing may be captured."""
-    found = lint(config)
-    if any(problem.refused for problem in found):
-        raise validate.error([problem for problem in found if problem.refused])
-    return found
+    problems = lint(config, rules)
+    refused = [problem for problem in problems if problem.refused]
+    if refused:
+        raise validate.error(refused)
+    return problems
 
 
-def lint(config: Config) -> tuple[Problem, ...]:
-    """Return what makes the arms of ``config`` no fair pair, in the order of the file; () for an engine of which nothing is known.
+def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
+    """Return the reasons for which the arms of ``config`` are no fair pair under an engine's ``rules``, in the order of the file.
 
-    A baseline that speculates is refused, and so are a drafting method or a number of draft tokens with which no server boots, and lossy
-    modes unless the config says ``lossy: true``; the rest are warnings. Values with a ``${VAR}`` are looked at when it is filled in.
+    Refused are a speculative setting that cannot be read, a baseline that speculates, a drafting method or a number of draft tokens with
+    which no server boots, and lossy modes unless the config says ``lossy: true``; the rest are warnings. Values with a ``${VAR}`` are not
+    looked at.
     """
-    rules = RULES.get(config.engine.kind)
-    if rules is None:
-        return ()
-    found = _Lint(config, rules)
-    told = dict.fromkeys((*found.baseline(), *found.drafting(), *found.lossy(), *found.differences(), *found.silent()))
-    return tuple(sorted(told, key=lambda problem: problem.line))
+    pair = _Pair(config, rules)
+    problems = dict.fromkeys(pair.unreadable())
+    if not problems:
+        problems = dict.fromkeys((*pair.baseline(), *pair.drafting(), *pair.lossy(), *pair.differences(), *pair.silent()))
+    return tuple(sorted(problems, key=lambda problem: problem.line))
 
 
-class _Lint:
-    """One config under one engine's rules."""
+class _Pair:
+    """The arms of one config under one engine's rules."""
 
     def __init__(self, config: Config, rules: EngineRules) -> None:
         self._lossy_allowed = config.lossy
@@ -121,6 +120,16 @@ class _Lint:
         self._document = yaml.load(config.text, str(config.path))
         self._baseline = baseline(config)
         self._variants = dict(variants(config))
+
+    def unreadable(self) -> Iterator[Problem]:
+        """Look for a speculative setting that is neither a mapping nor JSON of one: the rest of the lint reads it."""
+        for arm in (self._baseline, *self._variants.values()):
+            for name in self._rules.mappings & arm.args.keys():
+                setting = arm.args[name]
+                if not _is_open(setting.value) and not isinstance(_parsed(setting.value), Mapping):
+                    found = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
+                    expected = "a mapping, or JSON that holds one"
+                    yield self._problem(setting.path, f"{found}{setting.value!r:.42}", expected, refused=True)
 
     def baseline(self) -> Iterator[Problem]:
         """Look for a speculative setting in what the baseline is started with."""
@@ -130,23 +139,22 @@ class _Lint:
 
     def drafting(self) -> Iterator[Problem]:
         """Look for a method that the engine does not take, and for a number of draft tokens that is none."""
-        known = self._rules.drafting
-        for variant in self._variants.values() if known else ():
-            if known and any(self._rules.speculates(name) for name in variant.args):
-                yield from self._method(variant, known)
-                yield from self._tokens(variant, known)
+        for variant in self._variants.values():
+            if any(self._rules.speculates(name) for name in variant.args):
+                yield from self._method(variant)
+                yield from self._tokens(variant)
 
-    def _method(self, variant: ArmSettings, known: DraftingRule) -> Iterator[Problem]:
-        setting = variant.at(self._rules.method)
+    def _method(self, variant: ArmSettings) -> Iterator[Problem]:
+        setting, known = variant.at(self._rules.method), self._rules.drafting
         if setting is None or _is_open(setting.value) or setting.value in known.methods:
             return
         near = validate.nearest(str(setting.value), known.methods)
-        found = f"{_shown(setting)}, which is no drafting method known here"
+        found = f"{_shown(setting)}, an unknown drafting method"
         yield self._problem(setting.path, found, _listed(known.methods), near, refused=known.complete or bool(near))
 
-    def _tokens(self, variant: ArmSettings, known: DraftingRule) -> Iterator[Problem]:
-        settings = [found for path in known.tokens if (found := variant.at(path)) is not None]
-        method = variant.at(self._rules.method)
+    def _tokens(self, variant: ArmSettings) -> Iterator[Problem]:
+        known, method = self._rules.drafting, variant.at(self._rules.method)
+        settings = [setting for path in known.tokens if (setting := variant.at(path)) is not None]
         expected = "the number of draft tokens, a whole number above 0"
         for setting in settings:
             if not _is_open(setting.value) and not _is_count(setting.value):
@@ -158,14 +166,14 @@ class _Lint:
         """Look for modes that change the distribution."""
         for variant in self._variants.values():
             for mode in self._rules.lossy:
-                setting = variant.at(mode.path, env=mode.env)
+                setting = variant.at(mode.path)
                 if setting is not None and mode.is_lossy(setting.value):
-                    found = f"{_shown(setting)}, which changes what is answered"
+                    found = f"{_shown(setting)}, which changes the answers"
                     hint = "" if self._lossy_allowed else "or say lossy: true, and equivalence is reported without gating"
                     yield self._problem(setting.path, found, mode.lossless, hint, refused=not self._lossy_allowed)
 
     def differences(self) -> Iterator[Problem]:
-        """Compare every setting of either arm that has nothing to do with speculation."""
+        """Compare every setting of either arm besides the speculative ones."""
         for variant in self._variants.values():
             yield from self._compared(variant.args, self._baseline.args, (*variant.where, "args"))
             yield from self._compared(variant.env, self._baseline.env, (*variant.where, "env"))
@@ -179,22 +187,22 @@ class _Lint:
                     found = f"no {change.name}: the engine {change.what}"
                     yield self._problem(variant.where, found, f"it in engine.{kind}, for both arms")
 
-    def _compared(self, ours: Mapping[str, Setting], theirs: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
-        for name in dict.fromkeys((*ours, *theirs)):
-            mine, other = ours.get(name), theirs.get(name)
-            if not self._may_differ(name) and _value(mine) != _value(other):
-                found = f"{_shown(mine)} in {dotted(where[:-1])} and {_shown(other)} in the baseline"
-                yield self._problem(_overlaid(mine, other) or (*where, name), found, "the same in both arms")
+    def _compared(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
+        for name in dict.fromkeys((*variant, *baseline)):
+            in_variant, in_baseline = variant.get(name), baseline.get(name)
+            if not self._may_differ(name) and _value(in_variant) != _value(in_baseline):
+                found = f"{_shown(in_variant)} in {dotted(where[:-1])} and {_shown(in_baseline)} in the baseline"
+                yield self._problem(_overlaid(in_variant, in_baseline) or (*where, name), found, "the same in both arms")
 
     def _may_differ(self, name: str) -> bool:
         return self._rules.speculates(name) or name in self._rules.statistics
 
     def _applies(self, change: SilentChange, variant: ArmSettings) -> bool:
         method = variant.at(self._rules.method)
-        return not change.methods or (method is not None and method.value in change.methods)
+        return method is not None and method.value in change.methods
 
     def _is_pinned(self, change: SilentChange) -> bool:
-        """Whether the baseline states it; where a variant states something else, that is a difference."""
+        """Whether the baseline states it; another value in a variant is a difference."""
         stated = self._baseline.env if change.env else self._baseline.args
         return any(name in stated for name in (change.name, *change.also))
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import gates, validate, variables
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
-from pytest_specdec.config.rules import plain
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.plan import Placement
@@ -36,36 +35,35 @@ _ENGINES = (
     *("return_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids", "structured_outputs"),
     *("thinking_token_budget", "top_k", "truncate_prompt_tokens", "typical_p", "use_beam_search"),
 )
-"""What engines add to them (vLLM, SGLang, TensorRT-LLM and llama.cpp share most of it)."""
+"""Fields that engines add to them; most engines share most of these."""
 _FORMATS = ("grammar", "json_object", "json_schema", "structural_tag", "text")
 """Kinds of ``response_format``."""
 _FAMILIES = ("speed",)
-"""Judgements that have to be made: a speed that no gate decided on fails."""
+"""Families that must reach a decision: an undecided speed fails."""
 
 FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES, "chat_logprobs"))
 """Every name that ``require`` may hold."""
 
 
 _SUFFIXES = (".yaml", ".yml")
-_SPECULATIVE = frozenset({"speculative-config", "sc"})
 
 
 def load(path: Path) -> Config:
     """Return what ``path`` says, ``${VAR}`` as written.
 
-    Raises ConfigError with all of its problems at once. Whether models and programs are there is asked when they are started.
+    Raises ConfigError with all of its problems at once. Models and programs are looked for by the engine, later.
     """
     text = _text(path)
     document = yaml.load(text, str(path))
-    found = (
+    problems = (
         *validate.problems(document),
         *variables.written_out(document),
         *_texts_in_args(document),
         *_unknown_features(document),
-        *gates.odd(document),
+        *gates.not_finite(document),
     )
-    if found:
-        raise validate.error(found)
+    if problems:
+        raise validate.error(problems)
     data: Any = document.data
     return Config(
         name=path.stem,
@@ -89,13 +87,13 @@ def find(name: str, folders: Sequence[Path]) -> Path:
 
     Raises ConfigError with the nearest name.
     """
-    asked = Path(name).expanduser()
-    here = [asked] if asked.suffix in _SUFFIXES or len(asked.parts) > 1 else []
-    for path in (*here, *(folder / f"{asked}{suffix}" for folder in folders for suffix in ("", *_SUFFIXES))):
+    given = Path(name).expanduser()
+    here = [given] if given.suffix in _SUFFIXES or len(given.parts) > 1 else []
+    for path in (*here, *(folder / f"{given}{suffix}" for folder in folders for suffix in ("", *_SUFFIXES))):
         if path.is_file():
             return path
     known = sorted({path.stem for folder in folders for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")})
-    near, what = validate.nearest(asked.stem, known), f"no config {name}"
+    near, what = validate.nearest(given.stem, known), f"no config {name}"
     raise ConfigError(
         what + (f"; {near}" if near else ""),
         where=", ".join(map(str, folders)),
@@ -113,30 +111,19 @@ def _text(path: Path) -> str:
 
 
 def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
-    """Check the JSON of every ``args`` that is a string; what is no mapping otherwise, the schema has told."""
+    """Check the JSON of every ``args`` that is a string; the schema checks the others."""
     for path, args in _all_args(document.data):
         if isinstance(args, str) and not isinstance(_parsed(args), Mapping):
             yield validate.problem(
                 document, path, f"a string that holds no JSON mapping: {args[:40]!r}", "a mapping, or JSON that holds one"
             )
-        elif isinstance(args, Mapping):
-            yield from _texts_in_settings(document, path, args)
-
-
-def _texts_in_settings(document: YamlDocument, path: yaml.KeyPath, args: Mapping[str, JSON]) -> Iterator[Problem]:
-    """Check the JSON of a speculative setting that is a string: who drafts is read from it before anything boots."""
-    for name, value in args.items():
-        is_open = isinstance(value, str) and "${" in value
-        if plain(name) in _SPECULATIVE and value is not None and not is_open and not isinstance(_parsed(value), Mapping):
-            found = f"a string that holds no JSON mapping: {value[:40]!r}" if isinstance(value, str) else repr(value)
-            yield validate.problem(document, (*path, name), found, "a mapping, or JSON that holds one")
 
 
 def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
-    """Check the names under ``require``: one that nothing asks for would never fail."""
-    stated = document.data.get("require") if isinstance(document.data, Mapping) else None
-    for index, name in enumerate(stated if isinstance(stated, list) else ()):
-        if isinstance(name, str) and name.islower() and name not in FEATURES:  # other spellings the schema has told
+    """Check the names under ``require``: a feature that no request asks for would never fail."""
+    names = document.data.get("require") if isinstance(document.data, Mapping) else None
+    for index, name in enumerate(names if isinstance(names, list) else ()):
+        if isinstance(name, str) and name.islower() and name not in FEATURES:  # the schema checks other spellings
             near = validate.nearest(name, FEATURES)
             expected = "a feature that a request can ask for, such as json_schema, top_k or logprobs"
             yield validate.problem(document, ("require", index), f"{name!r}, which no request asks for", expected, near)
@@ -161,6 +148,6 @@ def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"args": _parsed(settings.get("args", {})), "env": {name: str(value) for name, value in settings.get("env", {}).items()}}
 
 
-def _limits(stated: Mapping[str, Any]) -> Limits:
-    typed: dict[str, Any] = {name: value if name == "servers" else float(value) for name, value in stated.items()}
+def _limits(limits: Mapping[str, Any]) -> Limits:
+    typed: dict[str, Any] = {name: value if name == "servers" else float(value) for name, value in limits.items()}
     return Limits(**typed)

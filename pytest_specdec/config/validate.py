@@ -24,7 +24,7 @@ __all__ = ["Problem", "dotted", "error", "nearest", "problem", "problems"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is where, what was found, and what was expected."""
+    """One error or warning about a config file: where, found, expected, remedy."""
 
     source: str
     """The file."""
@@ -37,7 +37,7 @@ class Problem:
     suggestion: str = ""
     """The nearest name, or what to do."""
     refused: bool = True
-    """Whether nothing may be captured under such a config; False for a warning of the lint."""
+    """Whether such a config is refused; False for a warning of the lint."""
 
     def __str__(self) -> str:
         suggestion = f"; {self.suggestion}" if self.suggestion else ""
@@ -45,7 +45,7 @@ class Problem:
 
 
 def error(problems: Sequence[Problem]) -> ConfigError:
-    """Return the one error that tells all of ``problems``, in the order of the file."""
+    """Return one error with all of ``problems``, in the order of the file."""
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.path))
     count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
     lines = "\n".join(f"  {problem}" for problem in ordered)
@@ -74,10 +74,10 @@ _TYPES = {
 }
 _PATTERNS = {
     "^[a-z0-9][a-z0-9-]*$": "lower-case letters, digits and dashes, such as eagle3-k3",
-    "^[a-z][a-z0-9_-]*$": "the name of an engine, such as reference or vllm",
+    "^[a-z][a-z0-9_-]*$": "the name of an engine: lower-case letters, digits, - and _",
     "^[a-z][a-z0-9_]*$": "the name of a feature, such as json_schema",
     "^[a-z][a-z0-9_-]*(\\.[a-z][a-z0-9_-]*)+$": "the dotted name of another package's family, such as acme.tone",
-    "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as VLLM_BATCH_INVARIANT",
+    "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as OMP_NUM_THREADS",
 }
 _PLACES = ("executable", "venv", "image")
 _LONGEST = 60
@@ -103,9 +103,8 @@ class _Words(NamedTuple):
 def problems(document: YamlDocument) -> tuple[Problem, ...]:
     """Return everything in ``document`` that the schema does not allow."""
     errors = list(_validator().iter_errors(document.data))
-    meant = {meant for error in errors if error.validator == "additionalProperties" for meant in _meant(error)}
-    told = (found for error in errors for found in _told(document, error, meant))
-    return tuple(dict.fromkeys(told))
+    misspelt = {path for error in errors if error.validator == "additionalProperties" for path in _misspelt(error)}
+    return tuple(dict.fromkeys(problem for error in errors for problem in _problems(document, error, misspelt)))
 
 
 def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
@@ -121,7 +120,7 @@ def _validator() -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema))
 
 
-def _told(document: YamlDocument, error: _Error, meant: set[KeyPath]) -> Iterator[Problem]:
+def _problems(document: YamlDocument, error: _Error, misspelt: set[KeyPath]) -> Iterator[Problem]:
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         known = _properties(error)
@@ -129,7 +128,7 @@ def _told(document: YamlDocument, error: _Error, meant: set[KeyPath]) -> Iterato
             yield problem(document, (*path, name), "an unknown key", _listed(known, "or"), nearest(name, known))
     elif error.validator == "required":
         for name in error.validator_value:
-            if name not in error.instance and (*path, name) not in meant:
+            if name not in error.instance and (*path, name) not in misspelt:
                 yield problem(document, (*path, name), "nothing", "a value: it must be given")
     elif "propertyNames" in error.absolute_schema_path:
         yield problem(document, (*path, str(error.instance)), *_NAMES[str(error.validator)](error))
@@ -137,8 +136,8 @@ def _told(document: YamlDocument, error: _Error, meant: set[KeyPath]) -> Iterato
         yield problem(document, path, *_WORDS[str(error.validator)](error))
 
 
-def _meant(error: _Error) -> Iterator[KeyPath]:
-    """Give the keys that misspelt ones stand for, so that they are not reported missing as well."""
+def _misspelt(error: _Error) -> Iterator[KeyPath]:
+    """Give the keys that misspelt ones stand for: these are not missing as well."""
     known = _properties(error)
     for name in _unknown(error):
         yield from ((*error.absolute_path, key) for key in known if nearest(name, known) == nearest(key, [key]))
@@ -154,9 +153,9 @@ def _unknown(error: _Error) -> list[str]:
 
 
 def _type(error: _Error) -> _Words:
-    wanted = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
-    quoting = "quote it" if "string" in wanted and isinstance(error.instance, (bool, int, float)) else ""
-    return _Words(_shown(error.instance), _listed([_TYPES[name] for name in wanted], "or"), quoting)
+    types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+    quoting = "quote it" if "string" in types and isinstance(error.instance, (bool, int, float)) else ""
+    return _Words(_shown(error.instance), _listed([_TYPES[name] for name in types], "or"), quoting)
 
 
 def _enum(error: _Error) -> _Words:

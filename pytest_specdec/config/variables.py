@@ -1,7 +1,4 @@
-"""``${VAR}`` in a config: filled in at launch and nowhere before, the secrets among the values, and their digests.
-
-Digests are salted, so that a resumed run can tell that a value has changed, and nobody the value.
-"""
+"""``${VAR}`` in a config: filled in at launch and nowhere before, the secrets among the values, and their salted digests."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["changed", "digests", "expand", "filled", "names", "secrets_of", "written_out"]
+__all__ = ["changed", "digests", "expand", "filled", "names", "secrets_of", "unset", "written_out"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
-    """Return ``value`` with every ``${VAR}`` in its strings replaced from ``environ``; what is filled in is not looked at again.
+    """Return ``value`` with every ``${VAR}`` in its strings replaced from ``environ``, once.
 
     ``path`` is where the value stands, for the error. Raises ConfigError naming a variable that is not set.
     """
@@ -49,7 +46,7 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 
 
 def filled(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return ``config`` with the ``${VAR}`` of its model and of where the engine stands replaced; arguments follow at launch.
+    """Return ``config`` with the ``${VAR}`` of its model and of the engine's place replaced; those of arguments are at launch.
 
     Raises ConfigError naming a variable that is not set.
     """
@@ -74,6 +71,18 @@ def names(value: JSON) -> tuple[str, ...]:
         return tuple(dict.fromkeys(match[1] for match in _VARIABLE.finditer(value)))
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     return tuple(dict.fromkeys(name for part in parts for name in names(part)))
+
+
+def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
+    """Return an error for every variable that is not set, naming the first place in the text of a config that takes it."""
+    errors: dict[str, ConfigError] = {}
+    for path, text in _texts(yaml.load(config, "config.yaml").data, ()):
+        for name in names(text):
+            try:
+                _lookup(name, environ, path)
+            except ConfigError as error:
+                errors.setdefault(name, error)
+    return tuple(errors.values())
 
 
 def _lookup(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
@@ -134,7 +143,7 @@ def _is_secret(path: KeyPath) -> bool:
 
 _SALT_BYTES = 16
 _COST = 2**14
-"""Of scrypt: a short secret cannot be guessed from its digest in passing."""
+"""Of scrypt: it makes guessing a short secret from its digest slow."""
 
 
 def digests(config: str, environ: Mapping[str, str]) -> Variables:

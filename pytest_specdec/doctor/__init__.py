@@ -1,1 +1,1 @@
-"""The doctor: says in seconds, before an hour of GPU time, whether a run would get off the ground. It boots nothing."""
+"""The doctor: says in seconds, before an hour of accelerator time, what would keep a run from starting. It boots nothing."""

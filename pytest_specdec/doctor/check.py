@@ -1,4 +1,4 @@
-"""A check: one thing that was looked at, and what is to be done about it."""
+"""The result of one check: a level, a line, and the lines under it."""
 
 from __future__ import annotations
 
@@ -22,36 +22,31 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one look found."""
+    """One line of the doctor."""
 
     name: str
     level: Level
-    said: str
-    """One line."""
-    more: tuple[str, ...] = ()
-    """What stands under it: found, expected, remedy."""
+    line: str
+    details: tuple[str, ...] = ()
+    """The lines under it: found, expected, remedy."""
 
 
-def ok(name: str, said: str, *more: str) -> Check:
-    """Return a check that found nothing wrong."""
-    return Check(name=name, level=Level.OK, said=said, more=more)
+def ok(name: str, line: str, *details: str) -> Check:
+    """Return a check without anything to do."""
+    return Check(name=name, level=Level.OK, line=line, details=details)
 
 
-def warn(name: str, said: str, *more: str, remedy: str = "") -> Check:
-    """Return a check that found what may be wrong, or could not look."""
-    return Check(name=name, level=Level.WARN, said=said, more=(*more, *_remedy(remedy)))
+def warn(name: str, line: str, *details: str, remedy: str = "") -> Check:
+    """Return a check of something suspect, or of something that could not be checked."""
+    return Check(name=name, level=Level.WARN, line=line, details=(*details, *([f"remedy:   {remedy}"] if remedy else ())))
 
 
-def fail(name: str, said: str, *more: str, remedy: str) -> Check:
-    """Return a check that found what stands in a run's way."""
-    return Check(name=name, level=Level.FAIL, said=said, more=(*more, *_remedy(remedy)))
+def fail(name: str, line: str, *details: str, remedy: str) -> Check:
+    """Return a check of something that keeps a run from starting."""
+    return Check(name=name, level=Level.FAIL, line=line, details=(*details, f"remedy:   {remedy}"))
 
 
 def failed(name: str, error: SpecdecError) -> Check:
     """Return the check that ``error`` stands for, in its own words."""
-    said, *more = str(error).splitlines()
-    return Check(name=name, level=Level.FAIL, said=said, more=tuple(line.removeprefix("  ") for line in more))
-
-
-def _remedy(text: str) -> tuple[str, ...]:
-    return (f"remedy:   {text}",) if text else ()
+    line, *details = str(error).splitlines()
+    return Check(name=name, level=Level.FAIL, line=line, details=tuple(detail.removeprefix("  ") for detail in details))

@@ -1,86 +1,122 @@
-"""The command: ``doctor CONFIG``, one line per check, and an exit code."""
+"""The command: ``doctor CONFIG``, one line per check in the order in which a run would stumble, and an exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.config import load
-from pytest_specdec.doctor.check import Check, Level
-from pytest_specdec.errors import ConfigError
+from pytest_specdec.capture import environment, locks
+from pytest_specdec.config import load, variables
+from pytest_specdec.doctor import config_checks, machine, models, probe
+from pytest_specdec.doctor import engine as engine_checks
+from pytest_specdec.doctor.arms import arms
+from pytest_specdec.doctor.check import Level, failed, ok
+from pytest_specdec.engines.protocol import Footprint
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import ConfigError, EngineError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["add", "lines", "run"]
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.doctor.check import Check
+    from pytest_specdec.engines.protocol import Engine
 
-_ABOUT = "Say in seconds whether a run would get off the ground. Nothing is booted. Exits with 0 when nothing failed, 1 when something did."
+__all__ = ["add", "run"]
+
+_ABOUT = "Say in seconds what would keep a run from starting. Nothing is booted. Exits with 0 when no check failed, otherwise with 1."
 _NAME = 11
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Register the command."""
-    parser = commands.add_parser("doctor", help="say whether a run would get off the ground", description=_ABOUT, allow_abbrev=False)
+    parser = commands.add_parser("doctor", help="say what would keep a run from starting", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the bare name of one in suites/configs")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.STANDARD.value, help="as --specdec-depth")
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="as --specdec-baselines")
 
 
-def run(asked: Namespace) -> int:
-    """Examine the config, print every check as it comes, and return the exit code."""
-    from pytest_specdec.doctor import examination  # noqa: PLC0415 - it imports the engines; wrong usage is told without them
-
-    here = Path.cwd()
+def run(arguments: Namespace) -> int:
+    """Check the config, print every check as it comes, and return the exit code."""
+    here, depth = Path.cwd(), Depth(arguments.depth)
     try:
-        path = _found(asked.config, here)
+        path = _path(arguments.config, here)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    depth = Depth(asked.depth)
-    _tell(f"doctor: {path} at depth {depth.value}", Secrets())
-    patient = examination.admitted(path, depth, asked.baselines, here)
-    if isinstance(patient, Check):
-        return _told([patient], _next(path, depth), Secrets.of(os.environ))
-    return _told(examination.examine(patient), _next(path, depth), patient.secrets)
+    _print(f"doctor: {path} at depth {depth.value}", Secrets())
+    command = f"pytest suites/ --specdec-config={path}" + ("" if depth is Depth.STANDARD else f" --specdec-depth={depth.value}")
+    try:
+        config = load.load(path)
+    except ConfigError as error:
+        return _report([failed("config", error)], command, Secrets.of(os.environ))
+    return _report(_checks(config, depth, arguments.baselines, here), command, variables.secrets_of(config.text))
 
 
-def _found(name: str, here: Path) -> Path:
+def _path(name: str, here: Path) -> Path:
     beside = (Path(f"{name}{suffix}") for suffix in ("", ".yaml", ".yml"))
     path = next((path for path in beside if path.is_file()), None) or load.find(name, (here / "suites" / "configs",))
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _next(path: Path, depth: Depth) -> str:
-    return f"pytest suites/ --specdec-config={path}" + ("" if depth is Depth.STANDARD else f" --specdec-depth={depth.value}")
+def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
+    """Give every check as soon as it is known; ``here`` is where pytest would be started."""
+    names = ", ".join(variant.name for variant in config.variants)
+    yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")
+    set_checks = config_checks.variables(config, os.environ)
+    yield from set_checks
+    if not any(check.level is Level.FAIL for check in set_checks):
+        config = variables.filled(config, os.environ)
+    try:
+        engine = engine_of(config.engine.kind)
+        yield from config_checks.pair(config, engine)
+        servers = arms(config, engine, os.environ)
+    except EngineError as error:
+        yield failed("engine", error)
+        return
+    with ThreadPoolExecutor() as pool:
+        plan = pool.submit(config_checks.plan, config, engine, depth, here)
+        yield from engine_checks.checks(config, engine, servers, pool)
+        yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
+        yield from machine.ports(servers)
+        yield machine.disk(here / ".specdec")
+        yield from machine.accelerators(machine.devices(probe.run(machine.QUERY, {}, 15.0)), _footprint(config, engine))
+        yield machine.leases(locks.folder())
+        yield from config_checks.gates(config, baselines, environment.environment(config, ""))
+        yield plan.result()
 
 
-def lines(check: Check) -> tuple[str, ...]:
-    """Return a check as it is printed: its first line aligned, the rest under it."""
-    first = f"  {check.level.value:<4}  {check.name:<{_NAME}}{check.said}"
-    return tuple(printable(line) for line in (first, *(" " * (8 + _NAME) + line for line in check.more)))
+def _footprint(config: Config, engine: Engine) -> Footprint:
+    """Return what one server takes of an accelerator; a missing model has been reported by now."""
+    try:
+        return engine.footprint(config, accelerated=True)
+    except EngineError:
+        return Footprint()
 
 
-def _told(checks: Iterable[Check], then: str, secrets: Secrets) -> int:
+def _report(checks: Iterable[Check], command: str, secrets: Secrets) -> int:
     counts: Counter[Level] = Counter()
     for check in checks:
         counts[check.level] += 1
-        for line in lines(check):
-            _tell(line, secrets)
+        first = f"  {check.level.value:<4}  {check.name:<{_NAME}}{check.line}"
+        for line in (first, *(" " * (8 + _NAME) + line for line in check.details)):
+            _print(printable(line), secrets)
     warned = f", {counts[Level.WARN]} to look at" if counts[Level.WARN] else ""
     if counts[Level.FAIL]:
-        _tell(f"{counts[Level.FAIL]} of {counts.total()} checks failed{warned}: a run would not get off the ground", secrets)
+        _print(f"{counts[Level.FAIL]} of {counts.total()} checks failed{warned}: a run would not start", secrets)
         return 1
-    _tell(f"{counts.total()} checks, none failed{warned}\n{then}", secrets)
+    _print(f"{counts.total()} checks, none failed{warned}\n{command}", secrets)
     return 0
 
 
-def _tell(text: str, secrets: Secrets) -> None:
+def _print(text: str, secrets: Secrets) -> None:
     sys.stdout.write(f"{secrets.mask(text)}\n")
     sys.stdout.flush()

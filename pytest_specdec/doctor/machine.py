@@ -5,55 +5,45 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_specdec.capture.server.ports import pinned
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 from pytest_specdec.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from pytest_specdec.doctor.arm_commands import ArmCommand
+    from pytest_specdec.doctor.arms import Arm
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.doctor.probe import ProgramResult
-    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.engines.protocol import Footprint
 
 __all__ = ["QUERY", "Device", "accelerators", "devices", "disk", "download", "leases", "ports"]
 
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.used", "--format=csv,noheader,nounits")
-_GIB = 1024**3
-_MIB_PER_GIB = 1024
+_GIB, _MIB_PER_GIB = 1024**3, 1024
 _RUN_FAIL_GIB, _RUN_WARN_GIB = 0.2, 2.0
 """A run's transcripts, scores and logs take tens to hundreds of MiB."""
 _HUB_WARN_GIB = 20.0
 _BUSY = 0.08
-"""Engines ask for 0.90 to 0.92 of a device's memory when nobody tells them."""
-_UTILISATION = "gpu-memory-utilization"
-_PARALLEL = ("tensor-parallel-size", "tp", "tp-size")
+"""The share of a device in use above which an engine's own default, 0.90 to 0.92, may not fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(NamedTuple):
     """One accelerator."""
 
-    index: str
+    number: str
     name: str
     total_gib: float
     used_gib: float
 
-    @property
-    def free_gib(self) -> float:
-        """Memory that nobody holds."""
-        return self.total_gib - self.used_gib
 
-
-def ports(arms: Sequence[ArmCommand]) -> tuple[Check, ...]:
-    """Return whether the ports that the config pins can be bound, and who holds those that cannot."""
-    pinned = dict.fromkeys(value for arm in arms if isinstance(value := arm.args.get("port"), int))
-    return tuple(_port(number) for number in pinned) or (ok("port", "none pinned: every boot takes a free one"),)
+def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
+    """Return whether the ports that the config pins can be bound, and which process holds those that cannot."""
+    numbers = dict.fromkeys(value for arm in arms if isinstance(value := arm.args.get("port"), int))
+    return tuple(map(_port, numbers)) or (ok("port", "none pinned: every boot takes a free one"),)
 
 
 def _port(number: int) -> Check:
@@ -66,73 +56,60 @@ def _port(number: int) -> Check:
 
 def disk(folder: Path) -> Check:
     """Return whether a run can be written under ``folder``, which need not exist."""
-    place = _nearest(folder)
-    free = shutil.disk_usage(place).free / _GIB
-    said = f"{free:.1f} GiB free for runs in {folder}"
+    place, free = _nearest(folder)
+    line, remedy = f"{free:.1f} GiB free for runs in {folder}", "make room, or give --specdec-run-dir on another disk"
     if not os.access(place, os.W_OK):
         return fail("disk", f"{place} cannot be written to", remedy="run from another folder, or give --specdec-run-dir")
     if free < _RUN_FAIL_GIB:
-        return fail("disk", said, f"expected: {_RUN_FAIL_GIB:g} GiB", remedy="make room, or give --specdec-run-dir on another disk")
-    if free < _RUN_WARN_GIB:
-        return warn("disk", said, f"expected: {_RUN_WARN_GIB:g} GiB", remedy="make room, or give --specdec-run-dir on another disk")
-    return ok("disk", said)
+        return fail("disk", line, f"expected: {_RUN_FAIL_GIB:g} GiB", remedy=remedy)
+    return warn("disk", line, f"expected: {_RUN_WARN_GIB:g} GiB", remedy=remedy) if free < _RUN_WARN_GIB else ok("disk", line)
 
 
 def download(cache: Path, models: Sequence[str]) -> Check:
-    """Return what is free for ``models``, which are to be downloaded and whose sizes nobody asks the hub for."""
-    free = shutil.disk_usage(_nearest(cache)).free / _GIB
-    said = f"{free:.1f} GiB free in {cache}, to which {', '.join(models)} will be downloaded"
-    if free < _HUB_WARN_GIB:
-        return warn("disk", said, remedy="make room, or set HF_HOME to a larger disk")
-    return ok("disk", said)
+    """Return the room for ``models``, which the first boots download and whose sizes are not known here."""
+    _, free = _nearest(cache)
+    line = f"{free:.1f} GiB free in {cache}, to which {', '.join(models)} will be downloaded"
+    return warn("disk", line, remedy="make room, or set HF_HOME to a larger disk") if free < _HUB_WARN_GIB else ok("disk", line)
 
 
-def _nearest(folder: Path) -> Path:
-    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
+def _nearest(folder: Path) -> tuple[Path, float]:
+    """Return the nearest folder that exists, and the GiB free there."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return place, shutil.disk_usage(place).free / _GIB
 
 
-def devices(ran: ProgramResult) -> tuple[Device, ...]:
-    """Return what nvidia-smi listed; () where it is missing or failed."""
-    rows = [line.split(", ") for line in ran.out.splitlines()] if ran.exit_code == 0 else []
+def devices(result: ProgramResult) -> tuple[Device, ...]:
+    """Return the accelerators in the output of ``QUERY``; () where nvidia-smi is missing or failed."""
+    rows = [line.split(", ") for line in result.out.splitlines()] if result.exit_code == 0 else []
     return tuple(
-        Device(index=row[0], name=row[1], total_gib=float(row[2]) / _MIB_PER_GIB, used_gib=float(row[3]) / _MIB_PER_GIB)
+        Device(number=row[0], name=row[1], total_gib=float(row[2]) / _MIB_PER_GIB, used_gib=float(row[3]) / _MIB_PER_GIB)
         for row in rows
-        if len(row) == len(Device.__slots__) and row[2].isdigit() and row[3].isdigit()
+        if len(row) == len(Device._fields) and row[2].isdigit() and row[3].isdigit()
     )
 
 
-def accelerators(found: Sequence[Device], arms: Sequence[ArmCommand], *, needed: bool) -> tuple[Check, ...]:
-    """Return whether the devices have the number and the free memory that the arms ask for; ``needed`` is whether there must be one."""
-    if not found:
-        said = "no accelerator: nvidia-smi lists none"
-        return (
-            warn("device", said, remedy="run where the engine's device is, unless it serves without") if needed else ok("device", said),
-        )
-    widest = int(max(_numbers(arms, _PARALLEL), default=1))
-    share = max(_numbers(arms, (_UTILISATION,)), default=0.0)
-    told = [_memory(device, share) for device in found]
-    if widest > len(found):
-        said = f"the config asks for {widest} devices, and {len(found)} are here"
-        told.append(fail("device", said, remedy=f"lower {_PARALLEL[0]}, or run on a larger machine"))
-    return tuple(told)
+def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
+    """Return whether the devices have the number and the free memory that one server takes."""
+    if not present:
+        line = "no accelerator: nvidia-smi lists none"
+        needed = footprint.device_share is not None
+        return (warn("device", line, remedy="run on a machine with the engine's device") if needed else ok("device", line),)
+    checks = [_memory(device, footprint) for device in present]
+    if footprint.devices > len(present):
+        line = f"the config asks for {footprint.devices} devices, and {len(present)} are here"
+        checks.append(fail("device", line, remedy=f"lower {footprint.options}, or run on a larger machine"))
+    return tuple(checks)
 
 
-def _memory(device: Device, share: float) -> Check:
-    said = f"{device.index}: {device.name}, {device.free_gib:.1f} of {device.total_gib:.1f} GiB free"
-    if device.free_gib < share * device.total_gib:
-        return fail("device", said, f"expected: {share:.0%} free, {_UTILISATION}", remedy="end what holds its memory (nvidia-smi)")
-    if device.used_gib > _BUSY * device.total_gib:
-        return warn("device", said, remedy=f"end what holds its memory (nvidia-smi), or lower {_UTILISATION}")
-    return ok("device", said)
-
-
-def _numbers(arms: Iterable[ArmCommand], names: Sequence[str]) -> list[float]:
-    stated = [_named(arm.args, name) for arm in arms for name in names]
-    return [float(value) for value in stated if isinstance(value, (int, float)) and not isinstance(value, bool)]
-
-
-def _named(args: Mapping[str, JSON], name: str) -> JSON:
-    return next((value for spelt, value in args.items() if spelt.lstrip("-").replace("_", "-") == name), None)
+def _memory(device: Device, footprint: Footprint) -> Check:
+    free_gib, share = device.total_gib - device.used_gib, footprint.device_share
+    line = f"{device.number}: {device.name}, {free_gib:.1f} of {device.total_gib:.1f} GiB free"
+    remedy = f"end what holds its memory (nvidia-smi), or lower {footprint.options}"
+    if share is None:
+        return ok("device", line)
+    if footprint.share_stated and free_gib < share * device.total_gib:
+        return fail("device", line, f"expected: {share:.0%} free, as the config asks", remedy=remedy)
+    return warn("device", line, remedy=remedy) if device.used_gib > _BUSY * device.total_gib else ok("device", line)
 
 
 def leases(folder: Path) -> Check:

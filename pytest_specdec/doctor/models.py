@@ -10,34 +10,27 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.doctor import machine
 from pytest_specdec.doctor.check import fail, ok, warn
-from pytest_specdec.engines import vllm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.doctor.arm_commands import ArmCommand
+    from pytest_specdec.doctor.arms import Arm
     from pytest_specdec.doctor.check import Check
+    from pytest_specdec.engines.protocol import Engine
 
-__all__ = ["GATED", "ModelHub", "check", "named", "on_hub"]
+__all__ = ["ModelHub", "check", "checks"]
 
-GATED = (
-    "meta-llama/*",
-    "google/gemma*",
-    "google/codegemma*",
-    "google/paligemma*",
-    "mistralai/Mistral-*",
-    "mistralai/Mixtral-*",
-    "CohereLabs/*",
-    "CohereForAI/*",
-    "bigcode/starcoder*",
+_GATED = (
+    *("meta-llama/*", "google/gemma*", "google/codegemma*", "google/paligemma*", "mistralai/Mistral-*", "mistralai/Mixtral-*"),
+    *("CohereLabs/*", "CohereForAI/*", "bigcode/starcoder*"),
 )
 """Families whose licence has to be accepted on the hub, after which a token fetches them."""
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _YES = {"1", "true", "yes", "on"}
-_ACCEPT = "accept the licence on the model's page, then export HF_TOKEN=…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +43,7 @@ class ModelHub:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ModelHub:
-        """Return what the variables of huggingface_hub say, which are looked at for presence and paths only."""
+        """Read the variables of huggingface_hub; of tokens only whether they are there."""
         home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
         token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
         return cls(
@@ -60,24 +53,20 @@ class ModelHub:
         )
 
     def holds(self, name: str) -> bool:
-        """Whether a snapshot of the model is in the cache; whether it is whole is not looked at."""
+        """Whether a snapshot of the model is in the cache, complete or not."""
         return any((self.cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/*"))
 
 
-def named(arms: Sequence[ArmCommand]) -> tuple[tuple[str, str], ...]:
-    """Return (arm, model) for every model that the arms load, each model once."""
-    found: dict[str, str] = {}
+def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -> Iterator[Check]:
+    """Give the check of every model that the engine leaves to the hub, each once, and of the room for downloads."""
+    by_model: dict[str, str] = {}
     for arm in arms:
-        found.setdefault(arm.model, arm.name)
-        drafter = vllm.speculative_setting(arm.args).get("model")
-        if isinstance(drafter, str):
-            found.setdefault(drafter, arm.name)
-    return tuple((arm, model) for model, arm in found.items())
-
-
-def on_hub(config: Config, model: str) -> bool:
-    """Whether ``model`` is a name on the hub and no path; ``org/name`` is a path only where there is such a folder."""
-    return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
+        for model in engine.models(arm.model, arm.args):
+            by_model.setdefault(model, arm.name)
+    yield from (check(config, arm, model, hub) for model, arm in by_model.items())
+    missing = [model for model in by_model if _is_on_hub(config, model) and not hub.holds(model)]
+    if missing and not hub.offline:
+        yield machine.download(hub.cache, missing)
 
 
 def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
@@ -85,33 +74,36 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
         return _local(arm, path)
-    if on_hub(config, model):
-        return _remote(arm, model, hub)
-    return _nowhere(arm, model, config.path.parent / Path(model).expanduser())
+    return _remote(arm, model, hub) if _is_on_hub(config, model) else _absent(arm, model, config.path.parent / Path(model).expanduser())
+
+
+def _is_on_hub(config: Config, model: str) -> bool:
+    """Whether ``model`` is a name on the hub; ``org/name`` is a path only where there is such a folder."""
+    return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
 
 
 def _local(arm: str, path: Path) -> Check:
     if path.is_file() or (path / "config.json").is_file():
         return ok("models", f"{arm}: {path}")
-    return fail(
-        "models", f"{arm}: the folder {path} holds no config.json", remedy="name the folder of a checkpoint, weights and config.json"
-    )
+    remedy = "name the folder of a checkpoint, weights and config.json"
+    return fail("models", f"{arm}: the folder {path} holds no config.json", remedy=remedy)
 
 
 def _remote(arm: str, model: str, hub: ModelHub) -> Check:
     if hub.holds(model):
         return ok("models", f"{arm}: {model}, in the hub cache {hub.cache}")
     if hub.offline:
-        said = f"{arm}: {model} is not in the hub cache {hub.cache}, and HF_HUB_OFFLINE is set"
-        return fail("models", said, remedy=f"hf download {model}, or unset HF_HUB_OFFLINE")
-    if any(fnmatch(model, family) for family in GATED) and not hub.has_token:
-        return warn("models", f"{arm}: {model} is of a gated family, and HF_TOKEN is not set", remedy=_ACCEPT)
+        line = f"{arm}: {model} is not in the hub cache {hub.cache}, and HF_HUB_OFFLINE is set"
+        return fail("models", line, remedy=f"hf download {model}, or unset HF_HUB_OFFLINE")
+    if any(fnmatch(model, family) for family in _GATED) and not hub.has_token:
+        remedy = "accept the licence on the model's page, then export HF_TOKEN=…"
+        return warn("models", f"{arm}: {model} is of a gated family, and HF_TOKEN is not set", remedy=remedy)
     return ok("models", f"{arm}: {model}, which the first boot downloads into {hub.cache}")
 
 
-def _nowhere(arm: str, model: str, path: Path) -> Check:
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, beside, n=1)
+def _absent(arm: str, model: str, path: Path) -> Check:
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, siblings, n=1)
     hint = f"; did you mean {str(Path(model).parent / near[0])!r}?" if near else ""
     return fail(
         "models",

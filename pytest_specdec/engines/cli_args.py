@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config, Overlay, VariantSettings
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["filled", "flags", "merged", "single_precision"]
+__all__ = ["filled", "flags", "merged"]
 
 
 def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -25,7 +25,7 @@ def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def filled(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
-    """Return what a server with ``overlay`` is started with, ``${VAR}`` replaced where it is set: the rest is asked for at launch."""
+    """Return the arguments of a server with ``overlay``, ``${VAR}`` replaced where it is set and left as written elsewhere."""
     return {name: _filled(value, environ) for name, value in merged(config.engine.args, overlay.args).items()}
 
 
@@ -54,19 +54,3 @@ def _flag(name: str, value: JSON) -> list[str]:
     if isinstance(value, (list, tuple)) and not any(isinstance(item, (list, tuple, Mapping)) for item in value):
         return [f"--{name}", *map(str, value)]
     return [f"--{name}", json.dumps(value, separators=(",", ":"))]
-
-
-def single_precision(config: Config) -> bool:
-    """Whether every arm computes in float32 with nothing quantised, by its own arguments; the reference engine knows nothing else.
-
-    An argument that is not given tells nothing: vLLM computes float32 checkpoints in half precision unless it is told otherwise.
-    """
-    if config.engine.kind == "reference":
-        return True
-    layers = [merged(config.engine.args, layer) for layer in (config.baseline.args, *(variant.args for variant in config.variants))]
-    return all(_is_single({name.lstrip("-").replace("_", "-"): value for name, value in layer.items()}) for layer in layers)
-
-
-def _is_single(args: Mapping[str, JSON]) -> bool:
-    cached = args.get("kv-cache-dtype") in {None, "auto", "float32"}
-    return args.get("dtype") in {"float32", "float"} and args.get("quantization") is None and cached

@@ -1,4 +1,4 @@
-"""Docker: the command that runs a server in a container, and those that end it by name."""
+"""The commands that run a server in a Docker container and end it by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(
 ) -> Command:
     """Return the command that runs ``argv`` in ``image`` on the host's network, with ``folders`` mounted read-only where they are.
 
-    Variables are handed over by name, so that their values stand on no command line.
+    Variables are passed by name, so that no command line holds their values.
     """
     name = f"specdec-{uuid.uuid4().hex[:12]}"
     options = ["--rm", "--name", name, "--network", "host", *(("--gpus", "all", "--ipc", "host") if accelerator else ())]

@@ -1,4 +1,4 @@
-"""What capture asks of an engine and of its servers: the command that starts one, and the dialect that it speaks."""
+"""The protocol of engines: the command that starts a server, the dialect that it speaks, and the rules of its pair lint."""
 
 from __future__ import annotations
 
@@ -13,13 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
+    from pytest_specdec.config.rules import EngineRules
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.transcript import Position, ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["HOST", "Command", "Dialect", "Engine", "Footprint", "RoughRates", "ServerSetup", "VerifySteps"]
+__all__ = [
+    "HOST",
+    "PROTOCOL_VERSION",
+    "Command",
+    "Dialect",
+    "Engine",
+    "EngineProgram",
+    "Footprint",
+    "RoughRates",
+    "ServerSetup",
+    "VerifySteps",
+]
 
 HOST = "127.0.0.1"
+PROTOCOL_VERSION = 1
+"""Of this module; raised whenever an engine written for the one before could not be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +42,15 @@ class Command:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to our own environment, from which variables that turn speculation on by surprise are removed."""
+    """Added to our own environment."""
+    scrubbed: tuple[str, ...] = ()
+    """Beginnings of the names of variables in our own environment that would set up the server behind the config's back."""
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
     """The same, at once."""
     look: tuple[str, ...] = ()
-    """A command that lists the open files of what does not run among our processes, such as a container."""
+    """A command that lists the open files of processes that are not children of ours, such as a container's."""
     secrets: Secrets = field(default_factory=Secrets)
 
     def __str__(self) -> str:
@@ -43,7 +59,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoughRates:
-    """Rough rates for the estimate that is printed before anything boots; what is measured corrects them."""
+    """Rough rates for the estimate that is printed before anything boots; measured ones correct them."""
 
     boot_s: float
     tokens_per_s: float
@@ -54,17 +70,23 @@ class RoughRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What one server takes of a machine, estimated before any is started."""
+    """The share of a machine that one server takes, estimated before any is started."""
 
     memory_gib: float | None = None
-    """Of the machine's memory; None where it cannot be told."""
+    """Of the machine's memory; None where unknown."""
     device_share: float | None = None
-    """Of the accelerator's memory, above 0 and at most 1; None for a server that needs no accelerator."""
+    """Of every accelerator's memory, above 0 and at most 1; None for a server that needs no accelerator."""
+    share_stated: bool = False
+    """Whether the config states the share, instead of leaving it to the engine."""
+    devices: int = 1
+    """Accelerators that one server takes."""
+    options: str = ""
+    """The arguments that change share and devices, for a remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetup:
-    """What one server is to serve, every ``${VAR}`` filled in."""
+    """The model, arguments and variables of one server, every ``${VAR}`` filled in."""
 
     model: str
     port: int
@@ -77,7 +99,7 @@ class ServerSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySteps:
-    """What a server tells about the verify steps of one answer."""
+    """The verify steps of one answer, as a server reports them."""
 
     accepted: tuple[int, ...]
     """Accepted draft tokens per verify step."""
@@ -90,7 +112,7 @@ class VerifySteps:
 
     @property
     def counters(self) -> SpecCounters:
-        """The same steps as a server counts them; a step without a draft is none."""
+        """The same steps as a server counts them; a step without a draft is not counted."""
         longest = max(self.drafted, default=0)
         return SpecCounters(
             drafts=sum(1 for drafted in self.drafted if drafted),
@@ -100,10 +122,23 @@ class VerifySteps:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProgram:
+    """Two command lines that ask an engine's program about itself without starting a server."""
+
+    version: tuple[str, ...]
+    """Prints the version on its last line."""
+    help: tuple[str, ...]
+    """Without the flag that asks for help."""
+    abbreviates: bool
+    """Whether its parser takes unambiguous beginnings of flags."""
+
+
 class Dialect(Protocol):
-    """How an engine's servers are asked for what the OpenAI protocol does not have."""
+    """Requests to an engine's servers for what the OpenAI protocol does not have, and how replies are read."""
 
     health_path: str | None
+    """Answers 200 when the server is ready; None where there is no such path. So are the other two."""
     version_path: str | None
     counters_path: str | None
 
@@ -111,7 +146,7 @@ class Dialect(Protocol):
         """Return the fields that capture adds to a request's body to learn token ids, usage and windows."""
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
-        """Return the verify steps that a reply, or the last chunk of a stream, tells of."""
+        """Return the verify steps in a reply, or in the last chunk of a stream; None where it holds none."""
 
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``; None where there are none."""
@@ -133,19 +168,30 @@ class Engine(Protocol):
     """One serving engine: how it is installed, started and asked."""
 
     kind: str
+    """The name in a config, and that of the entry point."""
+    protocol_version: int
+    """The ``PROTOCOL_VERSION`` that the engine is written for."""
     pace: RoughRates
     dialect: Dialect
+    rules: EngineRules
+    """The rules of the pair lint."""
     scored_with: str
-    """How a server has to be set up so that its tokens can be scored, in the engine's own options: the remedy where they cannot."""
+    """The engine's own options under which its tokens can be scored: the remedy where they cannot."""
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return what ``args`` say about drafting; None when they do not speculate."""
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
+        """Return the models that a server of ``model`` with ``args`` loads and that :meth:`check` leaves to the hub."""
 
     def check(self, config: Config) -> None:
         """Raise EngineError when the engine is not installed or a model is not there."""
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the command that serves ``setup``."""
+
+    def program(self, argv: Sequence[str]) -> EngineProgram | None:
+        """Return how the program of a server's command ``argv`` is asked about itself; None where it cannot be."""
 
     def vocabulary(self, config: Config) -> int:
         """Return the tokens in the target's vocabulary; 0 where unknown."""
@@ -155,3 +201,6 @@ class Engine(Protocol):
 
     def route(self, config: Config) -> ScoringRoute:
         """Return the route to scores that the baseline's capability probe is expected to find, for the plan's estimate."""
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether every arm computes in float32 with nothing quantised, as far as its arguments say."""

@@ -1,27 +1,100 @@
-"""The engines that can be captured, by the name that a config gives."""
+"""The engines that can be captured, by the name that a config gives: each an entry point of the group ``pytest_specdec.engines``."""
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.engines.reference import Reference
-from pytest_specdec.engines.vllm import Vllm
+from pytest_specdec import __version__
+from pytest_specdec.engines.protocol import PROTOCOL_VERSION, Engine
 from pytest_specdec.errors import EngineError
 
 if TYPE_CHECKING:
-    from pytest_specdec.engines.protocol import Engine
+    from importlib.metadata import EntryPoint
 
-__all__ = ["ENGINES", "engine_of"]
+__all__ = ["GROUP", "LOADED", "engine_of"]
 
-ENGINES: tuple[Engine, ...] = (Reference(), Vllm())
+GROUP = "pytest_specdec.engines"
+LOADED: dict[str, Engine] = {}
+"""The engines asked for so far, by kind."""
+_MEMBERS = sorted({*Engine.__annotations__, *(name for name in vars(Engine) if not name.startswith("_"))})
 
 
 def engine_of(kind: str) -> Engine:
-    """Return the engine called ``kind``. Raises EngineError with the nearest name and the list."""
-    engines = {engine.kind: engine for engine in ENGINES}
-    if kind in engines:
-        return engines[kind]
-    near = difflib.get_close_matches(kind, engines, n=1)
-    what = f"no engine {kind!r}" + (f"; did you mean {near[0]}?" if near else "")
-    raise EngineError(what, where="engine.kind", found=kind, expected=f"one of {', '.join(sorted(engines))}")
+    """Return the engine called ``kind``. Raises EngineError without one, and for one that does not keep to the protocol."""
+    if kind not in LOADED:
+        LOADED[kind] = _loaded(_entry_point(kind))
+    return LOADED[kind]
+
+
+def _entry_point(kind: str) -> EntryPoint:
+    points = entry_points(group=GROUP)
+    candidates = [point for point in points if point.name == kind]
+    if len(candidates) > 1:
+        raise EngineError(
+            what=f"{len(candidates)} packages serve the engine {kind!r}",
+            where="engine.kind",
+            found=", ".join(map(_shown, candidates)),
+            expected="one",
+            remedy="uninstall all but one",
+        )
+    if not candidates:
+        raise _unknown(kind, sorted({*points.names, *LOADED}))
+    return candidates[0]
+
+
+def _unknown(kind: str, kinds: list[str]) -> EngineError:
+    near = difflib.get_close_matches(kind, kinds, n=1)
+    return EngineError(
+        f"no engine {kind!r}" + (f"; did you mean {near[0]}?" if near else ""),
+        where="engine.kind",
+        found=kind,
+        expected=f"one of {', '.join(kinds)}" if kinds else f"an entry point of the group {GROUP}",
+        remedy="correct the name, or install the package that serves it"
+        if kinds
+        else "install pytest-specdec again: installation writes the entry points",
+    )
+
+
+def _loaded(point: EntryPoint) -> Engine:
+    try:
+        loaded: Any = point.load()
+        engine: Engine = loaded() if isinstance(loaded, type) else loaded
+    except Exception as error:
+        raise EngineError(
+            what=f"the engine {point.name!r} cannot be loaded",
+            where=_shown(point),
+            found=f"{type(error).__name__}: {error}",
+            expected="a module that imports, and in it a class without arguments or an object",
+            remedy="repair the package or uninstall it",
+        ) from error
+    _check(point, engine)
+    return engine
+
+
+def _check(point: EntryPoint, engine: Engine) -> None:
+    """Raise EngineError for an engine of another protocol version, without a member of the protocol, or of another kind."""
+    version = getattr(engine, "protocol_version", None)
+    if version != PROTOCOL_VERSION:
+        raise EngineError(
+            what=f"the engine {point.name!r} has another version of the engine protocol",
+            where=_shown(point),
+            found=f"protocol_version {version}",
+            expected=f"protocol_version {PROTOCOL_VERSION}, that of pytest-specdec {__version__}",
+            remedy="install releases of the two packages that go together",
+        )
+    missing = [name for name in _MEMBERS if not hasattr(engine, name)]
+    if missing or engine.kind != point.name:
+        raise EngineError(
+            what=f"the engine {point.name!r} does not keep to the engine protocol",
+            where=_shown(point),
+            found=f"no {', '.join(missing)}" if missing else f"kind {engine.kind!r}",
+            expected=f"every member of {Engine.__module__}.Engine" if missing else f"kind {point.name!r}, the entry point's name",
+            remedy="repair the package; docs/adding-an-engine.md has the protocol",
+        )
+
+
+def _shown(point: EntryPoint) -> str:
+    package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    return f"entry point {point.name} = {point.value}{package}"

@@ -1,4 +1,4 @@
-"""Top log-probabilities: the most probable next tokens as a server lists them, by id or by text alone."""
+"""The most probable next tokens as a server lists them, by id or by text alone."""
 
 from __future__ import annotations
 
@@ -32,23 +32,22 @@ class ListedToken:
 def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text: str | None = None) -> Position:
     """Return the distribution at ``token_id``, whose text is ``text`` if known, over the ``top_tokens`` most probable of ``listed``.
 
-    Servers add the token that they drew to the most probable ones: it is cut off, for it is chance what it is. Tokens of one text that have
-    no id are one outcome, with the sum of their probabilities, since nobody can tell which of them was meant: the emitted token is that
-    outcome when its text is that text, and the top token then has its id; other texts get ids below 0, which match no token. A token of a
-    listed text that lies beyond the list is not in the sum, which is short by at most the last listed probability. A server that lists
-    texts as the keys of an object has kept one token of each: that is no listing.
+    Servers append the token that they drew to the most probable ones: it is cut off, since it is there by chance. Tokens of one text
+    without ids are one outcome with the sum of their probabilities. The emitted token is that outcome when its text is that text, and the
+    top token then has its id; other texts get ids below 0, which match no token. A token of a listed text beyond the list's end is not in
+    the sum, which is short by at most the last listed probability. Texts as the keys of an object hold one token each: no such listing.
 
     The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError when nothing is listed, and when
     tokens are named by text while that of the emitted one is unknown.
     """
-    ranked = sorted((one for one in listed if math.isfinite(one.logprob)), key=lambda one: -one.logprob)[:top_tokens]
+    ranked = sorted((token for token in listed if math.isfinite(token.logprob)), key=lambda token: -token.logprob)[:top_tokens]
     if not ranked:
         what = "the server listed no log-probabilities of a next token"
-        remedy = "let the server report log-probabilities (vLLM: --max-logprobs)"
+        remedy = "start the server so that completions report log-probabilities"
         raise RequestError(what, where=WHERE, found="an empty list", expected=f"the {top_tokens} most probable tokens", remedy=remedy)
-    if text is None and any(one.token_id is None for one in ranked):
+    if text is None and any(token.token_id is None for token in ranked):
         what = "the server names tokens by text alone"
-        expected, remedy = "token ids, or a known text of the emitted token", "let it name tokens by id (vLLM: return_tokens_as_token_ids)"
+        expected, remedy = "token ids, or a known text of the emitted token", "ask for token ids in the engine's dialect"
         raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
     merged = _merged(ranked)
     ids = tuple(_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
@@ -63,15 +62,16 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
 
 def _merged(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     """Return ids and texts with their log-probabilities, by falling probability; texts that come several times are summed."""
-    found: dict[int | str, float] = {}
-    for one in ranked:
-        name = one.text if one.token_id is None else one.token_id
-        found[name] = _sum(found[name], one.logprob) if one.token_id is None and name in found else one.logprob
-    return sorted(found.items(), key=lambda item: -item[1])
+    logprobs: dict[int | str, float] = {}
+    for token in ranked:
+        name = token.text if token.token_id is None else token.token_id
+        logprobs[name] = _sum(logprobs[name], token.logprob) if token.token_id is None and name in logprobs else token.logprob
+    return sorted(logprobs.items(), key=lambda item: -item[1])
 
 
-def _sum(one: float, other: float) -> float:
-    high, low = max(one, other), min(one, other)
+def _sum(first: float, second: float) -> float:
+    """Return the log of the sum of two probabilities."""
+    high, low = max(first, second), min(first, second)
     return min(high + math.log1p(math.exp(low - high)), 0.0)
 
 

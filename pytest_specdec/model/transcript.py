@@ -150,7 +150,7 @@ class Score:
 class SpecCounters:
     """Speculation counters of a server, or the difference of two readings.
 
-    Named after vLLM's series: ``drafts`` are verify steps with a draft, ``accepted_tokens`` leave the bonus token out.
+    ``drafts`` are verify steps with a draft, ``accepted_tokens`` leave the bonus token out.
     """
 
     drafts: int = 0

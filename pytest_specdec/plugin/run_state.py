@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.config import lint, load, variables
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
@@ -198,7 +199,7 @@ def _found(config: pytest.Config) -> Path:
 
 
 def _linted(config: Config) -> tuple[str, ...]:
-    return tuple(str(problem) for problem in lint.check(config))
+    return tuple(str(problem) for problem in lint.check(config, engine_of(config.engine.kind).rules))
 
 
 HANDED = "specdec_root"

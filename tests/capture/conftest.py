@@ -13,7 +13,7 @@ from pytest_specdec.capture.server.server import ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.engines import registry, vllm
 from pytest_specdec.engines.cli_args import flags
-from pytest_specdec.engines.protocol import Command, Footprint, RoughRates, ServerSetup
+from pytest_specdec.engines.protocol import PROTOCOL_VERSION, Command, Footprint, RoughRates, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
@@ -27,15 +27,26 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
 
 class FakeEngine:
     kind = "fake"
+    protocol_version = PROTOCOL_VERSION
     pace = RoughRates(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=1000.0)
     dialect = VllmDialect()
+    rules = vllm.RULES
     scored_with = "serve prompt_logprobs"
 
     def draft(self, args):
         return vllm.draft(args)
 
+    def models(self, model, args):
+        return ()
+
     def check(self, config):
         pass
+
+    def program(self, argv):
+        return None
+
+    def single_precision(self, config):
+        return False
 
     def command(self, config, setup):
         env = {**setup.env, **({"VLLM_API_KEY": setup.api_key} if setup.api_key else {})}
@@ -57,7 +68,7 @@ class FakeEngine:
 def fake_engine(monkeypatch, tmp_path):
     """The fake engine is known, dies at once if it dies of an error, and locks are those of this test alone."""
     monkeypatch.setattr(server, "_SETTLE_S", 0.3)
-    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
+    monkeypatch.setitem(registry.LOADED, FakeEngine.kind, FakeEngine())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.config.config import EngineSettings, VariantSettings
-from pytest_specdec.engines import locate
+from pytest_specdec.engines import checkpoint, locate
 from pytest_specdec.engines import vllm as speculation
 from pytest_specdec.engines.cli_args import flags, merged
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.engines.vllm import vocabulary_of
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
@@ -116,7 +115,7 @@ def test_a_model_beside_the_config_is_served_by_its_path(engine_config, program,
     config = engine_config("vllm", executable=str(program()))
     assert engine_of("vllm").command(config, setup()).argv[2] == str(tmp_path / "m")
     assert engine_of("vllm").vocabulary(config) == 77
-    assert vocabulary_of(tmp_path) == 0
+    assert checkpoint.vocabulary(tmp_path) == 0
 
 
 def test_an_image_is_run_with_its_model_mounted(engine_config, tmp_path):
@@ -158,7 +157,7 @@ def test_versions_are_their_leading_numbers(text, numbers):
 
 
 def test_the_version_of_a_program_without_an_environment_is_unknown(tmp_path):
-    assert locate.version(str(tmp_path / "bin" / "vllm"), "vllm") == ()
+    assert locate.release(str(tmp_path / "bin" / "vllm"), "vllm") == ""
 
 
 SPECULATIVE = {"speculative-config": {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}}
@@ -210,7 +209,7 @@ def test_variants_without_a_draft_model_need_no_checkpoint(engine_config, config
     assert json.loads(argv[argv.index("--speculative-config") + 1]) == setting
 
 
-def checkpoint(folder, vocabulary):
+def checkpoint_of(folder, vocabulary):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"vocab_size": vocabulary}))
     return str(folder)
@@ -218,7 +217,7 @@ def checkpoint(folder, vocabulary):
 
 @pytest.mark.parametrize("kind", ["vllm", "reference"])
 def test_a_draft_model_of_another_vocabulary_is_found_out_before_anything_boots(engine_config, program, tmp_path, kind):
-    target, other = checkpoint(tmp_path / "target", 32_000), checkpoint(tmp_path / "other", 32_064)
+    target, other = checkpoint_of(tmp_path / "target", 32_000), checkpoint_of(tmp_path / "other", 32_064)
     fields = {"executable": str(program())} if kind == "vllm" else {}
     setting = {"method": "draft_model", "model": other, "num_speculative_tokens": 3}
     variants = (VariantSettings(name="d", args={"speculative-config": setting}),)

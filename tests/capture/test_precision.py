@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.config import load
-from pytest_specdec.engines.cli_args import single_precision
+from pytest_specdec.engines.registry import engine_of
 
 CONFIG = """
 engine: {kind: KIND, model: target, args: {ARGS}}
@@ -27,4 +27,4 @@ variants:
 def test_only_what_is_said_to_be_float32_is_taken_for_it(kind, args, single, tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(CONFIG.replace("KIND", kind).replace("ARGS", args))
-    assert single_precision(load.load(path)) is single
+    assert engine_of(kind).single_precision(load.load(path)) is single

@@ -131,10 +131,14 @@ def test_a_process_that_lost_its_environment_is_found_by_its_session(start, log)
 
 
 def test_variables_that_would_set_up_a_server_are_scrubbed(start, log, monkeypatch):
-    monkeypatch.setenv("LLAMA_ARG_MODEL_DRAFT", "surprise")
+    monkeypatch.setenv("ENGINE_MODEL_DRAFT", "surprise")
     monkeypatch.setenv("KEPT", "kept")
     start(
-        python("import os; print(os.environ.get('LLAMA_ARG_MODEL_DRAFT'), os.environ['KEPT'], os.environ['ADDED'])", env={"ADDED": "added"})
+        python(
+            "import os; print(os.environ.get('ENGINE_MODEL_DRAFT'), os.environ['KEPT'], os.environ['ADDED'])",
+            env={"ADDED": "added"},
+            scrubbed=("ENGINE_",),
+        )
     )
     said(log, "None kept added")
 

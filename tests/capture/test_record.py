@@ -353,7 +353,7 @@ INTERRUPTED = textwrap.dedent("""
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
-    engines.ENGINES = (conftest.FakeEngine(),)
+    engines.LOADED["fake"] = conftest.FakeEngine()
     root = Path({root!r})
     config = Config(name="fake", path=root / "fake.yaml", text="", engine=EngineSettings(kind="fake", model="big"),
         variants=(VariantSettings(name="v", args={{"speculative-config": conftest.DRAFT, "slow": 60, "grandchild": "own-session"}}),),

@@ -166,7 +166,7 @@ KILLED = textwrap.dedent("""
     from pytest_specdec.files import codec
     import test_resume
 
-    engines.ENGINES = (conftest.FakeEngine(),)
+    engines.LOADED["fake"] = conftest.FakeEngine()
     root = Path({root!r})
     config, plan = test_resume.planned(root, slow=60)
 

@@ -170,7 +170,7 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
     from pytest_specdec.engines.protocol import Footprint
 
     monkeypatch.setattr(planner.environment, "memory_gib", lambda: total)
-    monkeypatch.setattr(type(registry.ENGINES[-1]), "footprint", lambda *_, **__: Footprint(memory_gib=one))
+    monkeypatch.setattr(type(registry.engine_of("fake")), "footprint", lambda *_, **__: Footprint(memory_gib=one))
     plan = make(replace(config, placement=Placement.AUTO), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert (plan.placement, plan.servers) == (placement, servers)
     assert plan.placement_reason == f"one server takes about {one:.1f} GiB of {total:.0f}"

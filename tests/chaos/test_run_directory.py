@@ -100,7 +100,7 @@ def test_the_same_values_are_taken_up(project, stored, seen):
 
 @pytest.mark.chaos("servers of two builds in one capture", expected="incomplete, both builds named", quick=True)
 def test_two_builds_are_not_one_run(tmp_path, monkeypatch, seen):
-    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
+    monkeypatch.setitem(registry.LOADED, FakeEngine.kind, FakeEngine())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path, **{"served-version": "1.2.4"})
     status = runner.record(config, plan, RunDirectory.create(tmp_path / "runs" / "now"), deadline_s=None, tell=lambda _: None)
@@ -269,7 +269,7 @@ def test_a_full_disk_at_the_end(project, seen):
 @pytest.mark.parametrize("torn", ["capabilities", "transcript", "progress"])
 @pytest.mark.chaos("torn capabilities, bad UTF-8 in a transcript, torn progress", expected="taken up again", quick=True)
 def test_a_torn_run_is_taken_up(tmp_path, monkeypatch, torn, seen):
-    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
+    monkeypatch.setitem(registry.LOADED, FakeEngine.kind, FakeEngine())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path)
     directory = RunDirectory.create(tmp_path / "runs" / "now")

@@ -56,7 +56,7 @@ def test_no_spelling_reaches_a_file(tmp_path, how, seen):
 @pytest.mark.chaos("${MY_PAT} and its like in arguments, and the server dies printing them", expected="in no file", quick=True)
 def test_a_variable_that_is_named_like_a_secret_is_struck_out(tmp_path, monkeypatch, variable, seen):
     monkeypatch.setenv(variable, "sesame-open-now")
-    monkeypatch.setattr(registry, "ENGINES", (*registry.ENGINES, FakeEngine()))
+    monkeypatch.setitem(registry.LOADED, FakeEngine.kind, FakeEngine())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path, **{"no-such-flag": f"${{{variable}}}"})
     directory = RunDirectory.create(tmp_path / "runs" / "now")

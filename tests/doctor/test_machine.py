@@ -4,12 +4,15 @@ import fcntl
 import os
 import shutil
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.doctor import arm_commands, machine
+from pytest_specdec.doctor import machine
+from pytest_specdec.doctor.arms import arms as arms_of
 from pytest_specdec.doctor.probe import ProgramResult
+from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
 
 GIB = 1024**3
@@ -19,13 +22,16 @@ H200 = "0, NVIDIA H200, 143771, {used}\n"
 @pytest.fixture
 def arms(config):
     def read(args: str):
-        loaded = config(f"""\
-            engine: {{kind: vllm, model: org/m, args: {{{args}}}}}
-            variants: {{a: {{args: {{speculative-config: {{method: ngram}}}}}}}}
-            """)
-        return arm_commands.arms(loaded, engine_of("vllm"), {})
+        return arms_of(written(config, args), engine_of("vllm"), {})
 
     return read
+
+
+def written(config, args: str):
+    return config(f"""\
+        engine: {{kind: vllm, model: org/m, args: {{{args}}}}}
+        variants: {{a: {{args: {{speculative-config: {{method: ngram}}}}}}}}
+        """)
 
 
 def test_a_pinned_port_that_is_taken_names_who_holds_it(arms):
@@ -34,16 +40,16 @@ def test_a_pinned_port_that_is_taken_names_who_holds_it(arms):
         taken.listen()
         number = taken.getsockname()[1]
         (check,) = machine.ports(arms(f"port: {number}"))
-        assert (check.level, check.said) == ("FAIL", f"port {number} is taken")
-        assert any(f"process {os.getpid()}" in line for line in check.more)
-        assert any(line.startswith("remedy:") for line in check.more)
+        assert (check.level, check.line) == ("FAIL", f"port {number} is taken")
+        assert any(f"process {os.getpid()}" in line for line in check.details)
+        assert any(line.startswith("remedy:") for line in check.details)
     (check,) = machine.ports(arms(f"port: {number}"))
-    assert (check.level, check.said) == ("ok", f"{number} is free")
+    assert (check.level, check.line) == ("ok", f"{number} is free")
 
 
 def test_without_a_pinned_port_every_boot_takes_a_free_one(arms):
     (check,) = machine.ports(arms(""))
-    assert check.said == "none pinned: every boot takes a free one"
+    assert check.line == "none pinned: every boot takes a free one"
 
 
 @pytest.mark.parametrize("free, level", [(0.1, "FAIL"), (1.0, "warn"), (50.0, "ok")])
@@ -51,7 +57,7 @@ def test_a_run_needs_room(free, level, here, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * GIB))
     check = machine.disk(here / "deep" / "down")
     assert check.level == level
-    assert f"{free:.1f} GiB free" in check.said
+    assert f"{free:.1f} GiB free" in check.line
     assert not (here / "deep").exists()
 
 
@@ -65,7 +71,7 @@ def test_a_download_is_told_with_what_is_free_and_no_guess_of_its_size(free, lev
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * GIB))
     check = machine.download(here / "hub", ["org/a", "org/b"])
     assert check.level == level
-    assert "org/a, org/b" in check.said
+    assert "org/a, org/b" in check.line
 
 
 def listed(text: str, code: int | None = 0) -> tuple[machine.Device, ...]:
@@ -83,15 +89,24 @@ def listed(text: str, code: int | None = 0) -> tuple[machine.Device, ...]:
         (H200.format(used=0) + H200.format(used=0), "tensor-parallel-size: 2", ["ok", "ok"]),
     ],
 )
-def test_devices_must_be_as_many_and_as_free_as_the_arms_ask(text, args, levels, arms):
-    assert [check.level for check in machine.accelerators(listed(text), arms(args), needed=True)] == levels
+def test_devices_must_be_as_many_and_as_free_as_the_arms_ask(text, args, levels, config):
+    footprint = engine_of("vllm").footprint(written(config, args), accelerated=True)
+    assert [check.level for check in machine.accelerators(listed(text), footprint)] == levels
 
 
-@pytest.mark.parametrize("needed, level", [(True, "warn"), (False, "ok")])
-def test_no_accelerator_is_said(needed, level, arms):
-    for found in (listed("", None), listed("No devices were found\n"), listed("0, X, [N/A], [N/A]\n")):
-        (check,) = machine.accelerators(found, arms(""), needed=needed)
-        assert (check.level, check.said) == (level, "no accelerator: nvidia-smi lists none")
+@pytest.mark.parametrize("share, level", [(0.9, "warn"), (None, "ok")])
+def test_no_accelerator_is_reported(share, level):
+    for present in (listed("", None), listed("No devices were found\n"), listed("0, X, [N/A], [N/A]\n")):
+        (check,) = machine.accelerators(present, Footprint(device_share=share))
+        assert (check.level, check.line) == (level, "no accelerator: nvidia-smi lists none")
+
+
+def test_a_cpu_build_needs_no_accelerator(config, vllm, here):
+    (vllm().parent.parent / "lib" / "python3.11" / "site-packages" / "vllm-0.32.0+cpu.dist-info").mkdir(parents=True)
+    loaded = config()
+    assert engine_of("vllm").footprint(loaded, accelerated=True).device_share is None
+    engine = replace(loaded.engine, venv=None, image="org/vllm:v0.32.0")
+    assert engine_of("vllm").footprint(replace(loaded, engine=engine), accelerated=True).device_share == 0.92
 
 
 def test_a_lease_that_another_capture_holds_is_named(here):
@@ -103,5 +118,5 @@ def test_a_lease_that_another_capture_holds_is_named(here):
         fcntl.flock(clock, fcntl.LOCK_SH)
         check = machine.leases(here)
         assert check.level == "warn"
-        assert check.said == "another capture is at work: clock (shared), device-0 (last held alone by process 4711)"
+        assert check.line == "another capture is at work: clock (shared), device-0 (last held alone by process 4711)"
     assert machine.leases(here).level == "ok"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.doctor import arm_commands, models
+from pytest_specdec.doctor import models
+from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.models import ModelHub
 from pytest_specdec.engines.registry import engine_of
 
@@ -44,8 +45,8 @@ def folders(here):
 def test_a_model_is_a_folder_or_a_name_on_the_hub(model, environ, level, said, *, config, here, folders):
     check = models.check(config(), "baseline", model, ModelHub.of({"HF_HOME": str(here / "hf"), **environ}))
     assert check.level == level
-    assert said in check.said
-    assert (check.level != "FAIL") or check.more[-1].startswith("remedy:")
+    assert said in check.line
+    assert (check.level != "FAIL") or check.details[-1].startswith("remedy:")
     assert SECRET not in str(check)
 
 
@@ -77,6 +78,8 @@ def test_every_model_is_named_once_with_the_first_arm_that_loads_it(config):
           b: {args: {speculative-config: {method: draft_model, model: org/draft, num_speculative_tokens: 5}}}
           c: {args: {speculative-config: '{"method": "eagle3", "model": "org/head"}'}}
         """)
-    arms = arm_commands.arms(loaded, engine_of("vllm"), {})
-    assert [arm.name for arm in arms] == ["baseline", "a", "b", "c", "draft model org/draft"]
-    assert models.named(arms) == (("baseline", "org/target"), ("a", "org/draft"), ("c", "org/head"))
+    servers = arms(loaded, engine_of("vllm"), {})
+    assert [arm.name for arm in servers] == ["baseline", "a", "b", "c", "draft model org/draft"]
+    *checks, download = models.checks(loaded, engine_of("vllm"), servers, ModelHub.of({"HF_HOME": "hf"}))
+    assert [check.line.partition(",")[0] for check in checks] == ["baseline: org/target", "a: org/draft", "c: org/head"]
+    assert "org/target, org/draft, org/head" in download.line

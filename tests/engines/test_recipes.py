@@ -13,7 +13,7 @@ from pytest_specdec.capture import planner
 from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
-from pytest_specdec.doctor import arm_commands
+from pytest_specdec.doctor.arms import arms
 from pytest_specdec.engines import vllm
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.pair import DraftKind
@@ -51,7 +51,8 @@ def test_a_recipe_loads_and_every_variant_speculates(path):
 
 @shipped
 def test_the_arms_differ_in_the_speculative_setting_only_but_for_planted_faults(path):
-    found = lint(load(path))
+    config = load(path)
+    found = lint(config, engine_of(config.engine.kind).rules)
     assert not [problem for problem in found if problem.refused]
     assert bool(found) == ("fault: ${SPECDEC_FAULT}" in path.read_text() or path.stem == FAULTY)
     assert all(problem.path.endswith(("SPECDEC_VLLM_PATCHES", "args.fault")) for problem in found)
@@ -133,7 +134,7 @@ def commands(path: Path) -> dict[str, list[str]]:
     """Return the model and the flags that our adapter starts every arm's server with."""
     config = load(path)
     engine = engine_of(config.engine.kind)
-    return {arm.name: list(arm.command(config, engine).argv[2:]) for arm in arm_commands.arms(config, engine, ENVIRON)}
+    return {arm.name: list(arm.command(config, engine).argv[2:]) for arm in arms(config, engine, ENVIRON)}
 
 
 def drafters(argv: list[str]) -> list[str]:

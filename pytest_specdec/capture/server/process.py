@@ -120,8 +120,6 @@ _LONGEST_LINE = 2_000
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 LOG_TAIL = 20
 """Lines of a server's log that an error shows."""
-_SCRUBBED = ("LLAMA_ARG_", "SGLANG_SIMULATE_", "VLLM_API_KEY", watchdog.MARKER)
-"""Variables of our own environment that would set up a server behind the config's back."""
 _KILL_S = 10.0
 """Seconds that the kernel gets to end killed processes, which may hold device memory."""
 
@@ -340,7 +338,7 @@ def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Pope
 
 
 def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(_SCRUBBED)}
+    own = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
     env = {**own, **command.env, watchdog.MARKER: marker}
     try:
         return subprocess.Popen(  # noqa: S603 - running the configured server is what we are here for

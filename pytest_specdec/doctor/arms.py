@@ -1,0 +1,70 @@
+"""The servers that a run would start: every arm's arguments, variables and command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.config.variables import expand, names
+from pytest_specdec.engines.cli_args import merged
+from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.pair import BASELINE, DraftKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.config.config import Config, Overlay, VariantSettings
+    from pytest_specdec.engines.protocol import Command, Engine
+    from pytest_specdec.files.yaml import KeyPath
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Arm", "arms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One server that a run would start."""
+
+    name: str
+    model: str
+    paths: Mapping[str, KeyPath]
+    """The place in the config of each argument, by its one spelling."""
+    args: Mapping[str, JSON]
+    """Overlays applied and ``${VAR}`` filled in, without arguments whose variable is not set; so are ``env``'s values."""
+    env: Mapping[str, str]
+    speculative: bool
+
+    def command(self, config: Config, engine: Engine) -> Command:
+        """Return the command that would serve this arm, on port 0. Raises EngineError when engine or model are not there."""
+        args = {name: value for name, value in self.args.items() if name != "port"}
+        setup = ServerSetup(model=self.model, port=0, args=args, env=self.env, speculative=self.speculative, secrets=Secrets())
+        return engine.command(config, setup)
+
+
+def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Arm, ...]:
+    """Return the baseline, every variant, and every draft model that can be served alone. Raises EngineError for an unreadable setting."""
+    model = config.engine.model
+    speculative = tuple(_arm(config, environ, v.name, ("variants", v.name), v, model=model) for v in config.variants)
+    drafts = (engine.draft(arm.args) for arm in speculative)
+    models = dict.fromkeys(draft.model for draft in drafts if draft and draft.kind is DraftKind.MODEL and draft.model)
+    alone = (_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
+    return (_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model), *speculative, *alone)
+
+
+def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, overlay: Overlay | VariantSettings, *, model: str) -> Arm:
+    paths: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}
+    paths.update({plain(key): (*path, "args", key) for key in overlay.args})
+    return Arm(
+        name=name,
+        model=model,
+        paths=paths,
+        args=_filled(merged(config.engine.args, overlay.args), environ),
+        env={key: str(value) for key, value in _filled({**config.engine.env, **overlay.env}, environ).items()},
+        speculative=path[0] == "variants",
+    )
+
+
+def _filled(values: Mapping[str, JSON], environ: Mapping[str, str]) -> dict[str, JSON]:
+    return {name: expand(value, environ) for name, value in values.items() if environ.keys() >= set(names(value))}

@@ -1,0 +1,158 @@
+"""The adapter of vLLM's OpenAI server: ``vllm serve``, on this machine or in a container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines import checkpoint, docker, locate
+from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
+from pytest_specdec.engines.vllm.rules import RULES
+from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Vllm"]
+
+_METRICS_SINCE = (0, 30)
+_API_KEY = "VLLM_API_KEY"
+_SHARE, _PARALLEL = "gpu-memory-utilization", ("tensor-parallel-size", "tp")
+_DEFAULT_SHARE = 0.92
+"""vLLM's own ``gpu-memory-utilization``."""
+_KV_GIB = "4"
+"""vLLM's own ``VLLM_CPU_KVCACHE_SPACE``."""
+_PROCESSES_GIB = 3.0
+"""Of API server, engine core and worker without weights and KV space, roughly."""
+_COPIES = 1.5
+"""Weights in memory over weights on disk, roughly: a drafter and buffers included."""
+_REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
+
+
+class Vllm:
+    """One engine of the registry (flags: vLLM's ``arg_utils.py`` and ``cli_args.py``)."""
+
+    kind = "vllm"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=60.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
+    dialect: Dialect = VllmDialect()
+    rules = RULES
+    scored_with = "set max-logprobs to 20 or more (-1 for any number)"
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``--speculative-config``."""
+        return draft(args)
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
+        """Return ``model`` and the drafter's; either may come from the hub."""
+        drafter = speculative_setting(args).get("model")
+        return (model, drafter) if isinstance(drafter, str) else (model,)
+
+    def check(self, config: Config) -> None:
+        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine."""
+        if config.engine.image:
+            locate.there(shutil.which("docker"), f"engine.image: {config.engine.image}", "`docker` on PATH", "install docker")
+        else:
+            self._program(config)
+            checkpoint.there(config)
+            self._same_vocabularies(config)
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return ``vllm serve MODEL …`` or its container."""
+        model = config.resolve(setup.model)
+        args = self._args(config, setup)
+        argv = [model, *flags(args)]
+        env = {"VLLM_NO_USAGE_STATS": "1", **setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
+        if config.engine.image:
+            folders = [name for name in self.models(model, args) if Path(name).is_absolute()]
+            return docker.command(
+                config.engine.image, argv, env=env, folders=folders, accelerator=True, stop_s=config.limits.stop_s, secrets=setup.secrets
+            )
+        return Command(argv=(self._program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
+
+    def program(self, argv: Sequence[str]) -> EngineProgram:
+        """Return how ``vllm`` and ``vllm serve`` are asked."""
+        return EngineProgram(version=(argv[0], "--version"), help=tuple(argv[:2]), abbreviates=True)
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return the largest ``gpu-memory-utilization`` of the arms; of a CPU build weights, KV space and three processes."""
+        if accelerated and not self._is_cpu_build(config):
+            return _device_footprint(list(_arm_args(config)))
+        weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
+        kv_gib = config.engine.env.get("VLLM_CPU_KVCACHE_SPACE", _KV_GIB)
+        known = weights is not None and str(kv_gib).isdecimal()
+        return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if known else None)
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every version serves them
+        """Return prompt log-probabilities."""
+        return ScoringRoute.PROMPT_LOGPROBS
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether every arm says float32; without ``--dtype`` float32 checkpoints are computed in half precision."""
+        return all(_is_single(args) for args in _arm_args(config))
+
+    def _same_vocabularies(self, config: Config) -> None:
+        """Hold draft models against the target where both lie on this machine and the setting does not map one vocabulary to the other."""
+        target = Path(config.resolve(config.engine.model))
+        for variant in config.variants:
+            args = filled(config, variant, os.environ)
+            draft = self.draft(args)
+            if draft and draft.model and not any("vocab" in name for name in speculative_setting(args)):
+                where = f"variants.{variant.name}.args.speculative-config.model"
+                checkpoint.same_vocabulary(Path(config.resolve(draft.model)), target, where)
+
+    def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
+        args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
+        if setup.speculative and (locate.numbers(self._release(config)) or _METRICS_SINCE) >= _METRICS_SINCE:
+            # An unknown release counts as a new one: an unknown flag is refused in clear words.
+            args.setdefault(METRICS_FLAG, "detailed")
+        return args
+
+    def _program(self, config: Config) -> str:
+        return locate.program(config, "vllm", default=shutil.which("vllm"), remedy=_REMEDY)
+
+    def _release(self, config: Config) -> str:
+        """Return the release, such as ``0.32.0+cpu``; empty when it cannot be known. Raises EngineError without a program."""
+        image = config.engine.image
+        return image.rpartition(":")[2] if image else locate.release(self._program(config), "vllm")
+
+    def _is_cpu_build(self, config: Config) -> bool:
+        try:
+            return "cpu" in (config.engine.image or self._release(config))
+        except EngineError:
+            return False
+
+
+def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
+    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
+        yield {plain(name): value for name, value in merged(config.engine.args, layer).items()}
+
+
+def _device_footprint(arm_args: Sequence[Mapping[str, JSON]]) -> Footprint:
+    stated = [float(share) for args in arm_args if isinstance(share := args.get(_SHARE), (int, float)) and 0 < share <= 1]
+    largest = max((*stated, *([_DEFAULT_SHARE] if len(stated) < len(arm_args) else ())))
+    sizes = [size for args in arm_args for name in _PARALLEL if isinstance(size := args.get(name), int)]
+    return Footprint(
+        device_share=largest, share_stated=largest in stated, devices=max(sizes, default=1), options=f"{_SHARE} or {_PARALLEL[0]}"
+    )
+
+
+def _is_single(args: Mapping[str, JSON]) -> bool:
+    cached = args.get("kv-cache-dtype") in {None, "auto", "float32"}
+    return args.get("dtype") in {"float32", "float"} and args.get("quantization") is None and cached

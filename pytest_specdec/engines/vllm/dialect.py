@@ -1,0 +1,190 @@
+"""The dialect of vLLM's OpenAI server: what it is asked beyond the protocol, and its counters."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines import top_logprobs
+from pytest_specdec.engines.protocol import VerifySteps
+from pytest_specdec.engines.top_logprobs import ListedToken
+from pytest_specdec.errors import RequestError
+from pytest_specdec.model.transcript import Position, SpecCounters
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["METRICS_FLAG", "VllmDialect", "parse"]
+
+METRICS_FLAG = "per-request-spec-decode-metrics"
+"""The argument that lets replies hold the verify steps."""
+_SAMPLE = re.compile(r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)_total(?:\{(.*)\})?\s+(\S+)")
+_POSITION = re.compile(r'position="(\d{1,3})"')
+_MOST = 2**53
+"""Prometheus keeps counts as floats, which count up to there."""
+
+
+def parse(text: str) -> SpecCounters | None:
+    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has none, or no counts in them."""
+    try:
+        return _parsed(text)
+    except (ValueError, OverflowError):  # NaN, infinities, no number at all
+        return None
+
+
+def _parsed(text: str) -> SpecCounters | None:
+    totals: dict[str, int] = {}
+    positions: dict[int, int] = {}
+    for name, labels, number in _samples(text):
+        value = _count(number)
+        totals[name] = totals.get(name, 0) + value
+        if name == "accepted_tokens_per_pos" and (match := _POSITION.search(labels)):
+            positions[int(match[1])] = positions.get(int(match[1]), 0) + value
+    if not totals:
+        return None
+    return SpecCounters(
+        drafts=totals.get("drafts", 0),
+        draft_tokens=totals.get("draft_tokens", 0),
+        accepted_tokens=totals.get("accepted_tokens", 0),
+        accepted_per_position=tuple(positions.get(i, 0) for i in range(max(positions, default=-1) + 1)),
+    )
+
+
+def _samples(text: str) -> list[tuple[str, str, str]]:
+    matches = (_SAMPLE.match(line) for line in text.splitlines())
+    return [(match[1], match[2] or "", match[3]) for match in matches if match]
+
+
+def _count(number: str) -> int:
+    value = round(float(number))
+    if not 0 <= value < _MOST:
+        msg = f"{number} is not a count"
+        raise ValueError(msg)
+    return value
+
+
+_UNPROCESSED: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""So that log-probabilities after processing, which ``--logprobs-mode`` may ask for, are those before; a checkpoint's own settings too."""
+_BY_ID = "token_id:"
+_ROUNDING = 1e-3
+"""Nats by which a log-probability in half precision may come out above 0."""
+
+
+class VllmDialect:
+    """``return_token_ids``, ``prompt_logprobs``, ``return_tokens_as_token_ids`` and ``metrics.speculative_decoding``."""
+
+    health_path: str | None = "/health"
+    version_path: str | None = "/version"
+    counters_path: str | None = "/metrics"
+
+    def added(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Token ids always; usage when streaming, since the per-request metrics ride on the usage chunk."""
+        fields: dict[str, JSON] = {"return_token_ids": True}
+        if stream:
+            options = request.body.get("stream_options")
+            fields["stream_options"] = {"include_usage": True, **(options if isinstance(options, Mapping) else {})}
+        return fields
+
+    def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
+        """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later)."""
+        metrics = reply.get("metrics")
+        steps = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
+        if not isinstance(steps, Mapping):
+            return None
+        accepted, drafted = _integers(steps.get("per_step_accepted")), _integers(steps.get("per_step_drafted"))
+        if accepted is None or drafted is None:
+            return None
+        return VerifySteps(accepted=accepted, drafted=drafted)
+
+    def counters(self, text: str) -> SpecCounters | None:
+        """Read the ``vllm:spec_decode_num_*`` series."""
+        return parse(text)
+
+    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+        """Ask for one token, which is thrown away: the distribution at a prompt's tokens comes with the prompt."""
+        prompt = [*prompt_token_ids, *token_ids]
+        return {"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens}
+
+    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``."""
+        entries = _first(reply).get("prompt_logprobs")
+        if not isinstance(entries, Sequence) or len(entries) < len(token_ids):
+            what = "the server returned no prompt log-probabilities"
+            raise RequestError(what, found=str(entries)[:200], expected=f"{len(token_ids)} entries in choices[0].prompt_logprobs")
+        last = entries[len(entries) - len(token_ids) :]
+        return tuple(_position(entry, token, top_tokens) for entry, token in zip(last, token_ids, strict=True))
+
+    def continuation_body(self, prefix: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+        """Ask for one token at temperature 1, untruncated, with the most probable ones by id."""
+        listed: Mapping[str, JSON] = {"logprobs": top_tokens, "return_tokens_as_token_ids": True}
+        return {"prompt": list(prefix), "max_tokens": 1, **_UNPROCESSED, **listed}
+
+    def position(self, reply: Mapping[str, JSON], token_id: int, top_tokens: int) -> Position:
+        """Read the first token's list out of ``choices[0].logprobs``."""
+        return top_logprobs.position(token_id, _listed(_first(reply).get("logprobs")), top_tokens)
+
+
+def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    choices = reply.get("choices")
+    first = choices[0] if isinstance(choices, Sequence) and choices else None
+    return first if isinstance(first, Mapping) else {}
+
+
+def _listed(logprobs: JSON) -> list[ListedToken]:
+    """Read the completions form, an object by name, or the chat form, a list of tokens."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    top, content = logprobs.get("top_logprobs"), logprobs.get("content")
+    if isinstance(top, Sequence) and top and isinstance(top[0], Mapping):
+        return [_token(name, value) for name, value in top[0].items()]
+    entry = content[0] if isinstance(content, Sequence) and content else None
+    tokens = entry.get("top_logprobs") if isinstance(entry, Mapping) else None
+    known = [token for token in tokens if isinstance(token, Mapping)] if isinstance(tokens, Sequence) else []
+    return [_token(str(token.get("token")), token.get("logprob")) for token in known]
+
+
+def _token(name: str, logprob: JSON) -> ListedToken:
+    number = name.removeprefix(_BY_ID)
+    is_id = name.startswith(_BY_ID) and number.isdecimal()
+    return ListedToken(logprob=_logprob(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
+
+
+def _position(entry: JSON, token_id: int, top_tokens: int) -> Position:
+    distribution = {int(key): value for key, value in entry.items() if isinstance(value, Mapping)} if isinstance(entry, Mapping) else {}
+    if token_id not in distribution:
+        what = "a scored token is missing from the prompt log-probabilities"
+        raise RequestError(what, found=str(entry)[:200], expected=f'an entry "{token_id}"')
+    ranked = sorted(distribution.items(), key=lambda item: (-_logprob(item[1].get("logprob")), _rank(item[1].get("rank"))))[:top_tokens]
+    return Position(
+        token_id=token_id,
+        logprob=_logprob(distribution[token_id].get("logprob")),
+        top_ids=tuple(token for token, _ in ranked),
+        top_logprobs=tuple(_logprob(value.get("logprob")) for _, value in ranked),
+    )
+
+
+def _logprob(value: JSON) -> float:
+    """Return a log-probability, null as that of probability 0. Raises RequestError for any other value that is not one."""
+    if value is None:
+        return -math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= _ROUNDING:
+        what = "the server returned an impossible log-probability"
+        raise RequestError(what, found=str(value)[:200], expected="a number not above 0")
+    return float(value)
+
+
+def _rank(value: JSON) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.inf
+
+
+def _integers(value: JSON) -> tuple[int, ...] | None:
+    """Return a list of counts; None where there is no list. Raises ValueError when it holds anything else."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return None
+    counts = tuple(item for item in value if isinstance(item, int) and not isinstance(item, bool) and item >= 0)
+    if len(counts) < len(value):
+        msg = f"verify steps of {str(value)[:100]}, expected counts"
+        raise ValueError(msg)
+    return counts
