@@ -62,7 +62,9 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
     machines = sorted({str(gate.machine) for gate in stored.other_machines(folder / config, environment.machine)})
     if not machines:
         return ()
-    return (f"not comparable: this machine is {environment.machine}, the baselines of {config} are of {', '.join(machines)}",)
+    return (
+        f"no baseline of this machine ({environment.machine}): the baselines of {config} are of {', '.join(machines)} and do not compare",
+    )
 
 
 def check(folder: Path, config: str) -> None:
@@ -125,25 +127,25 @@ def update(folder: Path, config: str, environment: Environment, verdicts: Iterab
     """Write this run's speed into the baseline file; None when nothing was timed."""
     target = path(folder, config, environment)
     known = stored.read(target)
-    found = measured(verdicts, known)
-    if not found:
+    new = measured(verdicts, known)
+    if not new:
         return None
-    stored.write(target, environment, found)
-    return Update(path=target, moves=tuple(_move(_same(known, gate), gate) for gate in found))
+    stored.write(target, environment, new)
+    return Update(path=target, moves=tuple(_move(_same(known, gate), gate) for gate in new))
 
 
 def _move(before: Gate | None, now: Gate) -> str:
     floors = [f"{gate.at_least:g}" for gate in (before, now) if gate is not None and gate.at_least is not None]
     runs, typical = len(now.log_ratios), math.exp(statistics.median(now.log_ratios))
-    come = f"typical {typical:.2f}x over {runs} run{'s' * (runs > 1)}, a run varies by {_spread(now.log_ratios):.1%}"
+    come = f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, a run varies by {_spread(now.log_ratios):.1%}"
     return f"{now.figure} {now.pair} {now.workload}: at_least {' -> '.join(floors)} ({come})"
 
 
 def candidate(folder: Path, environment: Environment, verdicts: Iterable[Verdict]) -> Path | None:
     """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing was timed."""
-    found = measured(verdicts, ())
-    if not found:
+    new = measured(verdicts, ())
+    if not new:
         return None
     written = folder / f"{environment.machine}.yaml"
-    stored.write(written, environment, found)
+    stored.write(written, environment, new)
     return written.replace(folder / "baseline-candidate.yaml")

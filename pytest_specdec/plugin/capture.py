@@ -19,7 +19,7 @@ from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
-from pytest_specdec.plugin import marker, run_state
+from pytest_specdec.plugin import commands, marker
 from pytest_specdec.plugin.progress import Ticker, ended
 from pytest_specdec.report import plan
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.model.status import Progress
-    from pytest_specdec.plugin.run_state import SessionState
+    from pytest_specdec.plugin.run_state import RunState
 
 __all__ = ["CaptureLoop", "capture", "follow", "is_of", "register"]
 
 TERMINATED = 128 + signal.SIGTERM
 
 
-def capture(bench: SessionState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
-    """Capture the bench's plan, unless another process of the session has; return its status, None when another did it.
+def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
+    """Capture the plan of the session's run, unless another process of the session has; return its status, None when another did it.
 
     What goes wrong is written into the run, where the tests find it. Only the end of the process itself gets out, an interrupt or SIGTERM
     outside a worker, and a RunError when the run directory is another session's or cannot be written at all.
     """
-    with _claimed(bench.root):
-        if _is_finished(bench):
+    with _claimed(run.root):
+        if _is_finished(run):
             return None
-        directory = RunDirectory(bench.root, variables.secrets_of(bench.config.text))
-        is_begun = bench.settings.taken_up is not None or _is_begun(directory, bench.session)
-        _prepare(directory, bench, is_begun=is_begun)
-        return _recorded(bench, directory, tell, in_worker=in_worker, is_begun=is_begun)
+        directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
+        is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
+        _prepare(directory, run, is_begun=is_begun)
+        return _recorded(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
 
 
 @contextmanager
@@ -64,19 +64,19 @@ def _claimed(root: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_finished(bench: SessionState) -> bool:
+def _is_finished(run: RunState) -> bool:
     """Return whether there is nothing to do: this session has done it, or the run that it takes up is whole.
 
     Raises RunError when the run is another session's.
     """
-    directory = RunDirectory(bench.root)
-    is_ours = run_documents.session(directory) == bench.session
-    if bench.settings.taken_up is None and not is_ours:
-        RunDirectory.create(bench.root)
+    directory = RunDirectory(run.root)
+    is_ours = run_documents.session(directory) == run.session
+    if run.settings.taken_up is None and not is_ours:
+        RunDirectory.create(run.root)
         return False
     try:
         state = run_documents.read_status(directory).state
-        is_whole = bench.settings.resume is not None and state is State.COMPLETE and not remaining.has_harmed(directory, bench.plan)
+        is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_harmed(directory, run.plan)
     except RunError:
         return False
     return state is not State.RUNNING and (is_ours or is_whole)
@@ -92,41 +92,41 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
     return run_documents.session(directory) == session
 
 
-def _prepare(directory: RunDirectory, bench: SessionState, *, is_begun: bool) -> None:
-    """Make the run directory this session's; what an earlier one said of its end counts no more."""
+def _prepare(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
+    """Make the run directory this session's; the status of an earlier one is void."""
     if is_begun:
         with suppress(RunError):
             run_documents.write_status(directory, replace(run_documents.read_status(directory), state=State.RUNNING))
-    run_documents.write_session(directory, bench.session)
+    run_documents.write_session(directory, run.session)
     if not is_begun:
-        run_documents.write_variables(directory, variables.digests(bench.config.text, os.environ))
-    run_documents.write_plan(directory, bench.plan)
+        run_documents.write_variables(directory, variables.digests(run.config.text, os.environ))
+    run_documents.write_plan(directory, run.plan)
 
 
-def _recorded(bench: SessionState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
     try:
         with _sigterm_ends_cleanly():
             capture = runner.resume if is_begun else runner.record
-            return capture(bench.config, bench.plan, directory, deadline_s=bench.settings.deadline_s, tell=tell)
+            return capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
     except SpecdecError as error:
-        return _broken(bench, directory, str(error))
+        return _broken(run, directory, str(error))
     except pytest.exit.Exception as error:
         if not in_worker:
             raise
-        return _broken(bench, directory, str(error))
+        return _broken(run, directory, str(error))
     except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
-        return _broken(bench, directory, f"the capture itself is broken\n{traceback.format_exc()}")
+        return _broken(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
 
 
-def _broken(bench: SessionState, directory: RunDirectory, error: str) -> Status:
-    """Write why there is no capture, or no whole one, where the tests find it; keep it in mind where nothing can be written."""
+def _broken(run: RunState, directory: RunDirectory, error: str) -> Status:
+    """Write why the capture is missing or incomplete, where the tests read it; keep it in the state where nothing can be written."""
     status = Status(state=State.INCOMPLETE, error=error)
     with suppress(RunError):
         status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error)
     try:
         run_documents.write_status(directory, status)
     except RunError:
-        bench.refusal = directory.secrets.mask(error)
+        run.refusal = directory.secrets.mask(error)
     return status
 
 
@@ -144,7 +144,7 @@ def _sigterm_ends_cleanly() -> Iterator[None]:
 
 
 def _terminate(_signal: int, _frame: object) -> None:
-    pytest.exit("the capture was ended by SIGTERM; what it has is kept", returncode=TERMINATED)
+    pytest.exit("the capture was ended by SIGTERM; complete results are kept", returncode=TERMINATED)
 
 
 def is_of(root: Path, session: str) -> bool:
@@ -157,7 +157,7 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     """Print the plan and then the progress of the capture in ``root`` until it or ``session`` is over."""
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
-    for line in plan.lines(run_documents.read_plan(directory), origin=run_state.shown(root, config), replayed=False):
+    for line in plan.lines(run_documents.read_plan(directory), origin=commands.typed(root, config), replayed=False):
         ticker.say(line)
     late = over.is_set()
     while _status(directory, session) is None and not over.wait(every_s):
@@ -187,27 +187,27 @@ def _status(directory: RunDirectory, session: str) -> Status | None:
     return None if status.state is State.RUNNING else status
 
 
-def register(config: pytest.Config, found: SessionState) -> None:
+def register(config: pytest.Config, run: RunState) -> None:
     """Register the loop, and the summary where this process shows one."""
-    config.pluginmanager.register(CaptureLoop(config, found), "specdec_loop")
+    config.pluginmanager.register(CaptureLoop(config, run), "specdec_loop")
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
-        from pytest_specdec.plugin.reporting import SummaryPlugin  # noqa: PLC0415 - a worker has no summary
+        from pytest_specdec.plugin.summary import SummaryPlugin  # noqa: PLC0415 - a worker has no summary
 
-        config.pluginmanager.register(SummaryPlugin(config, found.root, session=found.session, warnings=found.warnings), "specdec_summary")
+        config.pluginmanager.register(SummaryPlugin(config, run.root, session=run.session, warnings=run.warnings), "specdec_summary")
 
 
 class CaptureLoop:
     """Registered when tests of ours were selected."""
 
-    def __init__(self, config: pytest.Config, found: SessionState) -> None:
+    def __init__(self, config: pytest.Config, run: RunState) -> None:
         self._config = config
-        self._bench = found
+        self._run = run
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Print the plan before anything boots."""
-        origin = run_state.shown(self._bench.root, self._config)
-        lines = plan.lines(self._bench.plan, origin=origin, replayed=self._bench.settings.replay is not None)
-        return [*lines, *(f"  warning: {warning}" for warning in self._bench.warnings)]
+        origin = commands.typed(self._run.root, self._config)
+        lines = plan.lines(self._run.plan, origin=origin, replayed=self._run.settings.replay is not None)
+        return [*lines, *(f"  warning: {warning}" for warning in self._run.warnings)]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -223,23 +223,23 @@ class CaptureLoop:
         if marker.is_ours(pyfuncitem):
             from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
-            verdicts.check_all_told(pyfuncitem)
+            verdicts.require_check(pyfuncitem)
         return result
 
     def _is_wanted(self, session: pytest.Session) -> bool:
         option = session.config.option
         broken = session.testsfailed and not option.continue_on_collection_errors
-        return not (broken or option.collectonly or option.setupplan or self._bench.settings.replay)
+        return not (broken or option.collectonly or option.setupplan or self._run.settings.replay)
 
     def _capture(self) -> None:
 
         ticker = Ticker(self._config)
         try:
-            status = capture(self._bench, ticker, in_worker=hasattr(self._config, "workerinput"))
+            status = capture(self._run, ticker, in_worker=hasattr(self._config, "workerinput"))
         except RunError as error:
             from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
 
-            self._bench.refusal = str(error)
+            self._run.refusal = str(error)
             if not xdist.hand_over(self._config, str(error)):
                 raise pytest.UsageError(str(error)) from None
             return

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.planner import SelectedWorkload
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.plugin.marker import SpecdecMark
-    from pytest_specdec.plugin.run_state import SessionState
+    from pytest_specdec.plugin.run_state import RunState
 
 __all__ = ["parametrise", "plan"]
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
     """Spread a test over the pairs: the one session-scoped parameter there is, since two would multiply the work."""
-    found = run_state.of(metafunc.config)
-    names = ("no-pair",) if isinstance(found, str) else found.pair_names
+    run = run_state.state_or_error(metafunc.config)
+    names = ("no-pair",) if isinstance(run, str) else run.pair_names
     metafunc.parametrize("specdec_pair", names, ids=names, scope="session", indirect=True)
 
 
@@ -47,59 +47,59 @@ def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[
 
 
 def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    found = run_state.of(session.config)
-    if isinstance(found, str):
-        raise pytest.UsageError(found)
+    run = run_state.state_or_error(session.config)
+    if isinstance(run, str):
+        raise pytest.UsageError(run)
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
-    _check_families(found, marks.values(), session.config)
-    _sort(found, items)
-    if found.settings.replay is None:
-        found.plan = _made(found, marks, list(_left_out(marks, collected)))
-    if found.settings.taken_up is not None:
+    _check_families(run, marks.values(), session.config)
+    _sort(run, items)
+    if run.settings.replay is None:
+        run.plan = _planned(run, marks, list(_left_out(marks, collected)))
+    if run.settings.taken_up is not None:
         from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken up pays for it
 
-        found.plan = stored_run.plan(session.config, found, [one.workload for one in marks.values()])
+        run.plan = stored_run.plan(session.config, run, [mark.workload for mark in marks.values()])
     from pytest_specdec.plugin import capture  # noqa: PLC0415 - it imports this module's neighbours
 
-    capture.register(session.config, found)
+    capture.register(session.config, run)
 
 
-def _check_families(found: SessionState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
+def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
     """Refuse a config that excuses a family that is not there, and a judge of another package that would fail after the capture."""
-    unknown = [name for name in found.config.allow_inconclusive if name not in found.families]
-    if unknown and found.settings.replay is None:
-        near = validate.nearest(unknown[0], found.families)
+    unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
+    if unknown and run.settings.replay is None:
+        near = validate.nearest(unknown[0], run.families)
         what = f"no package declares the family '{unknown[0]}'" + (f"; {near}" if near else "")
-        raise ConfigError(what, where=f"{found.config.path}  allow_inconclusive", expected=f"one of {', '.join(found.families)}")
+        raise ConfigError(what, where=f"{run.config.path}  allow_inconclusive", expected=f"one of {', '.join(run.families)}")
     if not config.option.collectonly:
-        for row in found.outside:
+        for row in run.outside:
             if row.judge and row.name in {mark.family for mark in marks}:
                 registry.judge_of(row)
 
 
-def _sort(found: SessionState, items: list[pytest.Item]) -> None:
+def _sort(run: RunState, items: list[pytest.Item]) -> None:
     """Stable, and after every other plugin's order: then everything session-scoped of a pair is set up once."""
-    order = {name: index for index, name in enumerate(found.pair_names)}
+    order = {name: index for index, name in enumerate(run.pair_names)}
     items.sort(key=lambda item: order.get(marker.pair_name(item), -1) if marker.is_ours(item) else -1)
 
 
-def _made(found: SessionState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
+def _planned(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
     from pytest_specdec.capture import planner  # noqa: PLC0415 - a replay never needs it
 
     selected = {marker.pair_name(item) for item in marks}
-    only = tuple(name for name in found.pair_names if name in selected)
-    return planner.make(found.config, _wanted(marks.values()), found.depth, only, _wanted(left_out), outside=found.outside)
+    only = tuple(name for name in run.pair_names if name in selected)
+    return planner.make(run.config, _selected(marks.values()), run.depth, only, _selected(left_out), outside=run.outside)
 
 
 def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
-    """Yield the marks of deselected tests; one that is wrong is said when it is selected."""
+    """Yield the marks of deselected tests; a wrong one is reported when it is selected."""
     for item in collected:
         if item not in marks and marker.is_ours(item):
             with suppress(pytest.UsageError):
                 yield marker.read(item)
 
 
-def _wanted(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
+def _selected(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
     from pytest_specdec.capture.planner import SelectedWorkload  # noqa: PLC0415 - a replay never needs it
 
-    return tuple(SelectedWorkload(workload=found.workload, family=found.family) for found in marks)
+    return tuple(SelectedWorkload(workload=mark.workload, family=mark.family) for mark in marks)

@@ -41,18 +41,18 @@ def read(item: pytest.Item) -> SpecdecMark:
     """Return the mark of a test of ours; raises pytest.UsageError naming the test when it is wrong or missing."""
     mark = item.get_closest_marker("specdec")
     if mark is None:
-        raise _wrong(item, "found no mark", "a test that asks for a pair says what is captured for it")
+        raise _wrong(item, "found no mark", "the mark that names the workload, on every test with the fixture specdec_pair")
     if "specdec_captured" not in _fixtures(item):
         raise _wrong(
             item,
             "found a mark but not the fixture specdec_captured",
-            "a test with the mark asks for specdec_captured, or captured in suites/",
+            "the fixture specdec_captured, in suites/ captured, in every test with the mark",
         )
     _check_arguments(item, mark)
-    found = SpecdecMark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
-    _check_requests(item, found.workload)
-    _check_draws(item, found)
-    return found
+    wanted = SpecdecMark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
+    _check_requests(item, wanted.workload)
+    _check_draws(item, wanted)
+    return wanted
 
 
 def pair_name(item: pytest.Item) -> str:
@@ -81,9 +81,9 @@ def _workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
 
 
 def _check_requests(item: pytest.Item, workload: Workload) -> None:
-    """Refuse what could not be kept: the name is a file's, and answers are told apart by their requests' ids."""
+    """Refuse a name that is no file name, and requests whose answers could not be told apart by id."""
     if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
-        expected = "letters, digits and ._+- alone, beginning with a letter or digit; .calibration and .more1 at the end are ours"
+        expected = "letters, digits and ._+- alone, beginning with a letter or digit; the endings .calibration and .more1 are reserved"
         raise _wrong(item, f"found the workload name {workload.name!r}", expected)
     if not workload.requests:
         raise _wrong(item, f"found a workload without requests: {workload.name}", "one or more; take={depth: 0} leaves a depth out")
@@ -96,17 +96,17 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
         raise _wrong(item, f"found two requests called {twice!r} in {workload.name}", "an id of its own for each request")
 
 
-def _check_draws(item: pytest.Item, found: SpecdecMark) -> None:
+def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
     """Refuse to judge drawn tokens as the baseline's only choice, and the other way round."""
-    asked = [(request.id, request.body.get("temperature")) for request in found.workload.requests]
-    drawn = next(((name, heat) for name, heat in asked if heat != 0), None)
-    if found.family is Family.GREEDY and drawn is not None:
-        name, heat = drawn
-        told = "the server's own temperature" if heat is None else f"temperature {heat}"
-        raise _wrong(item, f"found {name} at {told}, judged as greedy", "temperature 0 in every request, or family='sampling'")
-    if found.family is Family.SAMPLING and drawn is None:
+    temperatures = [(request.id, request.body.get("temperature")) for request in mark.workload.requests]
+    drawn = next(((name, value) for name, value in temperatures if value != 0), None)
+    if mark.family is Family.GREEDY and drawn is not None:
+        name, value = drawn
+        temperature = "the server's own temperature" if value is None else f"temperature {value}"
+        raise _wrong(item, f"found {name} at {temperature}, judged as greedy", "temperature 0 in every request, or family='sampling'")
+    if mark.family is Family.SAMPLING and drawn is None:
         expected = "a temperature above 0, or family='greedy'"
-        raise _wrong(item, f"found no request in {found.workload.name} that draws tokens, judged as sampling", expected)
+        raise _wrong(item, f"found no request in {mark.workload.name} that draws tokens, judged as sampling", expected)
 
 
 def _family(item: pytest.Item, name: object) -> Family:

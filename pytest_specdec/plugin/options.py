@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["DEPTHS", "REPORTS", "SETTINGS", "Settings", "add", "resolve"]
+__all__ = ["DEPTHS", "REPORT_FORMATS", "SETTINGS", "Settings", "add", "resolve"]
 
 DEPTHS = ("smoke", "standard", "deep")
-REPORTS = ("md",)
+REPORT_FORMATS = "pytest_specdec.report_formats"
+"""The group of entry points by which report formats are found."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NAMING = ("config", "depth", "run-dir", "replay", "resume", "continue", "baselines")
 """Options whose value is never empty: ``--specdec-config=$UNSET`` has to judge nothing rather than the default."""
@@ -64,50 +65,49 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-config",
         metavar="CONFIG",
-        help="Engine, model and variants to judge: a YAML file, or the bare name of one in suites/configs.",
+        help="Engine, model and variants to judge: a YAML file, or the name of one in suites/configs.",
     )
-    option("--specdec-depth", metavar="DEPTH", help=f"How much is asked of every arm: {', '.join(DEPTHS)} (default: standard).")
-    option("--specdec-run-dir", metavar="DIR", help="Where the run is kept; empty or new (default: .specdec/<config>-<UTC time>).")
+    option("--specdec-depth", metavar="DEPTH", help=f"Number of requests: {', '.join(DEPTHS)} (default: standard).")
+    option("--specdec-run-dir", metavar="DIR", help="Run directory, new or empty (default: .specdec/<config>-<UTC time>).")
     option(
         "--specdec-replay",
         metavar="RUN",
-        help="Judge the stored run again, booting nothing, under its own config, depth and false-alarm shares; a --specdec-config on the "
-        "command line brings other gates and policies. The stored run is not changed: reports are written only with --specdec-run-dir.",
+        help="Judge a stored run again without a server, with its depth, false-alarm shares and config; --specdec-config overrides the "
+        "config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
     )
     option(
         "--specdec-resume",
         metavar="RUN",
-        help="Take up an interrupted or incomplete run again: what is whole is kept, the rest is captured. Config, selection and machine "
-        "have to be those that it was begun with; a timed workload that one arm lacks is answered again by all.",
+        help="Resume an interrupted run: reuse complete results, capture the rest. Requires the same config, selection and machine.",
     )
     option(
         "--specdec-continue",
         metavar="RUN",
-        help="Take a run whose sampling verdicts were inconclusive further: as many requests again of those workloads are captured into it "
-        "and judged together with what is there, under the same false-alarm share. Config, selection and machine as for --specdec-resume.",
+        help="Continue a run with inconclusive or suspicious sampling verdicts: capture the same number of requests again and judge "
+        "all of them under the same false-alarm share. Requires the same config, selection and machine.",
     )
     option(
         "--specdec-deadline",
         metavar="TIME",
         type=_duration,
-        help="End the capture after so many seconds, or 90s, 10m, 1h30m, and keep what it has (default: none).",
+        help="End the capture after this time and judge what is complete: seconds, or such as 90s, 10m, 1h30m (default: none).",
     )
     option(
         "--specdec-report",
         metavar="FORMATS",
         default="md",
-        help=f"Reports beside run.json, comma-separated: {', '.join(REPORTS)} (default: md).",
+        help="Report files besides run.json, comma-separated: md, or a format of another package (default: md).",
     )
     option(
         "--specdec-baselines",
         metavar="DIR",
-        help="Folder of baseline files, <config>/<machine>.yaml (default: baselines/ in the root directory; of a replay, the run's own).",
+        help="Directory of baseline files, <config>/<machine>.yaml (default: baselines/ in the root directory; of a replay: in the run).",
     )
     option(
         "--specdec-update-baselines",
         action="count",
         default=0,
-        help="Add this run to the baseline file of this machine, whose floors follow the typical run. Under CI it has to be given twice.",
+        help="Add the speed of this run to the baseline file of this machine and update its gates. Under CI, give the option twice.",
     )
 
 
@@ -147,7 +147,7 @@ def resolve(config: pytest.Config) -> Settings:
         baselines=_path(config, "--specdec-baselines") or config.rootpath / "baselines",
         baselines_given=config.getoption("--specdec-baselines") is not None,
         update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
-        reports=tuple(_one_of(REPORTS, name, "--specdec-report") for name in config.getoption("--specdec-report").split(",") if name),
+        reports=_reports(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
     )
 
@@ -155,13 +155,23 @@ def resolve(config: pytest.Config) -> Settings:
 def _check_empty(config: pytest.Config) -> None:
     for name in _NAMING:
         if config.getoption(f"--specdec-{name}") == "":
-            msg = f"--specdec-{name}: found an empty value; expected one, or no such option; is the variable set that should hold it?"
+            msg = f"--specdec-{name}: found an empty value; expected a value, or no such option; is an environment variable unset?"
             raise pytest.UsageError(msg)
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:
     value = config.getoption(option)
     return None if value is None else config.invocation_params.dir / Path(value).expanduser()
+
+
+def _reports(text: str) -> tuple[str, ...]:
+    names = tuple(name for name in text.split(",") if name)
+    if names in {(), ("md",)}:
+        return names
+    from importlib import metadata  # noqa: PLC0415 - only a report of one's own pays for it
+
+    known = tuple(sorted({point.name for point in metadata.entry_points(group=REPORT_FORMATS)}))
+    return tuple(_one_of(known, name, "--specdec-report") for name in names)
 
 
 def _one_of(choices: tuple[str, ...], value: str, where: str) -> str:
@@ -180,9 +190,7 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
     if run_dir is None or hasattr(config, "workerinput"):
         return
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):
-        msg = (
-            f"--specdec-run-dir: found {run_dir} in use; expected a new or empty directory; to judge it again, give it to --specdec-replay"
-        )
+        msg = f"--specdec-run-dir: found {run_dir} in use; expected a new or empty directory; to judge that run again: --specdec-replay"
         raise pytest.UsageError(msg)
 
 
@@ -190,7 +198,7 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
     _check_stored(option, run)
     for name, other in others.items():
         if run is not None and other is not None:
-            msg = f"{option}: found {name} too; expected one of them: a run is taken up where it is"
+            msg = f"{option}: found {name} too; expected one of them: the run is written in place"
             raise pytest.UsageError(msg)
 
 
@@ -202,9 +210,9 @@ def _check_stored(option: str, run: Path | None) -> None:
 
 def _update(times: int, replay: Path | None) -> bool:
     if times and replay:
-        msg = "--specdec-update-baselines: found --specdec-replay; expected a new run, whose boots are not counted yet"
+        msg = "--specdec-update-baselines: found --specdec-replay; expected a new run: a stored run is in the file already"
         raise pytest.UsageError(msg)
     if times == 1 and os.environ.get("CI"):
-        msg = "--specdec-update-baselines: found CI in the environment; expected a person; give it twice to write the file all the same"
+        msg = "--specdec-update-baselines: found CI in the environment; expected a person; give the option twice to write the file under CI"
         raise pytest.UsageError(msg)
     return times > 0

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Family
     from pytest_specdec.plugin.options import Settings
 
-__all__ = ["BENCH", "HANDED", "ROUND", "SESSION", "SessionState", "get", "of", "root", "shown"]
+__all__ = ["HANDED", "ROUND", "RUN_STATE", "SESSION", "RunState", "get", "root", "state_or_error"]
 
 
-class SessionState:
+class RunState:
     """What is known at each stage: the config from the first test of ours on, the plan after collection, the run after capture."""
 
     def __init__(self, settings: Settings, config: Config, *, root: Path, plan: Plan | None, warnings: tuple[str, ...]) -> None:
@@ -53,10 +53,10 @@ class SessionState:
         """The id of the session, which all its workers share."""
         self.refusal = ""
         """Why this session may not or cannot capture into the run directory; then it judges nothing of it either."""
-        self.told: dict[str, str] = {}
-        """Errors told in full, with the test that told them."""
+        self.reported: dict[str, str] = {}
+        """Errors shown in full, with the test that shows them."""
         self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
-        """What the judges said of the control, by workload and family."""
+        """Outcome and evidence of the control, by workload and family."""
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
@@ -132,36 +132,36 @@ class SessionState:
         return next((c for c in self.plan.judgements if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
 
 
-BENCH = pytest.StashKey["SessionState | str"]()
+RUN_STATE = pytest.StashKey["RunState | str"]()
 
 
-def of(config: pytest.Config) -> SessionState | str:
-    """Return the session's bench, made on the first call; or the whole text of the error that stands in its way."""
-    if BENCH not in config.stash:
+def state_or_error(config: pytest.Config) -> RunState | str:
+    """Return the state of the session's run, made on the first call; or the text of the error that prevents it."""
+    if RUN_STATE not in config.stash:
         try:
-            config.stash[BENCH] = _made(config)
+            config.stash[RUN_STATE] = _state(config)
         except SpecdecError as error:
-            config.stash[BENCH] = str(error)
-    return config.stash[BENCH]
+            config.stash[RUN_STATE] = str(error)
+    return config.stash[RUN_STATE]
 
 
-def get(config: pytest.Config) -> SessionState:
-    """Return the bench of a session that has one."""
-    bench = config.stash[BENCH]
-    assert isinstance(bench, SessionState), bench
-    return bench
+def get(config: pytest.Config) -> RunState:
+    """Return the state of a session's run that is loaded."""
+    run = config.stash[RUN_STATE]
+    assert isinstance(run, RunState), run
+    return run
 
 
-def _made(config: pytest.Config) -> SessionState:
+def _state(config: pytest.Config) -> RunState:
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
         baselines.check(_baselines(settings), plan.config)
-        return SessionState(settings, _replayed(config, plan), root=settings.replay, plan=plan, warnings=_held(settings, plan))
-    loaded = load.load(_found(config))
+        return RunState(settings, _replayed_config(config, plan), root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
+    loaded = load.load(_config_path(config))
     baselines.check(settings.baselines, loaded.name)
     warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
-    made = SessionState(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
+    made = RunState(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
     made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
     return made
 
@@ -173,26 +173,26 @@ def _baselines(settings: Settings) -> Path:
     return RunDirectory(settings.replay).baselines
 
 
-def _held(settings: Settings, plan: Plan) -> tuple[str, ...]:
-    """Say so where a depth was asked for that a stored run cannot have."""
+def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
+    """Return a warning for a depth that differs from the stored run's."""
     if not settings.depth_given or settings.depth == plan.depth:
         return ()
-    return (f"--specdec-depth={settings.depth} changes nothing: the run was captured at {plan.depth} depth",)
+    return (f"--specdec-depth={settings.depth} has no effect: the run was captured at {plan.depth} depth",)
 
 
-def _replayed(config: pytest.Config, plan: Plan) -> Config:
+def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
     settings = config.stash[SETTINGS]
     assert settings.replay is not None
-    path = _found(config) if settings.config_given else RunDirectory.open(settings.replay).config
+    path = _config_path(config) if settings.config_given else RunDirectory.open(settings.replay).config
     return replace(load.load(path), name=plan.config)
 
 
-def _found(config: pytest.Config) -> Path:
+def _config_path(config: pytest.Config) -> Path:
     named = config.stash[SETTINGS].config
     here = config.invocation_params.dir
     folders = tuple(dict.fromkeys(folder / "suites" / "configs" for folder in (config.rootpath, here)))
     if named is None:
-        what, expected = "no config is named", "which engine, model and variants to judge"
+        what, expected = "no config is named", "a config with engine, model and variants"
         raise ConfigError(what, expected=expected, remedy=f"--specdec-config=FILE.yaml, or a name from {folders[0]}")
     beside = (here / f"{named}{suffix}" for suffix in ("", ".yaml", ".yml"))
     return next((path for path in beside if path.is_file()), None) or load.find(named, folders)
@@ -223,9 +223,3 @@ def root(config: pytest.Config) -> Path:
 def _unused(folder: Path, name: str) -> Path:
     """Return a name that no session has that begins in the same second: nothing is made before the capture, so none can be reserved."""
     return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-
-
-def shown(path: Path, config: pytest.Config) -> str:
-    """Return a path as a person in the invocation directory would type it."""
-    relative = os.path.relpath(path, config.invocation_params.dir)
-    return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared

@@ -23,34 +23,33 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import JSON, Workload
-    from pytest_specdec.plugin.run_state import SessionState
+    from pytest_specdec.plugin.run_state import RunState
 
 __all__ = ["next_round", "plan"]
 
 _MOST = 4
-"""Differences that are told."""
+"""Differences in the message."""
 _FREE = {"estimate_s", "placement_reason"}
-"""Of a plan: said to people, decided by nothing."""
+"""Fields of a plan that are for people only."""
 
 
-def plan(config: pytest.Config, found: SessionState, workloads: Sequence[Workload]) -> Plan:
+def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
     """Return the plan by which the session takes up a stored run: the stored one, or that and more of what was inconclusive.
 
     ``workloads`` are those of the selected tests, at their deepest. Raises pytest.UsageError.
     """
-    root, settings, directory = found.root, found.settings, RunDirectory.open(found.root)
+    root, settings, directory = run.root, run.settings, RunDirectory.open(run.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
     stored = run_documents.read_plan(directory)
-    _check(option, directory, found.config, extension.base(stored), found.plan)
+    _check(option, directory, run.config, extension.base(stored), run.plan)
     if not settings.continued:
         return stored
     judgements = _unsettled(directory)
-    deepest = {one.name: one for one in workloads if one.name in {workload for _, workload in judgements}}
+    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in judgements}}
     if not deepest:
         why = run_documents.unscorable(directory)
-        found_none = f"found no inconclusive or suspicious sampling verdict in {root}/run.json"
-        found_none = f"found that no token of {root} can be scored ({why})" if why else found_none
-        msg = f"--specdec-continue: {found_none}; expected a run that more tokens would settle"
+        found = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious sampling verdict in {root}/run.json"
+        msg = f"--specdec-continue: found {found}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
     return extension.extended(stored, deepest, [pair for pair, workload in judgements if workload in deepest], round_)
@@ -69,27 +68,28 @@ def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
         judgements = json.loads(directory.run.read_text(encoding="utf-8"))["judgements"]
     except (OSError, ValueError, KeyError):
         return []
-    verdicts = [(one, one.get("verdict") or {}) for one in judgements if one.get("family") == Family.SAMPLING]
-    return [(one["pair"], one["workload"]) for one, verdict in verdicts if verdict.get("outcome") in UNSETTLED]
+    sampling = [judgement for judgement in judgements if judgement.get("family") == Family.SAMPLING]
+    return [(j["pair"], j["workload"]) for j in sampling if (j.get("verdict") or {}).get("outcome") in UNSETTLED]
 
 
 def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now: Plan) -> None:
     """Raise pytest.UsageError, with the differences, when the run was begun with another config, plan or machine."""
-    kept, here = run_documents.read_environment(directory), environment.environment(config, "")
-    machine = ("machine", kept.machine, here.machine)
-    client = ("pytest-specdec", kept.packages.get("pytest-specdec"), here.packages.get("pytest-specdec"))
+    then_here, now_here = run_documents.read_environment(directory), environment.environment(config, "")
+    machine = ("machine", then_here.machine, now_here.machine)
+    client = ("pytest-specdec", then_here.packages.get("pytest-specdec"), now_here.packages.get("pytest-specdec"))
     expanded = variables.changed(run_documents.read_variables(directory), config.text, os.environ)
-    found = [
-        *(f"the environment variable {name} has another value than the run was begun with" for name in expanded),
+    differences = [
+        *(f"environment variable {name}: another value than at the start of the run" for name in expanded),
         *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),
         *_differences("plan", _encoded(then), _encoded(now)),
         *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),
     ]
-    if found:
-        more = [f"and {len(found) - _MOST} more"] if len(found) > _MOST else []
-        told = "\n  ".join([*found[:_MOST], *more])
-        root = directory.root
-        msg = f"{option}: found another plan than that of {root}; expected the same config, selection, depth and machine\n  {told}"
+    if differences:
+        more = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
+        shown = "\n  ".join([*differences[:_MOST], *more])
+        msg = (
+            f"{option}: found another plan than that of {directory.root}; expected the same config, selection, depth and machine\n  {shown}"
+        )
         raise pytest.UsageError(msg)
 
 

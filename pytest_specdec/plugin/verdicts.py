@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,8 +14,8 @@ from pytest_specdec.files import codec
 from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.plugin import marker, reporting, run_state
-from pytest_specdec.plugin.reporting import CELL, ERROR, LEFT_OUT, VERDICT
+from pytest_specdec.plugin import commands, marker, run_state
+from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, VERDICT, attach
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement
-    from pytest_specdec.model.workload import JSON, Workload
+    from pytest_specdec.model.workload import Workload
     from pytest_specdec.plugin.marker import SpecdecMark
-    from pytest_specdec.plugin.run_state import SessionState
+    from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["UNSETTLED", "captured", "check", "check_all_told", "result_of"]
+__all__ = ["UNSETTLED", "captured", "check", "require_check", "result_of"]
 
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 """Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
@@ -70,73 +69,73 @@ def _features(workload: Workload) -> frozenset[str]:
     }
 
 
-TOLD = pytest.StashKey[list[Verdict]]()
-"""The verdicts that judges came to on what a test was given."""
+JUDGED = pytest.StashKey[list[Verdict]]()
+"""The verdicts that judges returned in a test."""
 CHECKED = pytest.StashKey[bool]()
-"""Whether it handed one over."""
+"""Whether the test checked one."""
 
 
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
-    found, wanted = run_state.get(item.config), marker.read(item)
-    judgement = found.judgement(pair.name, wanted.workload.name, wanted.family)
+    run, mark = run_state.get(item.config), marker.read(item)
+    judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
-        return _leave_out(item, found, wanted)
-    _note(item, CELL, {"pair": pair.name, "workload": wanted.workload.name, "family": wanted.family.value})
-    kept = _read(item, found, judgement)
-    _ask_control(item, found, kept)
-    item.stash[TOLD] = []
-    return replace(kept, told=item.stash[TOLD].append)
+        return _leave_out(item, run, mark)
+    attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value})
+    measured = _read(item, run, judgement)
+    _check_control(item, run, measured)
+    item.stash[JUDGED] = []
+    return replace(measured, told=item.stash[JUDGED].append)
 
 
-def _leave_out(item: pytest.Item, found: SessionState, wanted: SpecdecMark) -> Captured:
+def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> Captured:
     """Skip what the plan holds no judgement of: its depth asks nothing of the workload, or the stored run was begun with other tests."""
-    depth, name = found.plan.depth, wanted.workload.name
-    if found.settings.replay is None or wanted.workload.take.get(depth) == 0:
-        why, reason = f"left out at {depth} depth", f"{name} asks for more than this depth allows, so it is left out at {depth} depth"
+    depth, name = run.plan.depth, mark.workload.name
+    if run.settings.replay is None or mark.workload.take.get(depth) == 0:
+        why, reason = f"left out at {depth} depth", f"{name} is left out at {depth} depth"
     else:
-        run = run_state.shown(found.root, item.config)
-        why, reason = "not in this run, so left out", f"the run {run} holds no {wanted.family} judgement of {name}: it was begun without"
-    _note(item, LEFT_OUT, {"why": why, "what": f"{wanted.family} of {name}"})
+        path = commands.typed(run.root, item.config)
+        why, reason = "not in this run, so left out", f"the run {path} has no {mark.family} judgement of {name}: its capture left it out"
+    attach(item, LEFT_OUT, {"why": why, "what": f"{mark.family} of {name}"})
     pytest.skip(reason)
 
 
-def _read(item: pytest.Item, found: SessionState, judgement: Judgement) -> Captured:
+def _read(item: pytest.Item, run: RunState, judgement: Judgement) -> Captured:
     try:
-        return stored.read(found.directory, found.plan, judgement, found.gates, found.calibration)
+        return stored.read(run.directory, run.plan, judgement, run.gates, run.calibration)
     except RunError as error:
         missing = error
-    return _refuse(item, found, "not captured", str(missing), cause=missing.found or str(missing))
+    return _refuse(item, run, "not captured", str(missing), cause=missing.found or str(missing))
 
 
-def _ask_control(item: pytest.Item, found: SessionState, kept: Captured) -> None:
-    """Judge the judge: on the control, where nothing speculates, it has to be content."""
-    if kept.control is None or not kept.workload.scored:
+def _check_control(item: pytest.Item, run: RunState, measured: Captured) -> None:
+    """Judge the control, which does not speculate: where it fails, the set-up is invalid."""
+    if measured.control is None or not measured.workload.scored:
         return
-    outcome, text = _of_control(found, kept)
+    outcome, text = _control_verdict(run, measured)
     if outcome is Outcome.FAIL:
-        why = f"the control fails {kept.family} on {kept.workload.name}: the baseline does not agree with itself, so no variant is judged"
-        _refuse(item, found, "invalid", f"{why}\n{text}")
+        why = f"the control fails {measured.family} on {measured.workload.name}: two boots of the baseline differ, so no variant is judged"
+        _refuse(item, run, "invalid", f"{why}\n{text}")
 
 
-def _of_control(found: SessionState, kept: Captured) -> tuple[Outcome, str]:
+def _control_verdict(run: RunState, measured: Captured) -> tuple[Outcome, str]:
     """Return what the family's judge says of the control; it is the same for every pair. A family judged by its own tests has no judge."""
-    key = (kept.workload.name, kept.family)
-    if key not in found.controls:
+    key = (measured.workload.name, measured.family)
+    if key not in run.controls:
         try:
-            verdict = registry.judge_of(found.families[kept.family])(kept.as_control())
+            verdict = registry.judge_of(run.families[measured.family])(measured.as_control())
         except LookupError:
             return Outcome.PASS, ""
-        found.controls[key] = (verdict.outcome, failure.evidence(verdict))
-    return found.controls[key]
+        run.controls[key] = (verdict.outcome, failure.evidence(verdict))
+    return run.controls[key]
 
 
-def _refuse(item: pytest.Item, found: SessionState, kind: str, text: str, *, cause: str = "") -> Captured:
+def _refuse(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> Captured:
     """End the setup with an error: in full the first time that its cause shows, by reference from then on."""
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
-    _note(item, ERROR, {"text": f"{kind}: {text}"})
-    teller = found.told.setdefault(cause or text, item.nodeid)
-    return pytest.fail(f"{kind}: {text}" if teller == item.nodeid else f"{kind}: see {teller}", pytrace=False)
+    attach(item, ERROR, {"text": f"{kind}: {text}"})
+    first = run.reported.setdefault(cause or text, item.nodeid)
+    return pytest.fail(f"{kind}: {text}" if first == item.nodeid else f"{kind}: see {first}", pytrace=False)
 
 
 def check(item: pytest.Item, verdict: Verdict) -> None:
@@ -146,29 +145,27 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
         msg = f"specdec_check: expected a Verdict, as judge.greedy.judge(captured) returns; found {verdict!r}"
         raise TypeError(msg)
     item.stash[CHECKED] = True
-    found = run_state.get(item.config)
-    result = result_of(verdict, marker.read(item).workload, found.plan.depth, found.config, found.families[verdict.family])
-    _note(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
-    item.user_properties.extend(junit.properties(verdict))
+    run = run_state.get(item.config)
+    result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
+    attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
+    item.user_properties.extend(junit.FORMAT.render(verdict))
     if item.config.get_verbosity() > 0:
         item.add_report_section("call", "specdec", failure.section(verdict))
     if result is PytestOutcome.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
     if result is PytestOutcome.FAILED:
-        pytest.fail(failure.short(verdict, reporting.replay_of(item, found.root)), pytrace=False)
+        pytest.fail(failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
 
 
-def check_all_told(item: pytest.Item) -> None:
-    """Fail a test that had a verdict and handed none over: it would be green whatever the judge found."""
+def require_check(item: pytest.Item) -> None:
+    """Fail a test that checked none of its verdicts: it would be green whatever they are."""
     __tracebackhide__ = True
-    told = item.stash.get(TOLD, [])
-    if told and not item.stash.get(CHECKED, False):
-        last = told[-1]
-        what = f"a verdict nobody checked: {last.family} of {last.workload}, {last.outcome}"
-        text = f"{what}\n  expected: the test to hand it over\n  remedy:   hand it to specdec_check, or check in suites/: check(verdict)"
-        _note(item, ERROR, {"text": text})
+    unchecked = item.stash.get(JUDGED, [])
+    if unchecked and not item.stash.get(CHECKED, False):
+        last = unchecked[-1]
+        what = f"unchecked verdict: {last.family} of {last.workload}, {last.outcome}"
+        text = (
+            f"{what}\n  expected: a call of specdec_check with the verdict\n  remedy:   specdec_check(verdict), in suites/ check(verdict)"
+        )
+        attach(item, ERROR, {"text": text})
         pytest.fail(text, pytrace=False)
-
-
-def _note(item: pytest.Item, name: str, value: JSON) -> None:
-    item.user_properties.append((name, json.dumps(value)))

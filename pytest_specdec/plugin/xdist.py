@@ -11,7 +11,7 @@ import pytest
 
 from pytest_specdec.plugin import run_state
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.plugin.reporting import SummaryPlugin
+from pytest_specdec.plugin.summary import SummaryPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -1,64 +1,101 @@
-"""The answer of a run: whether the pair is safe to switch on, for correctness and for speed, and what is wrong in a sentence a variant."""
+"""The answer of a run: is speculation safe, for correctness and for speed; faults, detectable faults, families not tested."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
+from pytest_specdec.report import table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["correctness", "not_tested", "speed", "wrong"]
+__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_tested", "speed"]
+
+BROKEN: Mapping[Family, str] = {
+    Family.GREEDY: "tokens at temperature 0 are not the baseline's",
+    Family.SAMPLING: "sampled tokens do not follow the baseline's distribution",
+    Family.PARAMETERS: "sampling parameters are not honoured",
+    Family.LOGPROBS: "reported log-probabilities are wrong",
+    Family.STRUCTURED: "structured answers are wrong",
+    Family.LIVENESS: "the server fails requests that the baseline answers",
+    Family.SPEED: "the speed is below its gate",
+}
+"""A broken promise of each family as a sentence; other families are named."""
 
 
 def correctness(run: Run) -> CellText:
-    """Return whether anything wrong was found in the answers."""
-    mine = [j for j in run.judgements if j.family is not Family.SPEED]
-    if not mine:
+    """Return whether a fault was found in the answers."""
+    results = [j for j in run.judgements if j.family is not Family.SPEED]
+    if not results:
         return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
-    red = [j for j in mine if _red(j)]
+    red = [j for j in results if _red(j)]
     if red:
         return CellText(text=f"CORRECTNESS: WRONG ({_pairs(red)})", tone=Tone.BAD)
-    if not any(j.judged for j in mine):
+    if not any(j.judged for j in results):
         return CellText(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
-    failed = [j for j in mine if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
+    failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
-        return CellText(text=f"CORRECTNESS: {len(failed)} of {len(mine)} judgements could not be made", tone=Tone.BAD)
-    suspicious = [j for j in mine if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
+        return CellText(text=f"CORRECTNESS: {len(failed)} of {len(results)} judgements could not be made", tone=Tone.BAD)
+    suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
         return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
-    open_ = sum(not j.judged for j in mine)
-    undecided = f" ({open_} of {len(mine)} judgements undecided)" if open_ else ""
+    open_ = sum(not j.judged for j in results)
+    undecided = f" ({open_} of {len(results)} judgements undecided)" if open_ else ""
     return CellText(text=f"CORRECTNESS: nothing wrong found{undecided}", tone=Tone.UNSURE if open_ else Tone.GOOD)
 
 
 def speed(run: Run) -> CellText:
-    """Return whether the speedup was decided on, and how."""
-    mine = [j for j in run.judgements if j.family is Family.SPEED]
-    if not mine:
+    """Return whether the speedup is above its gate, below it, or not decided."""
+    results = [j for j in run.judgements if j.family is Family.SPEED]
+    if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
-    red = [j for j in mine if _red(j)]
+    red = [j for j in results if _red(j)]
     if red:
         return CellText(text=f"SPEED: BELOW ITS GATE ({_pairs(red)})", tone=Tone.BAD)
-    if any(j.result is PytestOutcome.ERROR for j in mine):
+    if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
-    undecided = [j for j in mine if not _decided(j)]
+    undecided = [j for j in results if not _decided(j)]
     if undecided:
         return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)})", tone=Tone.UNSURE)
-    if not any(j.verdict and "speedup" in j.verdict.figures for j in mine):
+    if not any(j.verdict and "speedup" in j.verdict.figures for j in results):
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
 
 
+def faults(run: Run) -> Iterator[CellText]:
+    """Yield a sentence for each variant with a fault: the first broken promise, its fault, and the other families that are wrong."""
+    for pair in run.pairs:
+        red = [j for family in table.families(run) for j in run.of(pair, family) if _red(j)]
+        if red:
+            others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
+            also = f"; also wrong: {', '.join(others)}" if others else ""
+            yield CellText(text=printable(f"WRONG: {pair}: {_broken(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+
+
+def _broken(result: JudgementResult) -> str:
+    if result.verdict is None:
+        return "an assertion of a test failed"
+    if result.verdict.outcome is Outcome.NOT_SPECULATING:
+        return "the server does not speculate"
+    return BROKEN.get(result.family, f"{result.family.value} differs from the baseline")
+
+
+def _fault(result: JudgementResult) -> str:
+    verdict = result.verdict
+    if verdict is None or verdict.outcome is Outcome.NOT_SPECULATING:
+        return result.workload
+    return verdict.names or verdict.headline
+
+
 def _red(judgement: JudgementResult) -> bool:
-    """Whether it failed because something is wrong, and not because nothing could be decided where that was required."""
+    """Whether it failed by a fault, and not because a required decision is missing."""
     return judgement.result is PytestOutcome.FAILED and (judgement.verdict is None or judgement.verdict.red)
 
 
@@ -70,25 +107,30 @@ def _pairs(judgements: Iterable[JudgementResult]) -> str:
     return printable(", ".join(dict.fromkeys(j.pair for j in judgements)))
 
 
-def wrong(run: Run) -> Iterator[CellText]:
-    """Yield a line for each fault that was found in a variant, with the families that name it."""
-    for pair in run.pairs:
-        families: dict[str, list[str]] = {}
-        for one in run.judgements:
-            if one.pair == pair and _red(one):
-                families.setdefault(_fault(one), []).append(one.family.value)
-        for fault, names in families.items():
-            yield CellText(text=printable(f"WRONG: {pair}: {fault} ({', '.join(dict.fromkeys(names))})"), tone=Tone.BAD)
+def detectable(run: Run) -> tuple[tuple[str, str], ...]:
+    """Return pair with workload, and what its passing judgement could have detected."""
+    return tuple((f"{v.pair}, {v.workload}", v.rules_out) for v in _sensitive(run))
 
 
-def _fault(judgement: JudgementResult) -> str:
-    verdict = judgement.verdict
-    if verdict is None:
-        return f"{judgement.workload}: the test failed without a verdict"
-    return verdict.names or verdict.headline
+def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
+    """Return pairs, and what their largest greedy and sampling judgements could have detected; pairs with the same text share a row."""
+    largest: dict[tuple[str, Family], Verdict] = {}
+    for verdict in sorted(_sensitive(run), key=lambda v: v.figures.get("tokens", 0.0)):
+        largest[verdict.pair, verdict.family] = verdict
+    families = [f for f in table.families(run) if f in {Family.GREEDY, Family.SAMPLING}] or table.families(run)
+    by_text: dict[str, list[str]] = {}
+    for where in ((pair, family) for family in families for pair in run.pairs):
+        if where in largest:
+            by_text.setdefault(largest[where].rules_out, []).append(where[0])
+    return tuple((", ".join(pairs), text) for text, pairs in by_text.items())
+
+
+def _sensitive(run: Run) -> list[Verdict]:
+    passed = (j.verdict for j in run.judgements if j.result is PytestOutcome.PASSED)
+    return [verdict for verdict in passed if verdict is not None and verdict.outcome is Outcome.PASS and verdict.rules_out]
 
 
 def not_tested(run: Run) -> str:
-    """Return which families of faults no test of the run looked for; empty when all were."""
-    left = [name for name in run.plan.rows if name not in run.families]
+    """Return the families that no test of the run covers; empty when all are covered."""
+    left = [printable(name) for name in run.plan.rows if name not in run.families]
     return f"Not tested: {', '.join(left)}" if left else ""

@@ -20,7 +20,7 @@ SECTION_LINES = 40
 
 
 def headline(verdict: Verdict) -> str:
-    """Return who was judged on what, with which outcome, and the sentence."""
+    """Return pair, family, outcome and the sentence."""
     outcome = "" if verdict.outcome is Outcome.FAIL else f" {verdict.outcome.value}"
     return printable(f"{verdict.pair} {verdict.family.value}{outcome}: {verdict.headline}")
 
@@ -42,8 +42,8 @@ def section(verdict: Verdict) -> str:
 
 def evidence(verdict: Verdict) -> str:
     """Return everything the judge had to show, line by line."""
-    named = [f"named: {verdict.names}"] if verdict.names else []
-    said = [f"rules out: {verdict.rules_out}"] if verdict.rules_out else []
+    fault = [f"named: {verdict.names}"] if verdict.names else []
+    sensitivity = [f"rules out: {verdict.rules_out}"] if verdict.rules_out else []
     figures = [f"{name} = {value:.6g}" for name, value in sorted(verdict.figures.items())]
-    lines = [verdict.headline, *named, *verdict.short, *verdict.evidence, *said, *figures]
+    lines = [verdict.headline, *fault, *verdict.short, *verdict.evidence, *sensitivity, *figures]
     return "\n".join(printable(line) for line in lines)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, speed_table, table
 from pytest_specdec.report.escape import escaped, printable
+from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import PytestOutcome, counted
 from pytest_specdec.report.table import Tone, reasons
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["LIMIT_BYTES", "render"]
+__all__ = ["FORMAT", "LIMIT_BYTES", "render"]
 
 LIMIT_BYTES = 900 * 1024
 """GitHub drops a step summary above 1,024 KiB whole."""
@@ -30,40 +30,40 @@ _SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAI
 def render(run: Run) -> str:
     """Return the report; what does not fit under ``LIMIT_BYTES`` is counted instead of shown."""
     head = "\n".join(_head(run))
-    sections = [*map(_failure, _troubles(run)), "\n".join(_tail(run))]
+    sections = [*map(_failure, _failed(run)), "\n".join(_tail(run))]
     return _fitted(head, sections)
 
 
 def _fitted(head: str, sections: Sequence[str]) -> str:
-    kept, size = [head], len(head.encode())
+    shown, size = [head], len(head.encode())
     for section in sections:
         size += len(section.encode()) + 1
         if size > LIMIT_BYTES:
             break
-        kept.append(section)
-    left_out = len(sections) + 1 - len(kept)
-    return "\n".join([*kept, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
+        shown.append(section)
+    left_out = len(sections) + 1 - len(shown)
+    return "\n".join([*shown, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
 
 
 def _head(run: Run) -> Iterator[str]:
     plan = run.plan
-    counts = ", ".join(f"{name}: {count}" for name, count in counted(run.judgements).items()) or "no verdict"
+    counts = ", ".join(f"{count} {name}" for name, count in counted(run.judgements).items()) or "no verdict"
     unsettled = speed_table.not_gated(run)
     yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
     yield ""
     yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
     if run.judgements:
         yield f"\n**{escaped(answer.correctness(run).text)}** · **{escaped(answer.speed(run).text)}**"
-    yield from (f"\n❌ **{escaped(shown.text)}**" for shown in answer.wrong(run))
+    yield from (f"\n❌ **{escaped(fault.text)}**" for fault in answer.faults(run))
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield from (f"\n⚠️ **{escaped(line)}**" for line in unsettled)
     yield ""
     yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in table.table(run)])
-    found = reasons(run)
-    if found:
+    why = reasons(run)
+    if why:
         yield ""
-        yield from (f"- {escaped(line)}" for line in found)
+        yield from (f"- {escaped(line)}" for line in why)
     yield from _speed(run)
 
 
@@ -80,7 +80,7 @@ def _speed(run: Run) -> Iterator[str]:
         yield from _table([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
 
 
-def _troubles(run: Run) -> tuple[JudgementResult, ...]:
+def _failed(run: Run) -> tuple[JudgementResult, ...]:
     return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
 
 
@@ -89,7 +89,7 @@ def _failure(judgement: JudgementResult) -> str:
     title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.workload}: {_first_line(judgement.error)}"
     long = failure.evidence(verdict) if verdict else judgement.error
     body = "\n".join(f"    {printable(line)}" for line in _cut(long).split("\n"))
-    return f"\n<details><summary>❌ {escaped(title)}</summary>\n\n`{_in_ticks(judgement.nodeid)}`\n\n{body}\n\n</details>"
+    return f"\n<details><summary>❌ {escaped(title)}</summary>\n\n`{_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
 
 
 def _first_line(text: str) -> str:
@@ -101,12 +101,12 @@ def _cut(text: str) -> str:
     return text if len(data) <= EVIDENCE_BYTES else data[:EVIDENCE_BYTES].decode("utf-8", "ignore") + "\n… cut; run.json has the whole"
 
 
-def _in_ticks(text: str) -> str:
+def _code(text: str) -> str:
     return printable(text).replace("`", "'")
 
 
 def _tail(run: Run) -> Iterator[str]:
-    yield from _ruled_out(run)
+    yield from _detectable(run)
     capabilities = table.capability_rows(run)
     if capabilities:
         yield "\n### Capabilities\n"
@@ -117,14 +117,16 @@ def _tail(run: Run) -> Iterator[str]:
     if run.environment:
         yield "\n### Environment\n"
         yield from _environment(run.environment)
-    yield f"\nRun directory: `{_in_ticks(run.directory)}`"
+    yield f"\nRun directory: `{_code(run.directory)}`"
+    if run.red:
+        yield f"\nJudge the same answers again: `{_code(run.commands.replay)}`"
 
 
-def _ruled_out(run: Run) -> Iterator[str]:
-    passes = [v for j in run.judgements if (v := j.verdict) and v.outcome is Outcome.PASS and v.rules_out]
-    if passes:
+def _detectable(run: Run) -> Iterator[str]:
+    rows = answer.detectable(run)
+    if rows:
         yield "\n### What would have been caught\n"
-        yield from (f"- {escaped(v.pair)}, {escaped(v.workload)}: {escaped(v.rules_out)}" for v in passes)
+        yield from (f"- {escaped(where)}: {escaped(text)}" for where, text in rows)
 
 
 def _environment(environment: Environment) -> Iterator[str]:
@@ -132,3 +134,6 @@ def _environment(environment: Environment) -> Iterator[str]:
     yield f"- {escaped(environment.engine)} {escaped(environment.engine_version)}, {escaped(environment.model)}"
     yield f"- {escaped(environment.processor)}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {escaped(devices)}"
     yield f"- {escaped(environment.system)}, Python {escaped(environment.python)}"
+
+
+FORMAT = ReportFormat(name="md", target="report.md", when=When.FILES, render=render)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.report.formats import ReportFormat, When
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["SCHEMA", "JudgementResult", "PytestOutcome", "Run", "counted", "document"]
+__all__ = ["FORMAT", "SCHEMA", "Commands", "JudgementResult", "PytestOutcome", "Run", "TimedAnswers", "counted", "document", "render"]
 
 SCHEMA = "pytest-specdec/run/1"
 
@@ -55,6 +57,29 @@ class JudgementResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimedAnswers:
+    """The timings of one arm's answers to a timed workload."""
+
+    arm: str
+    workload: str
+    tokens: int
+    latencies_s: tuple[float, ...]
+    """Of each answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """What to type next, as command lines."""
+
+    replay: str
+    """Judges the stored answers again, without a server."""
+    resume: str
+    """Captures what is missing."""
+    continued: str
+    """Captures more of what was inconclusive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Everything that the reports show."""
 
@@ -71,6 +96,11 @@ class Run:
     """Sentences about the whole run: figures of other machines, a missing baseline file, warnings of the pair lint."""
     made_at: str = ""
     """UTC, ISO 8601."""
+    commands: Commands
+    timings: tuple[TimedAnswers, ...] = ()
+    """Read only where the session saves benchmarks."""
+    verbose: bool = False
+    """Whether the terminal shows what it else counts."""
 
     @property
     def red(self) -> bool:
@@ -141,3 +171,11 @@ def _plan_summary(plan: Plan) -> JSON:
         "boots": len(plan.boots),
         "estimate_s": plan.estimate_s,
     }
+
+
+def render(run: Run) -> str:
+    """Return the text of ``run.json``."""
+    return json.dumps(document(run), ensure_ascii=False, indent=1) + "\n"
+
+
+FORMAT = ReportFormat(name="json", target="run.json", when=When.FILES, render=render)

@@ -26,8 +26,8 @@ _ROWS = (
 
 def verdicts(run: Run) -> tuple[Verdict, ...]:
     """Return the speed verdicts that carry figures."""
-    found = (j.verdict for j in run.judgements if j.family is Family.SPEED)
-    return tuple(verdict for verdict in found if verdict is not None and rows(verdict.figures))
+    speeds = (j.verdict for j in run.judgements if j.family is Family.SPEED)
+    return tuple(verdict for verdict in speeds if verdict is not None and rows(verdict.figures))
 
 
 def not_gated(run: Run) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["CellText", "Tone", "capability_rows", "cell", "reasons", "table", "words"]
+__all__ = ["CellText", "Tone", "capability_rows", "cell", "families", "reasons", "table", "words"]
 
 
 class Tone(StrEnum):
@@ -51,10 +51,11 @@ _TONES = {
 def table(run: Run) -> tuple[tuple[CellText, ...], ...]:
     """Return the header row and a row per promise, each with a cell per variant."""
     header = tuple(CellText(text=printable(name)) for name in ("", *run.pairs))
-    return (header, *(row for family in _in_order(run) for row in _rows(run, family)))
+    return (header, *(row for family in families(run) for row in _rows(run, family)))
 
 
-def _in_order(run: Run) -> tuple[Family, ...]:
+def families(run: Run) -> tuple[Family, ...]:
+    """Return the families judged, in the order of the table."""
     return tuple(sorted(run.families, key=list(run.plan.rows).index))
 
 
@@ -62,12 +63,12 @@ def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     """Yield the family's row, and that of the figure which goes with it."""
     row = run.plan.rows[family]
     if family is Family.SPEED:
-        yield from _filled(row.promise, run, lambda mine: cell(tuple(j for j in mine if not _is_acceptance(j))))
-        yield from _filled(DRAFTING, run, lambda mine: cell(tuple(j for j in mine if _is_acceptance(j))))
+        yield from _filled(row.promise, run, lambda results: cell(tuple(j for j in results if not _is_acceptance(j))))
+        yield from _filled(DRAFTING, run, lambda results: cell(tuple(j for j in results if _is_acceptance(j))))
         return
     yield from _filled(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
-        yield from _filled(EVIDENCE, run, lambda mine: _evidence(run, mine), family)
+        yield from _filled(EVIDENCE, run, lambda results: _evidence(run, results), family)
 
 
 def _filled(
@@ -85,14 +86,14 @@ def _is_acceptance(judgement: JudgementResult) -> bool:
 
 def _evidence(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return the highest evidence among a variant's judgements beside the alarm of its own."""
-    alarms = {(one.pair, one.workload): 1.0 / one.alpha for one in run.plan.judgements if one.family is Family.SAMPLING and one.alpha}
+    alarms = {(p.pair, p.workload): 1.0 / p.alpha for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
     known = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
     if not known:
         return CellText(text="-")
-    highest, judgement = max(known, key=lambda one: one[0])
+    highest, judgement = max(known, key=lambda pair: pair[0])
     shown = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
     alarm = alarms.get((judgement.pair, judgement.workload))
-    return CellText(text=f"     {shown}" + (f"  (alarm at {alarm:,.0f})" if alarm else ""))
+    return CellText(text=f"     {shown}" + (f" (alarm at {alarm:,.0f})" if alarm else ""))
 
 
 _LONG = 6.0
@@ -116,7 +117,7 @@ def _in_all(judgements: tuple[JudgementResult, ...]) -> str:
     first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
     total = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
     if len(judgements) > 1 and first.family is Family.SAMPLING and total["tokens"]:
-        return f"ok   {total['tokens']:,.0f} tokens of {len(judgements)} workloads"
+        return f"ok   {total['tokens']:,.0f} tokens ({len(judgements)} of {len(judgements)})"
     if len(judgements) > 1 and first.family is Family.STRUCTURED and total["documents"]:
         return f"ok   {total['documents'] - total['invalid_documents']:,.0f} of {total['documents']:,.0f}"
     return words(first) + (f" ({len(judgements)} of {len(judgements)})" if len(judgements) > 1 else "")
@@ -174,9 +175,8 @@ def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
 
 
 def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, ...]:
-    found = [run.capabilities[arm].support.get(feature) for arm in arms]
-    words = [str(support.value) if support else "-" for support in found]
-    return tuple(CellText(text=printable(word)) for word in (feature, *words))
+    supports = [run.capabilities[arm].support.get(feature) for arm in arms]
+    return tuple(CellText(text=printable(text)) for text in (feature, *(support.value if support else "-" for support in supports)))
 
 
 WIDEST = 300
@@ -184,19 +184,20 @@ WIDEST = 300
 
 def reasons(run: Run) -> tuple[str, ...]:
     """Return a line for each reason that something was skipped or not captured for, with the pairs and families that it holds for."""
-    families: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for one in run.judgements:
-        if one.result in {PytestOutcome.SKIPPED, PytestOutcome.ERROR}:
-            families.setdefault((words(one), _why(one)), {}).setdefault(one.pair, []).append(one.family.value)
+    by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for judgement in run.judgements:
+        if judgement.result in {PytestOutcome.SKIPPED, PytestOutcome.ERROR}:
+            by_pair = by_reason.setdefault((words(judgement), _why(judgement)), {})
+            by_pair.setdefault(judgement.pair, []).append(judgement.family.value)
     return tuple(
-        printable(f"{pairs} {named} {word}: {why}") for (word, why), by_pair in families.items() for pairs, named in _together(by_pair)
+        printable(f"{pairs} {names} {word}: {why}") for (word, why), by_pair in by_reason.items() for pairs, names in _together(by_pair)
     )
 
 
-def _together(families: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+def _together(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     """Yield the pairs that have the same families, and these."""
     pairs: dict[str, list[str]] = {}
-    for pair, names in families.items():
+    for pair, names in by_pair.items():
         pairs.setdefault(", ".join(dict.fromkeys(names)), []).append(pair)
     yield from ((", ".join(names), joined) for joined, names in pairs.items())
 
@@ -211,7 +212,7 @@ def _why(judgement: JudgementResult) -> str:
 
 
 def _cause(error: str) -> str:
-    """Return what was found at the root of an error, or its first line: the rest of it stands where it was raised."""
+    """Return the ``found:`` lines of an error, or its first line; the error itself is shown in full elsewhere."""
     first, *rest = error.split("\n")
-    found = [text.strip() for line in rest if (text := line.strip().removeprefix("found:")) != line.strip()]
-    return "; ".join(found) or first
+    causes = [text.strip() for line in rest if (text := line.strip().removeprefix("found:")) != line.strip()]
+    return "; ".join(causes) or first

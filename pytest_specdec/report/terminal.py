@@ -1,116 +1,126 @@
-"""What a session says at its end, in pieces with a tone; colour is the terminal's business."""
+"""The summary on the terminal, in pieces with a tone; colour is the terminal's business."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, speed_table, table
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import PytestOutcome, counted
+from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.run import counted
 from pytest_specdec.report.table import CellText, Tone, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.report.run import JudgementResult, Run
+    from pytest_specdec.report.run import Run
 
-__all__ = ["Line", "lines"]
+__all__ = ["FORMAT", "WIDTH", "Line", "lines", "next_steps"]
 
 Line: TypeAlias = "tuple[CellText, ...]"
 
+WIDTH = 120
+"""Columns that a table may take; more variants than fit are shown below each other."""
+
 REASON_LINES = 8
-"""Reasons for what was skipped or not captured shown without ``-v``."""
-
-RULED_OUT_LINES = 12
-"""Sensitivity lines shown without ``-v``."""
+"""Reasons of skipped and missing judgements shown without ``-v``."""
 
 
-def lines(run: Run, *, artifacts: Sequence[str], remedy: str, further: str, verbose: bool) -> tuple[Line, ...]:
-    """Return the summary: the answer, what is wrong, the table, reasons, what would have been caught, speed, notes, and what to type next.
-
-    ``further`` is the command that takes the run further.
-    """
+def lines(run: Run) -> tuple[Line, ...]:
+    """Return the summary: safe or not, faults, the table, reasons, detectable faults, what was not tested, speed, notes."""
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
-        *((shown,) for shown in answer.wrong(run)),
-        *_suspicions(run, further),
-        *((CellText(text=printable(line), tone=Tone.UNSURE),) for line in speed_table.not_gated(run)),
-        *([(), *_grid(table.table(run)), ()] if run.judgements else []),
-        *_reasons(run, verbose=verbose),
+        *((fault,) for fault in answer.faults(run)),
+        *_unsettled(run),
+        *([(), *_table(table.table(run))] if run.judgements else []),
+        *_reasons(run),
         _counts(run),
-        *_ruled_out(run, verbose=verbose),
+        *_detectable(run),
         *([_plain(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
         *_speed(run),
-        *_capabilities(run, verbose=verbose),
+        *_capabilities(run),
         *(_plain(f"note: {note}") for note in run.notes),
-        *(_plain(line) for line in artifacts),
-        *([(CellText(text=printable(remedy), tone=Tone.BAD),)] if run.red else []),
     )
 
 
-def _suspicions(run: Run, further: str) -> Iterator[Line]:
-    """Yield what must not be overlooked, before everything else."""
+def next_steps(run: Run) -> tuple[Line, ...]:
+    """Return a line per command to type next; none where everything was captured and nothing is open."""
+    return tuple((CellText(text=printable(f"Next: {step}"), tone=Tone.BAD if run.red else Tone.UNSURE),) for step in _next_steps(run))
+
+
+def _next_steps(run: Run) -> Iterator[str]:
+    if run.status is None or run.status.state is not State.COMPLETE:
+        yield f"resume the incomplete capture (server logs: {run.directory}/servers): {run.commands.resume}"
+        return
+    if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
+        yield f"capture more tokens, under the same false-alarm share: {run.commands.continued}"
+    if run.red:
+        yield f"judge the same answers again, without a server: {run.commands.replay}"
+
+
+def _unsettled(run: Run) -> Iterator[Line]:
     for verdict in run.suspicious:
         about = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
-        yield (CellText(text=printable(f"SUSPICIOUS: {about} {verdict.headline}"), tone=Tone.UNSURE),)
-    if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
-        yield (CellText(text=printable(f"  take it further, under the same share of false alarms: {further}"), tone=Tone.UNSURE),)
+        yield (CellText(text=printable(f"SUSPICIOUS: {about}: {verdict.headline}"), tone=Tone.UNSURE),)
+    yield from ((CellText(text=printable(line), tone=Tone.UNSURE),) for line in speed_table.not_gated(run))
 
 
 def _plain(text: str) -> Line:
     return (CellText(text=printable(text)),)
 
 
-def _grid(rows: Sequence[Sequence[CellText]], gap: int = 3) -> Iterator[Line]:
-    widths = [max(len(row[column].text) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        last = len(row) - 1
-        yield tuple(
-            CellText(text=shown.text if column == last else shown.text.ljust(widths[column] + gap), tone=shown.tone)
-            for column, shown in enumerate(row)
-        )
+def _table(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
+    """Yield the rows, as many columns at a time as ``WIDTH`` holds, an empty line behind each group."""
+    widths = [max(len(row[column].text) for row in rows) + gap for column in range(len(rows[0]))]
+    for group in _column_groups(widths):
+        yield from (_aligned(row, widths, (0, *group)) for row in rows if any(row[column].text != "-" for column in group))
+        yield ()
 
 
-def _reasons(run: Run, *, verbose: bool) -> Iterator[Line]:
-    found = reasons(run)
-    shown = found if verbose else found[:REASON_LINES]
-    for line in shown:
-        yield (CellText(text=f"  {line}", tone=Tone.UNSURE),)
-    if len(shown) < len(found):
-        yield _plain(f"  … and {len(found) - len(shown)} more with -v")
-    if found:
+def _column_groups(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    group: tuple[int, ...] = ()
+    for column in range(1, len(widths)):
+        if group and widths[0] + sum(widths[i] for i in (*group, column)) > WIDTH:
+            yield group
+            group = ()
+        group = (*group, column)
+    yield group
+
+
+def _aligned(row: Sequence[CellText], widths: Sequence[int], columns: Sequence[int]) -> Line:
+    last = columns[-1]
+    return tuple(CellText(text=row[i].text if i == last else row[i].text.ljust(widths[i]), tone=row[i].tone) for i in columns)
+
+
+def _reasons(run: Run) -> Iterator[Line]:
+    every = reasons(run)
+    shown = every if run.verbose else every[:REASON_LINES]
+    yield from ((CellText(text=f"  {line}", tone=Tone.UNSURE),) for line in shown)
+    if len(shown) < len(every):
+        yield _plain(f"  … and {len(every) - len(shown)} more with -v")
+    if every:
         yield ()
 
 
 def _counts(run: Run) -> Line:
-    counts = ", ".join(f"{name}: {count}" for name, count in counted(run.judgements).items()) or "no verdict"
+    counts = ", ".join(f"{count} {name}" for name, count in counted(run.judgements).items()) or "no verdict"
     nothing = "" if run.judged else " - nothing could be judged"
     judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
-    return (
-        CellText(
-            text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}; {counts}{nothing}"),
-            tone=Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD,
-        ),
-    )
+    tone = Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD
+    return (CellText(text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}: {counts}{nothing}"), tone=tone),)
 
 
-def _ruled_out(run: Run, *, verbose: bool) -> Iterator[Line]:
-    said = [j for j in run.judgements if _says_what_it_ruled_out(j)]
-    shown = said if verbose else said[:RULED_OUT_LINES]
-    for pair in run.pairs:
-        mine = [j for j in shown if j.pair == pair]
-        if mine:
-            yield _plain(f"Would have been caught in {pair}:")
-            yield from (_plain(f"  {j.workload}: {j.verdict.rules_out}") for j in mine if j.verdict)
-    if len(shown) < len(said):
-        yield _plain(f"  … and {len(said) - len(shown)} more with -v")
-
-
-def _says_what_it_ruled_out(judgement: JudgementResult) -> bool:
-    verdict = judgement.verdict
-    return judgement.result is PytestOutcome.PASSED and verdict is not None and verdict.outcome is Outcome.PASS and bool(verdict.rules_out)
+def _detectable(run: Run) -> Iterator[Line]:
+    """Yield what would have been caught: a line per pair, all lines with ``-v``."""
+    rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
+    if rows:
+        yield _plain("Would have been caught:")
+        yield from (_plain(f"  {pairs}: {text}") for pairs, text in rows)
+    if len(rows) < len(answer.detectable(run)):
+        yield _plain("  … by workload: -v, or report.md")
 
 
 def _speed(run: Run) -> Iterator[Line]:
@@ -120,7 +130,8 @@ def _speed(run: Run) -> Iterator[Line]:
             *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
         ]
         yield from _right_aligned(rows)
-        yield _plain(f"  {verdict.headline}")
+        if verdict.outcome is not Outcome.NOT_DECIDED:
+            yield _plain(f"  {verdict.headline}")
 
 
 def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
@@ -130,9 +141,12 @@ def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
         yield _plain("   ".join([first.ljust(widths[0]), *numbers]))
 
 
-def _capabilities(run: Run, *, verbose: bool) -> Iterator[Line]:
+def _capabilities(run: Run) -> Iterator[Line]:
     refused = any(j.verdict and j.verdict.outcome is Outcome.REFUSED for j in run.judgements)
     rows = table.capability_rows(run)
-    if rows and (refused or verbose):
+    if rows and (refused or run.verbose):
         yield _plain("capabilities:")
-        yield from ((CellText(text="  "), *line) for line in _grid(rows))
+        yield from _table(rows)
+
+
+FORMAT = ReportFormat(name="terminal", target="terminal", when=When.SUMMARY, render=lines)

@@ -128,6 +128,6 @@ def test_a_resumed_run(tmp_path, seen):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=300)
-    (command,) = [line.partition("take it up again: ")[2] for line in text.splitlines() if "take it up again: " in line]
+    (command,) = [line.rpartition("): ")[2] for line in text.splitlines() if line.startswith("Next: ")]
     resumed = suite.run(*shlex.split(command)[1:])
     seen(f"words {suite.outcomes['words']}; {suite.replayed(resumed)}")

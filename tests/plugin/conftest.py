@@ -10,9 +10,9 @@ import pytest
 from pytest_specdec.capture import environment
 from pytest_specdec.config import load
 from pytest_specdec.files import codec
-from pytest_specdec.plugin import capture, collection, reporting, stored_run, verdicts, xdist
+from pytest_specdec.plugin import capture, collection, stored_run, summary, verdicts, xdist
 
-LOADED = (capture, collection, reporting, reporting, verdicts, capture, stored_run, xdist)
+LOADED = (capture, collection, stored_run, summary, verdicts, xdist)
 """Once for all sessions in this process: what such a session imports first is forgotten after it."""
 
 CONFIG = """

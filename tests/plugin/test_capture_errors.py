@@ -29,14 +29,14 @@ def test_a_cause_is_told_in_full_once(project, monkeypatch):
     result.assert_outcomes(passed=2, errors=2)
     text = result.stdout.str()
     assert text.count("found:    exit code 7") == 1
-    assert "  draft-k3 greedy, liveness NOT CAPTURED: the server did not come up; exit code 7" in text
+    assert "  draft-k3 greedy, liveness NOT CAPTURED: " in text
     result.stdout.fnmatch_lines(["not captured: see test_it.py::test_chat?draft-k3?"])
     result.stdout.fnmatch_lines(
         [
-            "CORRECTNESS: 2 of 4 judgements could not be made *",
-            "T=0:*NOT CAPTURED*ok   3/3",
-            "survives*NOT CAPTURED*ok   3/3",
-            "the capture is not complete: *servers; take it up again: pytest *--specdec-resume *",
+            "CORRECTNESS: 2 of 4 *",
+            "T=0:*NOT CAPTURED*ok *3/3",
+            "survives*NOT CAPTURED*ok *3/3",
+            "Next: *servers): pytest *--specdec-resume *",
         ]
     )
 

@@ -18,7 +18,7 @@ def test_listing_shows_the_plan(project):
     result.stdout.fnmatch_lines(
         [
             "specdec: tiny*",
-            "*2 pairs (draft-k3, ngram-k3) x 2 workloads = 4 judgements",
+            "*2 pairs (draft-k3, ngram-k3)*= 4 judgements",
             "*4 boots (baseline, draft-k3, ngram-k3, control)*",
         ]
     )

@@ -35,8 +35,8 @@ def test_an_interrupt_ends_with_the_command_that_resumes(project, monkeypatch, b
     result = project.tests().run(*args, subprocess=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     monkeypatch.delenv("INTERRUPT")
-    (line,) = [line for line in result.outlines if "take it up again: " in line]
-    command = shlex.split(line.partition("take it up again: ")[2])
+    (line,) = [line for line in result.outlines if line.startswith("Next: ")]
+    command = shlex.split(line.rpartition("): ")[2])
     assert command[0] == "pytest"
     run = project.path / command[-1]
     assert ("--specdec-run-dir" in command) is False

@@ -31,9 +31,7 @@ def test_without_a_file_a_candidate_is_shown(project):
     result = project.tests(TEST).run()
     (run,) = project.runs
     assert "at_least: 1.727" in (run / "baseline-candidate.yaml").read_text()
-    result.stdout.fnmatch_lines(
-        ["baseline candidate: *baseline-candidate.yaml, for baselines/tiny/p-*.yaml (or --specdec-update-baselines)"]
-    )
+    result.stdout.fnmatch_lines(["baseline candidate: *baseline-candidate.yaml*baselines/tiny/p-*.yaml*--specdec-update-baselines"])
     assert not (project.path / "baselines").exists()
 
 
@@ -42,7 +40,7 @@ def test_the_flag_writes_the_file_and_the_file_gates(project):
     result.stdout.fnmatch_lines(
         [
             "baseline updated: baselines/tiny/p-*.yaml",
-            "  speedup draft-k3 chat: at_least 1.727 (typical 2.00x over 1 run, a run varies by 3.7%)",
+            "  speedup draft-k3 chat: at_least 1.727 (*2.00x*1 run*3.7%)",
         ]
     )
     (path,) = (project.path / "baselines/tiny").iterdir()
@@ -69,7 +67,7 @@ def test_other_machines_are_not_comparable(project):
     other = Environment(engine="reference", engine_version="0", model="target", processor="q", cores=2, memory_gib=8.0)
     gates.write(baselines.path(project.path / "elsewhere", "tiny", other), other, [Gate(figure="speedup", at_least=9.0)])
     result = project.tests(TEST).run("--specdec-baselines=elsewhere", "-s")
-    result.stdout.fnmatch_lines([f"note: not comparable: this machine is {HERE.machine}, the baselines of tiny are of {other.machine}"])
+    result.stdout.fnmatch_lines([f"note: *{HERE.machine}*{other.machine}*"])
     assert "9.0" not in result.stdout.str()
 
 
@@ -83,7 +81,7 @@ def test_a_stored_run_updates_nothing(project):
     project.tests(TEST).run()
     result = project.run("--specdec-update-baselines", f"--specdec-replay={project.runs[0]}", config=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*found --specdec-replay; expected a new run*"])
+    result.stderr.fnmatch_lines(["*--specdec-update-baselines: found --specdec-replay*"])
 
 
 def updated(folder, *ratios, **figures):
@@ -105,7 +103,9 @@ def test_six_updates_bring_the_floor_under_the_typical_run_and_not_under_the_luc
     found, gate = updated(tmp_path, *SIX)
     assert 1.1 < gate.at_least < 1.25
     assert updated(tmp_path / "reversed", *reversed(SIX))[1].at_least == gate.at_least
-    assert found.moves == ("speedup draft-k3 chat: at_least 1.123 -> 1.141 (typical 1.27x over 6 runs, a run varies by 2.8%)",)
+    (move,) = found.moves
+    for figure in ("speedup draft-k3 chat", "1.123 -> 1.141", "1.27x", "6 runs", "2.8%"):
+        assert figure in move
 
 
 def test_a_floor_comes_closer_as_runs_agree(tmp_path):

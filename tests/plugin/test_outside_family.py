@@ -53,7 +53,7 @@ def test_no_answer_is_rude(specdec_captured, specdec_check):
 """
 
 
-SHOWN = "as polite as the baseline   ok   3 polite   ok   3 polite"
+SHOWN = "as polite as the baseline *ok *3 polite *ok *3 polite"
 
 
 @pytest.fixture

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.plugin.options import DEPTHS, REPORTS
+from pytest_specdec.plugin.options import DEPTHS
 
 OPTIONS = [
-    (("--specdec-depth=depe",), "*--specdec-depth: expected one of smoke, standard, deep, found 'depe'; did you mean 'deep'?*"),
-    (("--specdec-report=html",), "*--specdec-report: expected one of md, found 'html'*"),
+    (("--specdec-depth=depe",), "*--specdec-depth: *'depe'*'deep'?*"),
+    (("--specdec-report=html",), "*--specdec-report: *md*'html'*"),
     (("--specdec-deadline=-1",), "*--specdec-deadline*-1*"),
-    (("--specdec-deadline=soon",), "*--specdec-deadline: expected seconds, or such as 90s, 10m, 1h30m; found 'soon'*"),
+    (("--specdec-deadline=soon",), "*--specdec-deadline: *1h30m*'soon'*"),
     (("--specdec-deadline=0m",), "*--specdec-deadline*0m*"),
-    (("--specdec-config=",), "*--specdec-config: found an empty value*variable*"),
-    (("--specdec-run-dir=",), "*--specdec-run-dir: found an empty value*"),
-    (("--specdec-replay=",), "*--specdec-replay: found an empty value*"),
-    (("--specdec-depth=",), "*--specdec-depth: found an empty value*"),
-    (("--specdec-replay=nowhere",), "*--specdec-replay: found no plan.json in *nowhere*"),
-    (("--specdec-run-dir=.",), "*--specdec-run-dir: found * in use; expected a new or empty directory*"),
-    (("--specdec-config=tinny",), "*no config tinny; did you mean 'tiny'?*"),
+    (("--specdec-config=",), "*--specdec-config: *empty*variable*"),
+    (("--specdec-run-dir=",), "*--specdec-run-dir: *empty*"),
+    (("--specdec-replay=",), "*--specdec-replay: *empty*"),
+    (("--specdec-depth=",), "*--specdec-depth: *empty*"),
+    (("--specdec-replay=nowhere",), "*--specdec-replay: *plan.json*nowhere*"),
+    (("--specdec-run-dir=.",), "*--specdec-run-dir: * in use*"),
+    (("--specdec-config=tinny",), "*tinny*'tiny'?*"),
 ]
 
 
@@ -59,17 +59,17 @@ def test_no_config_is_a_usage_error_only_when_tests_need_one(project):
 def test_a_wrong_config_tells_all_its_problems(project):
     result = project.config("alow_inconclusive: []\nlossy: maybe\n").tests().run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*tiny.yaml:6*alow_inconclusive*did you mean 'allow_inconclusive'?*", "*tiny.yaml:7*lossy*"])
+    result.stderr.fnmatch_lines(["*tiny.yaml:6*alow_inconclusive*'allow_inconclusive'?*", "*tiny.yaml:7*lossy*"])
 
 
 MARKS = [
-    ("@pytest.mark.specdec(CHAT, family='gredy')", "*found family='gredy'; did you mean 'greedy'?*"),
+    ("@pytest.mark.specdec(CHAT, family='gredy')", "*family='gredy'*'greedy'?*"),
     ("@pytest.mark.specdec(CHAT)", "*found family=None*"),
     ("@pytest.mark.specdec(family='greedy')", "*test_it*: found no workload*"),
     ("@pytest.mark.specdec('chat', family='greedy')", "*found 'chat' (str)*"),
     ("@pytest.mark.specdec(CHAT, 'greedy')", "*found 2 positional arguments*"),
     ("@pytest.mark.specdec(CHAT, familly='greedy')", "*found familly=*"),
-    ("", "*test_it.py:* test_it*: found no mark*"),
+    ("", "*test_it.py:* test_it*: *no mark*"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_a_mark_without_its_fixture_is_a_usage_error(project):
     project.tests("import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\ndef test_it(): pass\n")
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*found a mark but not the fixture specdec_captured*"])
+    result.stderr.fnmatch_lines(["*test_it*fixture specdec_captured*"])
 
 
 def test_two_workloads_of_one_name_are_a_usage_error(project):
@@ -95,11 +95,10 @@ def test_two_workloads_of_one_name_are_a_usage_error(project):
     )
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*two tests mean different workloads by the name chat*"])
+    result.stderr.fnmatch_lines(["*different workloads*chat*"])
 
 
 def test_the_choices_are_those_of_the_model():
     from pytest_specdec.model.workload import Depth
 
     assert tuple(Depth) == DEPTHS
-    assert REPORTS == ("md",)

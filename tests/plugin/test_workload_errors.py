@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 CASES = [
-    ("workload('a/../../b')", "greedy", "*found the workload name 'a/../../b'*"),
+    ("workload('a/../../b')", "greedy", "*workload name 'a/../../b'*"),
     ("workload('')", "greedy", "*found the workload name ''*"),
-    ("workload('chat.more1')", "greedy", "*found the workload name 'chat.more1'*"),
-    ("workload('chat.calibration')", "greedy", "*found the workload name 'chat.calibration'*"),
-    ("workload('chat', requests=0)", "greedy", "*found a workload without requests: chat*"),
-    ("workload('chat', take={Depth.SMOKE: -1})", "greedy", "*found -1 requests to take at smoke depth*"),
-    ("TWICE", "greedy", "*found two requests called 'chat-0' in chat*"),
-    ("workload('chat', body={'temperature': 0.7})", "greedy", "*found chat-0 at temperature 0.7, judged as greedy*"),
-    ("workload('chat', body={'temperature': None})", "greedy", "*found chat-0 at the server's own temperature, judged as greedy*"),
-    ("workload('chat', body={'temperature': 0})", "sampling", "*found no request in chat that draws tokens, judged as sampling*"),
+    ("workload('chat.more1')", "greedy", "*workload name 'chat.more1'*"),
+    ("workload('chat.calibration')", "greedy", "*workload name 'chat.calibration'*"),
+    ("workload('chat', requests=0)", "greedy", "*without requests: chat*"),
+    ("workload('chat', take={Depth.SMOKE: -1})", "greedy", "*-1 requests *smoke depth*"),
+    ("TWICE", "greedy", "*two requests *'chat-0' in chat*"),
+    ("workload('chat', body={'temperature': 0.7})", "greedy", "*chat-0 at temperature 0.7*greedy*"),
+    ("workload('chat', body={'temperature': None})", "greedy", "*chat-0 at the server's own temperature*"),
+    ("workload('chat', body={'temperature': 0})", "sampling", "*no request in chat *sampling*"),
 ]
 
 

@@ -81,7 +81,9 @@ def test_nobody_listening_is_fine(config):
 def test_the_last_word_names_what_is_missing():
     missing = tuple(MissingAnswers(arm=f"v{i}", workload="chat" * (i % 2), reason="") for i in range(6))
     status = Status(state=State.INCOMPLETE, missing=missing, boots=4, restarts=2, wall_s=65.0)
-    assert ended(status) == "specdec: capture incomplete after 1:05, 4 boots, 2 restarts; missing: v0, v1/chat, v2, v3/chat, …"
+    last = ended(status)
+    for figure in ("incomplete", "1:05", "4 boots", "2 restarts", "v0, v1/chat, v2, v3/chat, …"):
+        assert figure in last
 
 
 def test_boots_at_once_do_not_take_turns_on_the_screen(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from pytest_specdec.plugin import run_state, verdicts
-from pytest_specdec.plugin.run_state import SessionState
+from pytest_specdec.plugin.run_state import RunState
 
 
 def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
@@ -19,7 +19,7 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
 def test_the_run_is_read_once(monkeypatch, tmp_path):
     read = []
     monkeypatch.setattr(run_state.captured, "read_calibration", lambda *what: (read.append(what), ("pair",))[1])
-    monkeypatch.setattr(SessionState, "directory", "directory")
-    made = SessionState(None, None, root=tmp_path, plan="plan", warnings=())
+    monkeypatch.setattr(RunState, "directory", "directory")
+    made = RunState(None, None, root=tmp_path, plan="plan", warnings=())
     assert (made.calibration, made.calibration) == (("pair",), ("pair",))
     assert read == [("directory", "plan")]

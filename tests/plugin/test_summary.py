@@ -49,17 +49,16 @@ def test_the_summary_tells_pairs_counts_and_places(project):
     result.stdout.fnmatch_lines(
         [
             "specdec: tiny, standard",
-            "specdec: tiny · reference target · standard · capture into kept",
-            "specdec: boot 1/4 baseline · answering chat 1/1 *",
-            "specdec: capture complete after 0:02, 4 boots",
+            "specdec: tiny *standard *kept",
+            "specdec: boot 1/4 baseline *chat 1/1 *",
+            "specdec: *complete *0:02, 4 boots",
             "*--- specdec ---*",
-            "CORRECTNESS: nothing wrong found     SPEED: not tested",
-            "*draft-k3   ngram-k3",
-            "T=0: the baseline's tokens   ok   3/3   ok   3/3",
-            "survives unusual requests    ok   3/3   ok   3/3",
-            "tiny, standard: 4 judgements; pass: 4",
-            "Would have been caught in draft-k3:",
-            "  chat: anything worse",
+            "CORRECTNESS: nothing wrong found *SPEED: not tested",
+            "*draft-k3 *ngram-k3",
+            "T=0: *ok *3/3 *ok *3/3",
+            "survives *ok *3/3 *ok *3/3",
+            "tiny, standard: 4 judgements: 4 pass",
+            "  draft-k3, ngram-k3: anything worse",
             "run: kept/run.json",
             "report: kept/report.md",
         ]
@@ -69,10 +68,8 @@ def test_the_summary_tells_pairs_counts_and_places(project):
 def test_xdist_shows_plan_and_progress_too(project, monkeypatch):
     monkeypatch.setenv("FAKE_CAPTURE", "slow")
     result = project.tests().run("-n2", subprocess=True)
-    result.stdout.fnmatch_lines(
-        ["specdec: tiny · reference target · standard · capture into *", "*4 boots*", "specdec: capture complete *"]
-    )
-    result.stdout.fnmatch_lines(["*--- specdec ---*", "survives unusual requests    ok   3/3   ok   3/3"])
+    result.stdout.fnmatch_lines(["specdec: tiny *standard *", "*4 boots*", "specdec: *complete *"])
+    result.stdout.fnmatch_lines(["*--- specdec ---*", "survives *ok *3/3 *ok *3/3"])
 
 
 def test_a_quiet_session_prints_no_progress(project):
@@ -87,7 +84,7 @@ def test_hostile_headlines_do_not_reach_the_terminal(project):
 
 def test_the_reasons_stand_under_the_table_without_any_option(project):
     result = project.outcome("Outcome.REFUSED, headline='all 3 requests were refused with 400: no grammar'").run()
-    result.stdout.fnmatch_lines(["T=0: * refused 3/3   refused 3/3", "", "  draft-k3, ngram-k3 greedy refused 3/3: all 3 *: no grammar"])
+    result.stdout.fnmatch_lines(["T=0: * refused 3/3 *refused 3/3", "", "  draft-k3, ngram-k3 greedy refused 3/3: all 3 *: no grammar"])
 
 
 def test_a_test_that_skips_itself_says_why_under_the_table(project):

@@ -1,0 +1,58 @@
+"""Command lines to type next, with paths as the invocation directory sees them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.run import Commands
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+__all__ = ["next_steps", "replay_of", "typed"]
+
+RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--specdec-continue")
+"""Options that name a run: a session has at most one of them."""
+
+
+def typed(path: Path, config: pytest.Config) -> str:
+    """Return ``path`` as a person in the invocation directory would type it."""
+    relative = os.path.relpath(path, config.invocation_params.dir)
+    return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
+
+
+def next_steps(config: pytest.Config, run: Path) -> Commands:
+    """Return the commands that take the run in the directory ``run`` from here."""
+    tests = [typed(config.invocation_params.dir / arg, config) for arg in config.args]
+    return Commands(
+        replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(typed(run, config))}",
+        resume=_again(config, "--specdec-resume", run),
+        continued=_again(config, "--specdec-continue", run),
+    )
+
+
+def replay_of(item: pytest.Item, run: Path) -> str:
+    """Return the command that judges the answers of ``item`` again, without a server."""
+    path, colons, rest = item.nodeid.partition("::")
+    node = typed(item.config.rootpath / path, item.config) + colons + rest
+    return f"pytest {shlex.quote(node)} --specdec-replay {shlex.quote(typed(run, item.config))}"
+
+
+def _again(config: pytest.Config, option: str, run: Path) -> str:
+    """Return the command line of this session with ``option`` in place of the option that named its run."""
+    arguments = [*_without_run_options([str(argument) for argument in config.invocation_params.args]), option, typed(run, config)]
+    return f"pytest {shlex.join(arguments)}"
+
+
+def _without_run_options(arguments: list[str]) -> list[str]:
+    rest, is_value = [], False
+    for argument in arguments:
+        if is_value or argument.partition("=")[0] in RUN_OPTIONS:
+            is_value = argument in RUN_OPTIONS
+        else:
+            rest.append(argument)
+    return rest

@@ -1,0 +1,119 @@
+"""Judgements on their way from a test, maybe in a worker, to the summary: JSON in properties of pytest's test reports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.files import codec
+from pytest_specdec.model.verdict import Verdict
+from pytest_specdec.model.workload import Family
+from pytest_specdec.report.run import JudgementResult, PytestOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    import pytest
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["CELL", "ERROR", "LEFT_OUT", "VERDICT", "attach", "detach", "judgements", "left_out", "notes"]
+
+CELL = "specdec.cell"
+"""Pair, workload and family of the test."""
+ERROR = "specdec.error"
+LEFT_OUT = "specdec.left_out"
+"""A test without a planned judgement, and the reason."""
+VERDICT = "specdec.verdict"
+_CARRIERS = frozenset({CELL, ERROR, LEFT_OUT, VERDICT})
+"""Properties that carry JSON; they reach no JUnit file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Properties:
+    """The JSON that a test's properties carry."""
+
+    cell: dict[str, Any]
+    errors: tuple[dict[str, Any], ...]
+    verdicts: tuple[dict[str, Any], ...]
+
+
+def attach(item: pytest.Item, name: str, value: JSON) -> None:
+    """Attach ``value`` to the report of the test."""
+    item.user_properties.append((name, json.dumps(value)))
+
+
+def detach(report: pytest.TestReport) -> list[tuple[str, object]]:
+    """Remove what :func:`attach` put there, and return it."""
+    carried = [(name, value) for name, value in report.user_properties if name in _CARRIERS]
+    if carried:
+        report.user_properties = [pair for pair in report.user_properties if pair[0] not in _CARRIERS]
+    return carried
+
+
+def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]]) -> tuple[JudgementResult, ...]:
+    """Return the judgements in one report; none before the test's last phase."""
+    is_last = report.when == "call" or (report.when == "setup" and not report.passed)
+    properties = _properties(carried)
+    if not is_last or not properties.cell:
+        return ()
+    bare = JudgementResult(
+        nodeid=report.nodeid,
+        pair=properties.cell["pair"],
+        workload=properties.cell["workload"],
+        family=Family(properties.cell["family"]),
+        result=_result(report),
+        error=_error(report, properties),
+    )
+    return _with_verdicts(bare, properties) or (bare,)
+
+
+def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
+    """Return reason and name of a test without a planned judgement."""
+    values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]
+    return {(str(value["why"]), str(value["what"])) for value in values}
+
+
+def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return a sentence per reason of :func:`left_out`."""
+    by_reason: dict[str, list[str]] = {}
+    for why, what in sorted(reasons):
+        by_reason.setdefault(why, []).append(what)
+    return tuple(f"{why}: {', '.join(names)}" for why, names in by_reason.items())
+
+
+def _properties(carried: Sequence[tuple[str, object]]) -> _Properties:
+    by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], VERDICT: []}
+    for name, value in carried:
+        by_name[name].append(json.loads(str(value)))
+    return _Properties(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))
+
+
+def _result(report: pytest.TestReport) -> PytestOutcome:
+    """Return what pytest made of the test; an expected failure is reported as skipped."""
+    if report.when == "setup" and report.failed:
+        return PytestOutcome.ERROR
+    return PytestOutcome(report.outcome)
+
+
+def _error(report: pytest.TestReport, properties: _Properties) -> str:
+    if properties.errors:
+        return str(properties.errors[-1]["text"])
+    if report.skipped and not properties.verdicts:
+        return _skip_reason(report)
+    return report.longreprtext if report.when == "setup" and report.failed else ""
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+    return reason.removeprefix("Skipped: ")
+
+
+def _with_verdicts(bare: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
+    """Return a judgement per verdict; a failure behind passing verdicts is charged to the last of them."""
+    results = [replace(bare, verdict=codec.decode(Verdict, v["verdict"]), result=PytestOutcome(v["result"])) for v in properties.verdicts]
+    if results and (bare.result is not PytestOutcome.FAILED or all(j.result is not PytestOutcome.FAILED for j in results)):
+        results[-1] = replace(results[-1], result=bare.result)
+    return tuple(results)

@@ -1,0 +1,130 @@
+"""Report formats at work: those that a session writes, their files in the run directory, the step summary, pytest-benchmark."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from importlib import import_module, metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import transcripts
+from pytest_specdec.files.run_directory import atomic_write, writable
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.plugin.options import REPORT_FORMATS
+from pytest_specdec.report import benchmark_json, markdown
+from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.run import Run, TimedAnswers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Plan
+
+__all__ = ["FileFormat", "add_benchmarks", "append_step_summary", "file_formats", "saves_benchmarks", "timings", "write"]
+
+FileFormat: TypeAlias = "ReportFormat[Run, str]"
+
+
+def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
+    """Return the formats that the session writes: run.json, and those requested by name.
+
+    Raises pytest.UsageError for one that is missing, cannot be loaded, writes no file, or takes the name of another file of the run.
+    """
+    formats = tuple(_loaded(name) for name in dict.fromkeys(("json", *requested)))
+    taken = set(_RUN_FILES)
+    for form in formats:
+        if form.target in taken or Path(form.target).name != form.target:
+            expected = "a plain file name that no other file of the run has"
+            raise _wrong(form.name, f"the target {form.target!r}", expected)
+        taken.add(form.target)
+    return formats
+
+
+_RUN_FILES = ("plan.json", "config.yaml", "environment.json", "status.json", "progress.jsonl", "session.json", "variables.json")
+
+
+def _loaded(name: str) -> FileFormat:
+    points = [*metadata.entry_points(group=REPORT_FORMATS, name=name)]
+    if len(points) != 1:
+        raise _wrong(
+            name,
+            f"{len(points)} entry points {[point.value for point in points]}",
+            f"one in the group {REPORT_FORMATS} of an installed package",
+        )
+    try:
+        form = points[0].load()
+    except Exception as error:  # noqa: BLE001 - another package's import may raise anything
+        raise _wrong(name, f"{type(error).__name__} in {points[0].value}: {error}", "a module that can be imported") from None
+    if not isinstance(form, ReportFormat) or form.name != name or form.when is not When.FILES:
+        raise _wrong(name, f"{form!r} in {points[0].value}", f"a ReportFormat called {name!r} that is due with When.FILES")
+    return form
+
+
+def _wrong(name: str, found: str, expected: str) -> pytest.UsageError:
+    return pytest.UsageError(f"--specdec-report={name}: found {found}; expected {expected}")
+
+
+def write(folder: Path, run: Run, formats: Sequence[FileFormat]) -> tuple[Path, ...]:
+    """Write a file per format into ``folder``, without secrets; return the paths. Raises RunError where nothing can be written."""
+    secrets = Secrets.of(os.environ)
+    texts = {folder / form.target: _masked(secrets, form.target, form.render(run)) for form in formats}
+    for path, text in texts.items():
+        atomic_write(path, text)
+    return tuple(texts)
+
+
+def _masked(secrets: Secrets, target: str, text: str) -> str:
+    """Return ``text`` without secrets; of JSON the strings alone, so that no number loses digits."""
+    if not target.endswith(".json"):
+        return secrets.mask(text)
+    return json.dumps(secrets.masked(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
+
+
+def append_step_summary(run: Run) -> None:
+    """Append the Markdown report to the step summary of a CI job, where there is one."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with writable(Path(path)), Path(path).open("a", encoding="utf-8", errors="backslashreplace") as summary:
+            summary.write(Secrets.of(os.environ).mask(markdown.FORMAT.render(run)))
+
+
+def saves_benchmarks(config: pytest.Config) -> bool:
+    """Return whether this session saves benchmarks."""
+    session: Any = getattr(config, "_benchmarksession", None)
+    return session is not None and bool(session.json or session.save or session.autosave)
+
+
+def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
+    """Yield the timings of each arm's timed answers; the tests report the transcripts that are missing."""
+    for workload in plan.workloads:
+        for arm in (BASELINE, *(pair.name for pair in plan.pairs)) if workload.timed else ():
+            with suppress(RunError):
+                transcript = transcripts.read(directory, arm, workload.name)
+                if transcript is not None:
+                    latencies = tuple(a.timing.latency_s for a in transcript.answers if a.ok and a.timing is not None)
+                    yield TimedAnswers(arm=arm, workload=workload.name, tokens=transcript.tokens, latencies_s=latencies)
+
+
+def add_benchmarks(config: pytest.Config, run: Run) -> None:
+    """Hand the run's timings to pytest-benchmark, where it saves them."""
+    if saves_benchmarks(config):
+        session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
+        session.benchmarks.extend(map(_metadata, benchmark_json.FORMAT.render(run)))
+
+
+def _metadata(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
+    stats: Any = import_module("pytest_benchmark.stats")
+    about = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
+    fixture = SimpleNamespace(**about, param=None, params=None, cprofile_stats=None, has_error=False)
+    made = stats.Metadata(fixture, iterations=1, options={})
+    for seconds in benchmark.seconds:
+        made.update(seconds)
+    return made

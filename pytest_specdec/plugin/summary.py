@@ -1,0 +1,162 @@
+"""The end of a session: gather the judgements into a run, print its summary, write its reports, set the exit code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.plugin import baselines, commands, judgements, report_files
+from pytest_specdec.plugin.options import SETTINGS
+from pytest_specdec.report import terminal
+from pytest_specdec.report.run import JudgementResult, Run
+from pytest_specdec.report.table import Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_specdec.model.plan import Plan
+
+__all__ = ["SummaryPlugin"]
+
+T = TypeVar("T")
+
+MARKUP: Mapping[Tone, Mapping[str, bool]] = {
+    Tone.GOOD: {"green": True},
+    Tone.UNSURE: {"yellow": True},
+    Tone.BAD: {"red": True, "bold": True},
+    Tone.PLAIN: {},
+}
+
+
+class SummaryPlugin:
+    """Registered where tests of ours will run: in the only process, or in the controller of several."""
+
+    def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
+        self._config = config
+        self._root = root
+        self._session = session
+        self._warnings = tuple(warnings)
+        self._formats = report_files.file_formats(config.stash[SETTINGS].reports)
+        self._judgements: list[JudgementResult] = []
+        self._left_out: set[tuple[str, str]] = set()
+        """Reason and name."""
+        self._run: Run | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the judgements out of a test's report before other plugins see it."""
+        carried = judgements.detach(report)
+        if carried:
+            self._judgements += judgements.judgements(report, carried)
+            self._left_out |= judgements.left_out(carried)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
+        """Gather the run before pytest-benchmark, a wrapper too, saves what there is."""
+        if (self._root / "plan.json").is_file() and self._is_own():
+            self._finish(session, exitstatus)
+        yield
+
+    def _is_own(self) -> bool:
+        """Return whether this session captured or judged the run: another session may have been faster."""
+        settings = self._config.stash[SETTINGS]
+        return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(self._root)) == self._session
+
+    def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Gather the run; one in which nothing could be judged is no success."""
+        self._run = self._gathered()
+        if self._config.pluginmanager.getplugin("terminalreporter") is None:
+            self._write(self._run)
+        report_files.add_benchmarks(self._config, self._run)
+        if exitstatus == pytest.ExitCode.OK and not self._run.judged:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _gathered(self) -> Run:
+        directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
+        plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
+        notes = (*self._warnings, *judgements.notes(self._left_out), *baselines.notes(settings.baselines, plan.config, environment))
+        saves_benchmarks = report_files.saves_benchmarks(self._config)
+        return Run(
+            directory=commands.typed(self._root, self._config),
+            replayed=settings.replay is not None,
+            plan=plan,
+            environment=environment,
+            status=_or_none(run_documents.read_status, directory),
+            judgements=_sorted(plan, self._judgements),
+            capabilities=_or_none(run_documents.read_capabilities, directory) or {},
+            notes=notes,
+            made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+            commands=commands.next_steps(self._config, self._root),
+            timings=tuple(report_files.timings(directory, plan)) if saves_benchmarks else (),
+            verbose=self._config.get_verbosity() > 0,
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the summary, then write the files, since a full disk must not cost the verdicts, then the next command."""
+        run = self._run
+        if run is None:
+            return
+        terminalreporter.write_sep("-", "specdec", bold=True)
+        _print(terminalreporter, terminal.FORMAT.render(run))
+        try:
+            for line in self._write(run):
+                terminalreporter.write_line(line)
+        except (RunError, OSError) as error:
+            terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
+        _print(terminalreporter, terminal.next_steps(run))
+
+    def _write(self, run: Run) -> tuple[str, ...]:
+        """Write the files and return a line for each; a replay writes into --specdec-run-dir only."""
+        settings = self._config.stash[SETTINGS]
+        folder = settings.run_dir if settings.replay else self._root
+        report_files.append_step_summary(run)
+        if folder is None:
+            return ()
+        paths = report_files.write(folder, run, self._formats)
+        lines = tuple(f"{path.stem}: {commands.typed(path, self._config)}" for path in paths)
+        return (*lines, *self._baseline(folder, run))
+
+    def _baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
+        """Update the baseline file where the option says so; write a candidate where there is none."""
+        settings, environment = self._config.stash[SETTINGS], run.environment
+        if environment is None:
+            return ()
+        verdicts = [judgement.verdict for judgement in run.judgements if judgement.verdict]
+        if settings.update_baselines:
+            updated = baselines.update(settings.baselines, run.plan.config, environment, verdicts)
+            return (f"baseline updated: {self._typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
+        home = baselines.path(settings.baselines, run.plan.config, environment)
+        path = None if home.is_file() else baselines.candidate(folder, environment, verdicts)
+        if path is None:
+            return ()
+        return (f"baseline candidate: {self._typed(path)}; to gate on it: move it to {self._typed(home)}, or --specdec-update-baselines",)
+
+    def _typed(self, path: Path) -> str:
+        return commands.typed(path, self._config)
+
+
+def _sorted(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
+    """Sort by pair, family and workload: tests that run in several processes come in any order."""
+    pairs = [pair.name for pair in plan.pairs]
+    return tuple(sorted(results, key=lambda result: (pairs.index(result.pair), result.family.value, result.workload)))
+
+
+def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
+    """Return what an unfinished capture may not have written."""
+    try:
+        return read(directory)
+    except RunError:
+        return None
+
+
+def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:
+    for line in lines:
+        for piece in line:
+            reporter.write(piece.text, **MARKUP[piece.tone])
+        reporter.write_line("")

@@ -1,0 +1,205 @@
+"""Fixed values that every report is rendered from: a green run, and a mixed one that holds every outcome and hostile text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_specdec.model.baseline import Environment
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
+from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
+from pytest_specdec.model.status import State, Status
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+from pytest_specdec.report.run import Commands, JudgementResult, PytestOutcome, Run, TimedAnswers
+
+__all__ = ["ENVIRONMENT", "FAILED", "GREEDY", "GREEN", "MIXED", "PLAN", "SPEED", "judgement", "run_of"]
+
+GREEDY = Verdict(
+    outcome=Outcome.PASS,
+    family=Family.GREEDY,
+    pair="draft-k3",
+    workload="chat",
+    headline="all 3,072 tokens are the baseline's choice",
+    rules_out="one wrong token in 1,000 would have shown with probability 0.95",
+    cell="0 of 3,072 tokens wrong",
+    figures={"tokens": 3072.0},
+)
+SPEED = Verdict(
+    outcome=Outcome.NOT_DECIDED,
+    family=Family.SPEED,
+    pair="draft-k3",
+    workload="vacation",
+    headline="1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1",
+    settle="more passes",
+    cell="1.82x [0.91, 2.90]",
+    figures={
+        "baseline_response_tokens_per_s": 22.96,
+        "speculative_response_tokens_per_s": 41.88,
+        "speedup": 1.824,
+        "baseline_ttft_s": 0.0256,
+        "speculative_ttft_s": 0.016,
+        "ttft_speedup": 1.6,
+    },
+)
+FAILED = replace(
+    GREEDY,
+    pair="ngram-k3",
+    outcome=Outcome.FAIL,
+    headline="3 tokens are not the baseline's choice; first: chat-07, token 17",
+    short=("shared       … the capital of France is", "baseline     ' Paris'", "speculative  ' Ly\x1b[31mon\r\n'"),
+    evidence=("line one", "evil \x1b[2J line", "<script>alert(1)</script> | `x`"),
+    rules_out="",
+    cell="3 of 3,072 tokens wrong",
+    names="accept-all",
+)
+
+
+COMMANDS = Commands(
+    replay="pytest suites --specdec-replay .specdec/reference-1",
+    resume="pytest --specdec-resume .specdec/reference-1",
+    continued="pytest --specdec-continue .specdec/reference-1",
+)
+
+
+def judgement(verdict, result=PytestOutcome.PASSED, **fields):
+    about = {"pair": verdict.pair, "workload": verdict.workload, "family": verdict.family} if verdict else {}
+    return JudgementResult(
+        **{"nodeid": "suites/greedy/test_greedy.py::test_x[draft-k3]", "result": result, "verdict": verdict, **about, **fields}
+    )
+
+
+PLAN = Plan(
+    config="reference",
+    engine="reference",
+    model="target",
+    depth=Depth.STANDARD,
+    pairs=tuple(
+        Pair(config="reference", engine="reference", model="target", variant=Variant(name=name, draft=Draft(kind=kind, tokens=3)))
+        for name, kind in (("draft-k3", DraftKind.MODEL), ("ngram-k3", DraftKind.NGRAM))
+    ),
+    workloads=(
+        Workload(name="chat", version=1, requests=(Request(id="chat-1", route=Route.CHAT, body={"max_tokens": 64}),)),
+        Workload(name="vacation", version=1, requests=(), passes=4),
+    ),
+    judgements=tuple(Judgement(pair=pair, workload="chat", family=Family.GREEDY, alpha=2e-5) for pair in ("draft-k3", "ngram-k3")),
+    boots=(
+        Boot(index=0, role=Role.BASELINE, arm="baseline"),
+        Boot(index=1, role=Role.VARIANT, arm="draft-k3"),
+        Boot(index=2, role=Role.CONTROL, arm="control"),
+        Boot(index=3, role=Role.DRAFT, arm="draft"),
+    ),
+    estimate_s=185.0,
+)
+
+ENVIRONMENT = Environment(
+    engine="reference", engine_version="0.1.0", model="target", processor="Xeon|5", cores=2, memory_gib=7.7, system="Linux", python="3.11.7"
+)
+
+
+def run_of(*judgements, **fields):
+    return Run(
+        **{
+            "directory": ".specdec/reference-1",
+            "replayed": False,
+            "plan": PLAN,
+            "environment": ENVIRONMENT,
+            "status": Status(state=State.COMPLETE, boots=4, wall_s=80.0),
+            "judgements": judgements,
+            "commands": COMMANDS,
+            "capabilities": {"baseline": Capabilities(support={"json_schema": FeatureSupport.HONOURED}), "draft-k3": Capabilities()},
+            **fields,
+        }
+    )
+
+
+HOSTILE = "\x1b[2J\r\n::error::<script>`|`\u202e"
+"""What a model may answer: cursor movements, a CI command, markup, a change of direction."""
+
+
+def sampled(pair, tokens, log10_wealth, **fields):
+    figures = {"tokens": tokens, "log10_wealth": log10_wealth}
+    text = f"over {tokens:,.0f} sampled tokens an acceptance leak of 25% would have shown with probability 0.99"
+    about = {"headline": text, "rules_out": text, "cell": f"1:10^{log10_wealth:.1f}", "names": ""}
+    return replace(GREEDY, **{"pair": pair, "family": Family.SAMPLING, "workload": "drawn", "figures": figures, **about, **fields})
+
+
+def acceptance(pair):
+    about = {"headline": "2.69 tokens a step", "cell": "2.69 tokens a step", "figures": {"acceptance_length": 2.69}}
+    return replace(SPEED, pair=pair, outcome=Outcome.PASS, settle="", workload="chat", **about)
+
+
+GREEN = run_of(
+    *(judgement(replace(GREEDY, pair=pair)) for pair in ("draft-k3", "ngram-k3")),
+    *(judgement(sampled(pair, tokens, 0.3)) for pair, tokens in (("draft-k3", 2937.0), ("ngram-k3", 2784.0))),
+    *(judgement(acceptance(pair)) for pair in ("draft-k3", "ngram-k3")),
+    judgement(replace(SPEED, outcome=Outcome.PASS, settle="", headline="1.82x [1.74, 1.90], faster: above speedup at least 1.5")),
+    timings=(
+        TimedAnswers(arm="baseline", workload="vacation", tokens=64, latencies_s=(1.0, 1.5)),
+        TimedAnswers(arm="draft-k3", workload="vacation", tokens=64, latencies_s=(0.5, 0.75)),
+    ),
+)
+
+VARIANTS = ("draft-k3", "ngram-k3", "eagle3-k3", "mtp-k1", "lookahead-k4", "medusa-k4", f"draft-{HOSTILE}")
+MIXED = run_of(
+    judgement(GREEDY),
+    judgement(FAILED, PytestOutcome.FAILED),
+    judgement(
+        sampled("ngram-k3", 300.0, 254.2, outcome=Outcome.FAIL, names="lenient acceptance 1.49 p/q", rules_out=""), PytestOutcome.FAILED
+    ),
+    judgement(sampled("draft-k3", 2937.0, 0.3)),
+    judgement(
+        sampled("eagle3-k3", 900.0, 3.9, outcome=Outcome.SUSPICIOUS, headline="evidence 1 : 10^3.9", settle="900 more tokens"),
+        PytestOutcome.FAILED,
+    ),
+    judgement(
+        replace(
+            GREEDY, pair="eagle3-k3", outcome=Outcome.INCONCLUSIVE, cell="", headline="30 tokens are too few", settle="200 more tokens"
+        ),
+        PytestOutcome.SKIPPED,
+    ),
+    judgement(
+        replace(GREEDY, pair="mtp-k1", outcome=Outcome.NOT_SPECULATING, headline="no draft token was accepted", cell="not speculating"),
+        PytestOutcome.FAILED,
+    ),
+    judgement(replace(GREEDY, pair="lookahead-k4", outcome=Outcome.INVALID, headline="the control fails", cell=""), PytestOutcome.FAILED),
+    judgement(
+        replace(
+            GREEDY,
+            pair="medusa-k4",
+            family=Family.STRUCTURED,
+            outcome=Outcome.REFUSED,
+            headline="all 8 requests were refused with 400",
+            cell="400",
+        ),
+        PytestOutcome.SKIPPED,
+    ),
+    judgement(SPEED),
+    judgement(acceptance("draft-k3")),
+    judgement(
+        replace(SPEED, pair="ngram-k3", outcome=Outcome.FAIL, headline="0.82x [0.74, 0.90], slower", cell="0.82x [0.74, 0.90]"),
+        PytestOutcome.FAILED,
+    ),
+    judgement(
+        None,
+        PytestOutcome.ERROR,
+        pair="medusa-k4",
+        workload="chat",
+        family=Family.GREEDY,
+        error=f"not captured: no answers\n  found:    exit code 7{HOSTILE}",
+    ),
+    judgement(None, PytestOutcome.SKIPPED, pair="lookahead-k4", workload="chat", family=Family.LIVENESS, error="not on this machine"),
+    judgement(None, PytestOutcome.PASSED, pair="mtp-k1", workload="chat", family=Family.LIVENESS),
+    judgement(replace(FAILED, pair=VARIANTS[-1], headline=f"3 tokens: {HOSTILE}", names=f"accept-all {HOSTILE}"), PytestOutcome.FAILED),
+    judgement(None, PytestOutcome.FAILED, pair="draft-k3", workload="chat", family=Family.TOOLS),
+    plan=replace(
+        PLAN,
+        pairs=tuple(replace(PLAN.pairs[0], variant=Variant(name=name, draft=Draft(kind=DraftKind.MODEL, tokens=3))) for name in VARIANTS),
+        judgements=tuple(Judgement(pair=pair, workload="drawn", family=Family.SAMPLING, alpha=2e-5) for pair in VARIANTS),
+    ),
+    capabilities={
+        "baseline": Capabilities(support={"json_schema": FeatureSupport.HONOURED}),
+        "medusa-k4": Capabilities(support={"json_schema": FeatureSupport.REFUSED}),
+    },
+    notes=(f"left out at standard depth: {HOSTILE}",),
+)

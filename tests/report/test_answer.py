@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
+from pytest_specdec.report import answer
+from pytest_specdec.report.run import PytestOutcome
+
+
+@pytest.mark.parametrize("kind, result, correctness, speed", [
+    ("greedy", PytestOutcome.PASSED, "CORRECTNESS: nothing wrong found", "SPEED: not tested"),
+    ("failed", PytestOutcome.FAILED, "CORRECTNESS: WRONG (ngram-k3)", "SPEED: not tested"),
+    ("greedy", PytestOutcome.ERROR, "CORRECTNESS: 1 of 1 judgements could not be made", "SPEED: not tested"),
+    ("speed", PytestOutcome.PASSED, "CORRECTNESS: not tested", "SPEED: NOT GATED (draft-k3)"),
+    ("speed", PytestOutcome.FAILED, "CORRECTNESS: not tested", "SPEED: NOT GATED (draft-k3)"),  # required, and not decided
+    ("speed", PytestOutcome.ERROR, "CORRECTNESS: not tested", "SPEED: not measured"),
+])  # fmt: skip
+def test_the_first_line_answers_for_correctness_and_for_speed(make_run, verdicts, judged, kind, result, correctness, speed):
+    run = make_run(judged(verdicts[kind], result))
+    assert (answer.correctness(run).text, answer.speed(run).text) == (correctness, speed)
+
+
+def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
+    above = replace(verdicts["speed"], outcome=Outcome.PASS)
+    assert answer.speed(make_run(judged(above))).text == "SPEED: above its gate"
+    below = make_run(judged(replace(above, outcome=Outcome.FAIL), PytestOutcome.FAILED))
+    assert answer.speed(below).text == "SPEED: BELOW ITS GATE (draft-k3)"
+
+
+def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judged):
+    length = replace(verdicts["speed"], outcome=Outcome.PASS, figures={"acceptance_length": 2.69})
+    assert answer.speed(make_run(judged(length))).text == "SPEED: not tested"
+
+
+def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
+    unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
+    run = make_run(judged(verdicts["greedy"]), unsettled)
+    assert answer.correctness(run).text == "CORRECTNESS: nothing wrong found (1 of 2 judgements undecided)"
+    assert answer.correctness(make_run(unsettled)).text == "CORRECTNESS: nothing could be judged"
+
+
+def test_a_variant_has_one_sentence_whatever_the_number_of_its_faults(make_run, verdicts, judged):
+    wrong = [replace(verdicts["failed"], family=family) for family in (Family.STRUCTURED, Family.SAMPLING, Family.GREEDY)]
+    (sentence,) = answer.faults(make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in wrong)))
+    assert answer.BROKEN[Family.GREEDY] in sentence.text
+    assert sentence.text.endswith("also wrong: sampling, structured")
+
+
+def test_a_required_decision_that_is_missing_is_no_fault(make_run, verdicts, judged):
+    assert not [*answer.faults(make_run(judged(verdicts["speed"], PytestOutcome.FAILED)))]
+
+
+def test_detectable_faults_in_short_are_those_of_the_largest_judgements(make_run, verdicts, judged):
+    small, large = (replace(verdicts["greedy"], figures={"tokens": n}, rules_out=f"{n} tokens") for n in (10, 900))
+    other = replace(large, pair="ngram-k3")
+    alive = replace(large, family=Family.LIVENESS, rules_out="deaths")
+    run = make_run(*map(judged, (large, small, other, alive)))
+    assert answer.detectable_in_short(run) == (("draft-k3, ngram-k3", "900 tokens"),)
+    assert len(answer.detectable(run)) == 4
+    assert answer.detectable_in_short(make_run(judged(alive))) == (("draft-k3", "deaths"),)
