@@ -37,6 +37,11 @@ class Failure:
         """Whether something did it again."""
         return any(server_failure.recurred for server_failure in self.server_failures)
 
+    @property
+    def is_error_only(self) -> bool:
+        """Whether the server answered 5xx to all of them and went on running."""
+        return all(server_failure.ending is FailureKind.ERROR for server_failure in self._met.values())
+
     def answered(self, sent: TimedAnswer) -> None:
         """Enter that a request was answered alone."""
         self._met[sent.answer.key] = replace(self._met[sent.answer.key], recurred=False)

@@ -224,8 +224,15 @@ class WorkloadRunner:
                 self._drop_unless_sound([again])
 
     def _together(self, failure: Failure, company: Sequence[Job]) -> None:
-        """Send the company at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does."""
-        if len(company) > 1 and (self._fails_together(failure, company) or (self._renew() and self._fails_together(failure, company))):
+        """Send the company at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does.
+
+        A server that answered 5xx and goes on running gets the first of the two only: the restart is left to a death of the same workload.
+        """
+        if len(company) == 1:
+            return
+        if self._fails_together(failure, company) or (
+            not failure.is_error_only and self._renew() and self._fails_together(failure, company)
+        ):
             self._arm.most = self._survived(failure, company)
             self._reporter.say(f"{self._arm.most} requests at a time from here on: the server fails with more in flight")
 
@@ -235,12 +242,11 @@ class WorkloadRunner:
         Growing groups cost one more death, where halves of a whole that fails might cost one each.
         """
         size = 1
-        if self._renew():
-            while 2 * size < len(company):
-                groups = [company[at : at + 2 * size] for at in range(0, len(company), 2 * size)]
-                if any(self._fails_together(failure, group) for group in groups if len(group) > size):
-                    break
-                size *= 2
+        while 2 * size < len(company) and (self._arm.running or self._renew()):
+            groups = [company[at : at + 2 * size] for at in range(0, len(company), 2 * size)]
+            if any(self._fails_together(failure, group) for group in groups if len(group) > size):
+                break
+            size *= 2
         return size
 
     def _fails_together(self, failure: Failure, group: Sequence[Job]) -> bool:

@@ -34,6 +34,7 @@ parser.add_argument("--garble-on", default="", help="answer 200 with something t
 parser.add_argument("--cut-on", default="", help="end the stream before its end")
 parser.add_argument("--fail-stream-on", default="", help="report an error inside the stream")
 parser.add_argument("--only-once", help="a file: misbehave only while it does not exist")
+parser.add_argument("--every-time", default="", help="a word to misbehave on each time, whatever --only-once says")
 parser.add_argument("--company", type=int, default=1, help="misbehave only with so many requests of that word in flight")
 parser.add_argument("--numbers", default="", help="misbehave only on these requests of that word, from 1, over all starts: 3,9")
 parser.add_argument("--tally", help="a file with a byte per request of that word, for --numbers")
@@ -71,8 +72,9 @@ def distribution(ids):
 def misbehave(text):
     once = options.only_once and Path(options.only_once)
     for word, how in ((options.die_on, die), (options.hang_on, hang), (options.kill_core_on, kill_core), (options.break_on, broken)):
-        if word and word in text and not (once and once.exists()) and in_company(word) and its_number():
-            if once:
+        spent = once and once.exists() and word != options.every_time
+        if word and word in text and not spent and in_company(word) and its_number():
+            if once and word != options.every_time:
                 once.touch()
             return how()
     return False

@@ -117,3 +117,15 @@ def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload
         ("p4", None, 3),
     ]
     assert (status.restarts, status.missing) == (2, ())
+
+
+def test_a_death_is_replayed_although_a_5xx_came_before_it(run, judged, config, workload, directory, with_args):
+    """One fresh server each: the 5xx, which does not recur, leaves the second restart to the death."""
+    faults = {"break_on": "p1 of greedy", "die_on": "p4 of greedy", "every_time": "p4 of greedy", "slow": 0.2}
+    run(with_args(config, "draft-k3", **faults, only_once=str(directory.root / "once")), workload())
+    failures = transcripts.read(directory, "draft-k3", "greedy").server_failures
+    assert [(c.ending, c.recurred) for c in failures if c.request_id == "p1"] == [(FailureKind.ERROR, False)]
+    assert [(c.ending, c.recurred) for c in failures if c.request_id == "p4"] == [(FailureKind.DIED, True)]
+    answer = transcripts.read(directory, "draft-k3", "greedy").answers[4]
+    assert answer.error.startswith("quarantined: ")
+    assert "p4, alone on a fresh server too; the baseline answers it" in judged().headline
