@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from pytest_specdec.config.config import Limits
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.cli_args import merged
 from pytest_specdec.engines.protocol import ServerSetup
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
@@ -27,7 +26,9 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Self
 
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
@@ -118,6 +119,13 @@ class BootSession:
     def __post_init__(self) -> None:
         self.arm = ArmServer(self.recipes.of(self.boot), tick=self.tick, left_s=lambda: self.reporter.left_s)
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stop(at_once=kind is not None and not issubclass(kind, EngineError))
+
     def start(self) -> None:
         """Boot the server. Raises BootError, and then nothing of it is left."""
         self.reporter.step(self.boot, "booting", self.boot.arm)
@@ -160,29 +168,51 @@ class BootSession:
             if name == BASELINE and found.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {found.route.value}, unlike planned", name)
 
-    def answering(self, name: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> WorkloadRunner:
-        """Return what sends ``workload`` to the server as the arm ``name``."""
-        known = None if name == BASELINE else self._baseline(workload)
-        deadlines = Deadlines(self._request_s(workload), known, paced=self.boot.role is Role.VARIANT)
-        return WorkloadRunner(self.arm, workload, name=name, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
+    def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
+        """Return the arms that this boot answers as, each with a workload: all, or those that are, or are not, ``timed``."""
+        workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
+        return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
 
-    def announce(self, name: str, workload: Workload) -> None:
-        """Say that the arm ``name`` answers ``workload`` from now on. Raises DeadlineError."""
+    def answer(
+        self, workloads: Sequence[tuple[str, Workload]], then: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None
+    ) -> None:
+        """Answer ``workloads`` as their arms; ``then`` gives what takes the answers of an arm to a workload.
+
+        The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
+        """
+        if self.boot.role is not Role.VARIANT:
+            self.probe()
+        for arm, workload in workloads:
+            runner = self.runner(arm, workload, then(arm, workload.name))
+            with self.exclusive() if workload.timed else self.shared():
+                runner.begin()
+                for pass_index in range(workload.passes):
+                    runner.answer(pass_index)
+                runner.end()
+            self.keep(runner)
+        if self.boot.role is Role.VARIANT:
+            self.probe()
+
+    def runner(self, arm: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> WorkloadRunner:
+        """Announce that ``arm`` answers ``workload`` from now on, and return what sends it. Raises DeadlineError."""
         self.reporter.check()
-        self.reporter.step(self.boot, "answering", name, workload.name, of=len(workload.requests) * workload.passes)
+        self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
+        baseline = None if arm == BASELINE else self._baseline(workload)
+        deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
+        return WorkloadRunner(self.arm, workload, name=arm, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
 
-    def keep(self, answering: WorkloadRunner) -> None:
+    def keep(self, runner: WorkloadRunner) -> None:
         """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
         self.arm.check_port()
         self._check_build()
-        answered = answering.answered()
-        transcript, workload = answered.transcript, answered.transcript.workload
-        if answered.missing:
+        result = runner.result()
+        transcript, workload = result.transcript, result.transcript.workload
+        if result.missing:
             # Kept beside the whole ones under another name, so that nobody judges part of a workload for the whole of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
-        if not answered.missing or transcript.tokens or transcript.server_failures:
+        if not result.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
-        self.completeness.answered(transcript.arm, workload, answered.missing)
+        self.completeness.answered(transcript.arm, workload, result.missing)
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
@@ -215,15 +245,17 @@ class BootSession:
         if self.completeness.is_news(self.arm.version):
             run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Say that this machine is at work."""
-        with locks.shared(self.lease_s, self.tick):
-            yield
+    def shared(self) -> AbstractContextManager[None]:
+        """Hold the machine together with any number of captures that measure no speed."""
+        return locks.shared(self._lock_s, self.tick)
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Hold the machine alone, to measure speed."""
+        return locks.exclusive(self._lock_s, self.tick)
 
     @property
-    def lease_s(self) -> float:
-        """Seconds that a lease is waited for."""
+    def _lock_s(self) -> float:
+        """Seconds that a lock is waited for."""
         return min(self.reporter.left_s, locks.LONGEST_S)
 
     def tick(self) -> None:

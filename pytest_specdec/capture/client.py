@@ -151,27 +151,24 @@ class Client:
 
     def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
         """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds."""
-        with self.busy.flight(), ExchangeLimits(seconds=deadline_s, most_bytes=_most_bytes(body)) as bounds:
-            return self._exchange(route, body, bounds, streamed=streamed, deadline_s=deadline_s)
+        with self.busy.flight(), ExchangeLimits(seconds=deadline_s, most_bytes=_most_bytes(body)) as limits:
+            sent_s = time.monotonic()
 
-    def _exchange(self, route: Route, body: Mapping[str, JSON], bounds: ExchangeLimits, *, streamed: bool, deadline_s: float) -> Exchange:
-        sent_s = time.monotonic()
+            def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:
+                return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
 
-        def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:
-            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
-
-        try:
-            with self._open(route, body, streamed=streamed, deadline_s=deadline_s) as response:
-                received = sse.read(response.iter_bytes())
-            return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
-        except openai.APIStatusError as error:
-            return failed(self._message(error), None if error.status_code in _REFUSED else FailureKind.ERROR, error.status_code)
-        except _LOST as error:
-            if bounds.overdue or isinstance(error, _TIMED_OUT):
-                return failed(f"no answer within {deadline_s:g} s", FailureKind.HUNG)
-            return failed(f"connection lost: {error.__cause__ or error!r}", FailureKind.DIED)
-        except _MALFORMED as error:
-            return failed(_outside(error), FailureKind.ERROR)
+            try:
+                with self._open(route, body, streamed=streamed, deadline_s=deadline_s) as response:
+                    received = sse.read(response.iter_bytes())
+                return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
+            except openai.APIStatusError as error:
+                return failed(self._message(error), None if error.status_code in _REFUSED else FailureKind.ERROR, error.status_code)
+            except _LOST as error:
+                if limits.overdue or isinstance(error, _TIMED_OUT):
+                    return failed(f"no answer within {deadline_s:g} s", FailureKind.HUNG)
+                return failed(f"connection lost: {error.__cause__ or error!r}", FailureKind.DIED)
+            except _MALFORMED as error:
+                return failed(_outside(error), FailureKind.ERROR)
 
     def _open(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
         """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""

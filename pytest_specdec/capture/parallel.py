@@ -6,10 +6,8 @@ import queue
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import locks
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.scoring import scoring_request
 from pytest_specdec.errors import EngineError, SpecdecError
@@ -19,19 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
+    from pytest_specdec.capture.boot import ServerRecipes
+    from pytest_specdec.capture.completeness import Completeness
+    from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.scoring import ScoringRequest, TranscriptScorer
+    from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer
 
     _Job: TypeAlias = tuple[TranscriptScorer, ScoringRequest]
 
-    from pytest_specdec.capture.boot import ServerRecipes
-    from pytest_specdec.capture.completeness import Completeness
-    from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.capture.workload_runner import WorkloadRunner
-    from pytest_specdec.model.workload import Workload
-
-__all__ = ["BootWaves", "ScoringQueue", "in_waves", "run"]
+__all__ = ["BootWaves", "ScoringQueue", "boot_waves", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +40,7 @@ class BootWaves:
     """What comes beside them, wave by wave; at least one, maybe empty."""
 
 
-def in_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
+def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
     The servers that score stay while there is room for one more beside them; a draft model that finds none comes after those whose tokens
@@ -112,12 +108,12 @@ class ScoringQueue:
             self._closed.wait(_SCORING_PAUSE_S)
         while not self._is_over:
             try:
-                scoring, asked = self._waiting.get(timeout=_SCORING_PAUSE_S)
+                scoring, request = self._waiting.get(timeout=_SCORING_PAUSE_S)
             except queue.Empty:
                 continue
             try:
                 with self._session.shared():
-                    scoring.ahead(asked)
+                    scoring.prefetch(request)
             except (SpecdecError, OSError, RuntimeError):
                 continue  # the server is gone for the moment, or the time is up: its turn will tell
             finally:
@@ -126,30 +122,30 @@ class ScoringQueue:
 
 _PAUSE_S = 0.1
 _END_S = 30.0
-"""Seconds that lanes get to notice that their servers were killed."""
+"""Seconds that workers get to notice that their servers were killed."""
 
 
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots, at most ``plan.servers`` at once; one that fails does not stop the others, unless it is the scoring baseline."""
-    planned = in_waves(boots, recipes.plan.servers)
-    everyone = _Lanes(reporter)
-    staying = [_lane(boot, recipes, reporter, completeness) for boot in planned.staying]
+    planned = boot_waves(boots, recipes.plan.servers)
+    workers = _Workers(reporter)
+    staying = [_worker(boot, recipes, reporter, completeness) for boot in planned.staying]
     try:
         for number, wave in enumerate(planned.waves):
-            coming = [_lane(boot, recipes, reporter, completeness) for boot in wave]
-            _Wave(everyone, coming=(staying if number == 0 else []) + coming, staying=staying).run()
-            everyone.all([lane for lane in coming if lane.up], _Lane.stop)
-        everyone.all([lane for lane in staying if lane.up], _Lane.stop)
+            coming = [_worker(boot, recipes, reporter, completeness) for boot in wave]
+            _Wave(workers, coming=(staying if number == 0 else []) + coming, staying=staying).run()
+            workers.run(_up(coming), _Worker.stop)
+        workers.run(_up(staying), _Worker.stop)
     finally:
-        everyone.stop()
+        workers.kill()
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _Worker:
     """One boot at work in a thread of its own."""
 
     session: BootSession
-    ahead: ScoringQueue
+    queue: ScoringQueue
     up: bool = False
     scored: set[tuple[str, str]] = field(default_factory=set)
 
@@ -161,37 +157,47 @@ class _Lane:
         self.session.start()
         self.up = True
         if self.boot.scores:
-            self.ahead.start()
+            self.queue.start()
 
     def stop(self, *, at_once: bool = False) -> None:
-        self.ahead.close()
+        self.queue.close()
         self.up = False
         self.session.stop(at_once=at_once)
 
-    def named(self, *, timed: bool) -> list[tuple[str, Workload]]:
-        """Return the arms that this boot answers as, each with a workload."""
-        workloads = [self.session.recipes.plan.workload(name) for name in self.boot.answers]
-        return [(name, workload) for name in self.boot.arms for workload in workloads if workload.timed is timed]
+    def score(self) -> None:
+        """Score what has been answered by now, after what the queue has scored."""
+        self.queue.drain()
+        for task in self.boot.scores:
+            key = (task.arm, task.workload)
+            if key not in self.scored and self.session.completeness.has_answers(*key):
+                self.scored.add(key)
+                self.session.score(task, self.queue.scoring(task.workload))
 
 
-def _lane(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Lane:
-    session = BootSession(boot=boot, recipes=recipes, reporter=reporter.beside(boot), completeness=completeness)
-    return _Lane(session, ScoringQueue(session))
+def _worker(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Worker:
+    session = BootSession(boot=boot, recipes=recipes, reporter=reporter.of_boot(boot), completeness=completeness)
+    return _Worker(session, ScoringQueue(session))
 
 
-class _Lanes:
-    """The lanes of a capture, worked on in parallel and ended together."""
+def _up(workers: Sequence[_Worker]) -> list[_Worker]:
+    return [worker for worker in workers if worker.up]
+
+
+class _Workers:
+    """The workers of a capture, run in parallel and ended together."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
-        self._lanes: list[_Lane] = []
+        self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
 
-    def all(self, lanes: Sequence[_Lane], work: Callable[[_Lane], None]) -> None:
-        """Do ``work`` for every lane, each in a thread; raise what ends the capture once all are done."""
-        self._lanes += [lane for lane in lanes if lane not in self._lanes]
-        self._threads = [threading.Thread(target=self._guarded, args=(lane, work), name="specdec-lane", daemon=True) for lane in lanes]
+    def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
+        """Do ``work`` for every worker, each in a thread; raise what ends the capture once all are done."""
+        self._workers += [worker for worker in workers if worker not in self._workers]
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(worker, work), name="specdec-boot", daemon=True) for worker in workers
+        ]
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
@@ -200,31 +206,30 @@ class _Lanes:
         if self._failure is not None:
             raise self._failure
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         """End what still runs, at once: nothing does after a capture that came to its end."""
-        running = [lane for lane in self._lanes if lane.up or any(thread.is_alive() for thread in self._threads)]
+        running = [worker for worker in self._workers if worker.up or any(thread.is_alive() for thread in self._threads)]
         if running:
             self._reporter.end("the capture was ended")
-        for lane in running:
-            lane.session.kill()
+        for worker in running:
+            worker.session.kill()
         for thread in self._threads:
             thread.join(_END_S)
-        for lane in self._lanes:
-            if lane.up:
-                lane.stop(at_once=True)
+        for worker in _up(self._workers):
+            worker.stop(at_once=True)
 
-    def _guarded(self, lane: _Lane, work: Callable[[_Lane], None]) -> None:
+    def _guarded(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
         try:
-            work(lane)
+            work(worker)
         except EngineError as error:
-            lane.session.completeness.failed(lane.boot, str(error))
-            if lane.boot.scores and lane.boot.role is not Role.DRAFT:
+            worker.session.completeness.failed(worker.boot, str(error))
+            if worker.boot.scores and worker.boot.role is not Role.DRAFT:
                 self._fail(error)
         except BaseException as error:  # noqa: BLE001 - raised in the calling thread
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Have all lanes end; what they say to that is not what ended them."""
+        """Have all workers end; what they say to that is not what ended them."""
         self._failure = self._failure or error
         self._reporter.end(str(error))
 
@@ -232,103 +237,59 @@ class _Lanes:
 class _Wave:
     """The servers that come together, beside those that stay."""
 
-    def __init__(self, everyone: _Lanes, *, coming: Sequence[_Lane], staying: Sequence[_Lane]) -> None:
-        self._everyone = everyone
+    def __init__(self, workers: _Workers, *, coming: Sequence[_Worker], staying: Sequence[_Worker]) -> None:
+        self._workers = workers
         self._coming = coming
-        self._staying = staying
+        self._all = list(dict.fromkeys([*staying, *coming]))
 
     def run(self) -> None:
         """Boot, measure what is timed, answer the rest, and score what is not scored yet."""
-        if any(lane.named(timed=True) for lane in self._coming):
-            self._everyone.all(self._coming, _Lane.start)
+        if any(worker.session.workloads(timed=True) for worker in self._coming):
+            self._workers.run(self._coming, _Worker.start)
             self._measure()
-            self._everyone.all(self._up, self._answer)
+            self._workers.run(_up(self._coming), self._answer)
         else:
-            self._everyone.all(self._coming, self._start_and_answer)
-        scoring = [lane for lane in dict.fromkeys([*self._staying, *self._coming], True) if lane.up and lane.boot.scores]
-        self._everyone.all(scoring, _score)
-
-    @property
-    def _up(self) -> list[_Lane]:
-        return [lane for lane in self._coming if lane.up]
-
-    def _start_and_answer(self, lane: _Lane) -> None:
-        lane.start()
-        self._answer(lane)
+            self._workers.run(self._coming, self._start_and_answer)
+        self._workers.run([worker for worker in _up(self._all) if worker.boot.scores], _Worker.score)
 
     def _measure(self) -> None:
         """Send timed passes arm by arm, there and back again, while nothing else runs: what drifts then drifts for all of them."""
-        names = dict.fromkeys(workload.name for lane in self._up for _, workload in lane.named(timed=True))
-        for name in names:
-            timed = [_Timed(lane, arm, w) for lane in self._up for arm, w in lane.named(timed=True) if w.name == name]
-            session = timed[0].lane.session
-            with locks.exclusive(session.lease_s, session.tick):
-                _alternate(timed)
-            for one in timed:
-                one.lane.session.keep(one.answering)
+        timed = [(worker.session, *pair) for worker in _up(self._coming) for pair in worker.session.workloads(timed=True)]
+        for name in dict.fromkeys(workload.name for _, _, workload in timed):
+            runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed if workload.name == name]
+            with runners[0][0].exclusive():
+                _alternate([runner for _, runner in runners])
+            for session, runner in runners:
+                session.keep(runner)
 
-    def _answer(self, lane: _Lane) -> None:
-        """Probe the baseline first and a variant last: a question that kills a variant then costs no answers."""
-        session = lane.session
-        if lane.boot.role is not Role.VARIANT:
-            session.probe()
-        for name, workload in lane.named(timed=False):
-            session.announce(name, workload)
-            answering = session.answering(name, workload, self._taker(name, workload.name))
-            with session.shared():
-                answering.run()
-            session.keep(answering)
-        if lane.boot.role is Role.VARIANT:
-            session.probe()
+    def _start_and_answer(self, worker: _Worker) -> None:
+        worker.start()
+        self._answer(worker)
 
-    def _taker(self, arm: str, workload: str) -> Callable[[Answer], None]:
-        """Return what hands an answer on to every server that is to score it."""
+    def _answer(self, worker: _Worker) -> None:
+        worker.session.answer(worker.session.workloads(timed=False), self._scored_by)
+
+    def _scored_by(self, arm: str, workload: str) -> Callable[[Answer], None]:
+        """Return what hands an answer on to the queue of every server that is to score it."""
         takers = [
-            lane.ahead.taker(workload, asked.top_tokens)
-            for lane in dict.fromkeys([*self._staying, *self._coming], True)
-            for asked in lane.boot.scores
-            if (asked.arm, asked.workload) == (arm, workload)
+            worker.queue.taker(workload, task.top_tokens)
+            for worker in self._all
+            for task in worker.boot.scores
+            if (task.arm, task.workload) == (arm, workload)
         ]
 
         def take(answer: Answer) -> None:
-            for each in takers:
-                each(answer)
+            for taker in takers:
+                taker(answer)
 
         return take
 
 
-@dataclass(slots=True)
-class _Timed:
-    """One arm's part of a timed workload."""
-
-    lane: _Lane
-    arm: str
-    workload: Workload
-    answering: WorkloadRunner = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.answering = self.lane.session.answering(self.arm, self.workload)
-
-    def do(self, work: Callable[[], None]) -> None:
-        self.lane.session.announce(self.arm, self.workload)
-        work()
-
-
-def _alternate(timed: Sequence[_Timed]) -> None:
-    for one in timed:
-        one.do(one.answering.begin)
-    for pass_index in range(timed[0].workload.passes):
-        for one in timed if pass_index % 2 == 0 else reversed(timed):
-            one.do(partial(one.answering.answer, pass_index))
-    for one in timed:
-        one.answering.end()
-
-
-def _score(lane: _Lane) -> None:
-    """Score what has been answered by now, after what was scored ahead."""
-    lane.ahead.drain()
-    for asked in lane.boot.scores:
-        key = (asked.arm, asked.workload)
-        if key not in lane.scored and lane.session.completeness.has_answers(*key):
-            lane.scored.add(key)
-            lane.session.score(asked, lane.ahead.scoring(asked.workload))
+def _alternate(runners: Sequence[WorkloadRunner]) -> None:
+    for runner in runners:
+        runner.begin()
+    for pass_index in range(runners[0].passes):
+        for runner in runners if pass_index % 2 == 0 else reversed(runners):
+            runner.answer(pass_index)
+    for runner in runners:
+        runner.end()

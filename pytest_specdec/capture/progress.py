@@ -57,7 +57,7 @@ class Reporter:
         self._told_s = 0.0
         self._at = 0
 
-    def beside(self, boot: Boot) -> Reporter:
+    def of_boot(self, boot: Boot) -> Reporter:
         """Return the reporter of one boot among several at once: it has its own steps, and all share the time."""
         steps = [step for step in self._steps if step.boot == boot.index]
         self._shared.left_s[boot.index] = estimate.seconds(steps)

@@ -24,24 +24,49 @@ from pytest_specdec.model.status import State, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_specdec.capture.boot import ServerRecipes
+    from pytest_specdec.capture.remaining import ReusableResults
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.plan import Boot, Plan
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Progress
 
 __all__ = ["record", "resume"]
 
 
-def record(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
-    """Boot, ask, score and write everything that ``plan`` wants into ``directory``; return what came of it.
+def record(
+    config: Config,
+    plan: Plan,
+    directory: RunDirectory,
+    *,
+    deadline_s: float | None,
+    tell: Callable[[Progress], None],
+    reusable: ReusableResults | None = None,
+) -> Status:
+    """Boot, ask, score and write everything that ``plan`` wants into ``directory``, but for what is ``reusable`` there; return the status.
 
-    What goes wrong with an engine, a lease or the deadline is in the status, with what is missing because of it. ConfigError is raised
+    What goes wrong with an engine, a lock or the deadline is in the status, with what is missing because of it. ConfigError is raised
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
-    directory, completeness = replace(directory, secrets=variables.secrets_of(config.text)), Completeness(plan)
-    run_documents.write_environment(directory, environment.environment(config, ""))
-    return _recorded(config, plan, plan.boots, directory, completeness, deadline_s=deadline_s, tell=tell)
+    # A process that waits for another's capture never pays for openai.
+    from pytest_specdec.capture import parallel, sequential  # noqa: PLC0415
+    from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415
+
+    directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)
+    boots = plan.boots if reusable is None else reusable.remaining(plan)
+    completeness = _completeness(config, plan, directory, reusable)
+    steps = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route)
+    reporter = Reporter(steps, len(plan.boots), deadline_s, _written(directory, tell))
+    recipes = ServerRecipes(config=config, plan=plan, directory=directory, engine=engine)
+    _write_beginnings(config, plan, directory)
+    with _status_written(directory, completeness, reporter), _sigterm_raises(), ExitStack() as locked:
+        engine.check(config)
+        recipes.check()
+        orphans.sweep(directory.root.parent, held=directory.root)
+        for device in _devices():
+            locked.enter_context(locks.device(device, min(reporter.left_s, locks.LONGEST_S), reporter.check))
+        placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
+        placement.run(boots, recipes, reporter, completeness)
+    return run_documents.read_status(directory)
 
 
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
@@ -51,73 +76,51 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     """
     directory = replace(directory, secrets=variables.secrets_of(config.text))
     remaining.discard_torn(directory)
-    found = remaining.of(directory, plan)
-    remaining.discard(directory, plan, found)
-    completeness = Completeness(
-        plan, earlier=run_documents.read_status(directory), version=run_documents.read_environment(directory).engine_version
-    )
-    completeness.keep(found)
-    return _recorded(config, plan, found.remaining(plan), directory, completeness, deadline_s=deadline_s, tell=tell)
+    reusable = remaining.of(directory, plan)
+    remaining.discard(directory, plan, reusable)
+    return record(config, plan, directory, deadline_s=deadline_s, tell=tell, reusable=reusable)
 
 
-def _recorded(
-    config: Config,
-    plan: Plan,
-    boots: Sequence[Boot],
-    directory: RunDirectory,
-    completeness: Completeness,
-    *,
-    deadline_s: float | None,
-    tell: Callable[[Progress], None],
-) -> Status:
-    from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415 - a process that waits for another's capture never pays for openai
+def _completeness(config: Config, plan: Plan, directory: RunDirectory, reusable: ReusableResults | None) -> Completeness:
+    """Open the account of the capture; that of a first one begins with the environment, that of a later one with what is there."""
+    if reusable is None:
+        run_documents.write_environment(directory, environment.environment(config, ""))
+        return Completeness(plan)
+    version = run_documents.read_environment(directory).engine_version
+    completeness = Completeness(plan, earlier=run_documents.read_status(directory), version=version)
+    completeness.keep(reusable)
+    return completeness
 
-    engine, telling = engine_of(config.engine.kind), threading.Lock()
 
-    def told(progress: Progress) -> None:
-        with telling:
+def _written(directory: RunDirectory, tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    """Return what writes progress into the run and hands it on, from any thread."""
+    writing = threading.Lock()
+
+    def write(progress: Progress) -> None:
+        with writing:
             with suppress(RunError):  # nothing is decided by it: what follows it says that the disk is full
                 run_documents.append_progress(directory, progress)
             tell(progress)
 
-    planned = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route)
-    reporter = Reporter(planned, len(plan.boots), deadline_s, told)
-    recipes = ServerRecipes(config=config, plan=plan, directory=directory, engine=engine)
-    _write_beginnings(config, plan, directory)
+    return write
+
+
+@contextmanager
+def _status_written(directory: RunDirectory, completeness: Completeness, reporter: Reporter) -> Iterator[None]:
+    """Write the status at the end, whatever ends the block; errors of engine, capture and run are part of it, others go on."""
+    error = ""
     try:
-        with _sigterm_raises():
-            error = _carried_out(boots, recipes, reporter, completeness)
+        yield
+    except (EngineError, CaptureError, RunError) as caught:
+        error = str(caught)
+    except OSError as caught:
+        error = str(CaptureError("the machine refused what a capture needs", found=str(caught), remedy="make room, or raise the limit"))
     except BaseException as ended:
         with suppress(RunError):
             error = f"the capture was ended by {type(ended).__name__}: {ended}"
             run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, error=error))
         raise
-    status = completeness.status(wall_s=reporter.elapsed_s, error=error)
-    run_documents.write_status(directory, status)
-    return status
-
-
-def _carried_out(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> str:
-    """Return what ended the capture early; empty when nothing did."""
-    from pytest_specdec.capture import parallel, sequential  # noqa: PLC0415 - as above
-
-    plan = recipes.plan
-    try:
-        recipes.engine.check(recipes.config)
-        recipes.check()
-        orphans.sweep(recipes.directory.root.parent, held=recipes.directory.root)
-        with ExitStack() as held:
-            for device in _devices():
-                held.enter_context(locks.device(device, min(reporter.left_s, locks.LONGEST_S), reporter.check))
-            if plan.placement is Placement.SIDE_BY_SIDE:
-                parallel.run(boots, recipes, reporter, completeness)
-            else:
-                sequential.run(boots, recipes, reporter, completeness)
-    except (EngineError, CaptureError, RunError) as error:
-        return str(error)
-    except OSError as error:
-        return str(CaptureError("the machine refused what a capture needs", found=str(error), remedy="make room, or raise the limit"))
-    return ""
+    run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, error=error))
 
 
 def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:

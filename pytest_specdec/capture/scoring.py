@@ -166,7 +166,7 @@ class TranscriptScorer:
         )
         return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
 
-    def ahead(self, asked: ScoringRequest) -> None:
+    def prefetch(self, asked: ScoringRequest) -> None:
         """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
         if asked.token_ids and asked not in self._known:
             distribution = self._distribution(asked)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.group_replay import Failure
@@ -13,7 +13,7 @@ from pytest_specdec.capture.thread_pool import Traffic
 from pytest_specdec.model.transcript import Answer, FailureKind, SpecCounters, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.deadlines import Deadlines
@@ -53,7 +53,7 @@ class WorkloadResult:
     missing: str = ""
 
 
-class _Lost(Exception):  # noqa: N818 - not an error of ours: the rest of the workload cannot be answered
+class _Unavailable(Exception):  # noqa: N818 - not an error of ours: the rest of the workload cannot be answered
     """The server is gone for good, or the time is used up."""
 
 
@@ -90,50 +90,53 @@ class WorkloadRunner:
         self._counters: SpecCounters | None = None
         self._started_at = ""
         self._wall_s = 0.0
-        self._lost = ""
+        self._unavailable = ""
 
-    def run(self) -> None:
-        """Begin, answer all passes and end."""
-        self.begin()
-        for pass_index in range(self._workload.passes):
-            self.answer(pass_index)
-        self.end()
+    @property
+    def passes(self) -> int:
+        """How often the workload is sent."""
+        return self._workload.passes
 
     def begin(self) -> None:
         """Warm up, if the workload is timed, and read the counters."""
         self._started_at = datetime.now(UTC).isoformat()
-        self._unless_lost(self._begin)
+        with self._until_unavailable():
+            self._warm_up()
+            self._arm.look()
+            self._before = self._arm.counters()
 
     def answer(self, pass_index: int) -> None:
         """Send one pass, turn by turn."""
         began_s = time.monotonic()
-        for turn in self._workload.turns:
-            jobs = [Job(request=request, pass_index=pass_index) for request in turn]
-            self._unless_lost(partial(self._answer_pass, jobs))
+        with self._until_unavailable():
+            for turn in self._workload.turns:
+                jobs = [Job(request=request, pass_index=pass_index) for request in turn]
+                while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
+                    self._ensure()
+                    failed = {}
+                    for job, sent in self._traffic(pending):
+                        if self._fails(job, sent):
+                            failed[job.key] = sent
+                    if failed:
+                        self._investigate([(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
         self._wall_s += time.monotonic() - began_s
 
     def end(self) -> None:
         """Read the counters again."""
-        self._unless_lost(self._count)
+        if not self._unavailable:
+            self._counters = self._counted(self._before)
 
-    def answered(self) -> WorkloadResult:
+    def result(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
-        return WorkloadResult(transcript=self._transcript(), missing=self._excused(self._lost))
+        return WorkloadResult(transcript=self._transcript(), missing=self._excused(self._unavailable))
 
-    def _unless_lost(self, work: Callable[[], None]) -> None:
-        if not self._lost:
-            try:
-                work()
-            except _Lost as lost:
-                self._lost = str(lost)
-
-    def _begin(self) -> None:
-        self._warm_up()
-        self._arm.look()
-        self._before = self._arm.counters()
-
-    def _count(self) -> None:
-        self._counters = self._counted(self._before)
+    @contextmanager
+    def _until_unavailable(self) -> Iterator[None]:
+        """End the block where no server is left, and remember why."""
+        try:
+            yield
+        except _Unavailable as error:
+            self._unavailable = self._unavailable or str(error)
 
     def _excused(self, missing: str) -> str:
         """Leave a workload that was lost to a request which kills every time: that is a finding, not a gap."""
@@ -153,23 +156,15 @@ class WorkloadRunner:
                 self._drop_unless_sound(failed)
         self._ensure()
 
-    def _answer_pass(self, jobs: Sequence[Job]) -> None:
-        while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
-            self._ensure()
-            if failed := self._send_all(pending):
-                self._investigate(failed, self._company(jobs, failed))
-
-    def _send_all(self, jobs: Sequence[Job]) -> list[tuple[Job, TimedAnswer]]:
-        """Send ``jobs`` until one fails; return those that failed, in the order of the workload."""
-        failed = {}
-        for job, sent in self._traffic(jobs):
-            if sent.ending is None:
-                self._keep(job, sent)
-            elif self._has_failed(job, sent):
-                failed[job.key] = (job, sent)
-            else:
-                self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
-        return [failed[job.key] for job in jobs if job.key in failed]
+    def _fails(self, job: Job, sent: TimedAnswer) -> bool:
+        """Keep an answer; return whether the server failed the request."""
+        if sent.ending is None:
+            self._keep(job, sent)
+            return False
+        if self._has_failed(job, sent):
+            return True
+        self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
+        return False
 
     def _traffic(self, jobs: Sequence[Job]) -> Traffic[Job, TimedAnswer]:
         return Traffic(
@@ -194,9 +189,9 @@ class WorkloadRunner:
         members = {job.key for job, _ in failed} | {job.key for _, job in nearest}
         return [job for job in jobs if job.key in members]
 
-    def _investigate(self, failed: Sequence[tuple[Job, TimedAnswer]], company: Sequence[Job]) -> None:
+    def _investigate(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
         """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
-        failure = self._failure([sent for _, sent in failed])
+        failure, company = self._failure([sent for _, sent in failed]), self._company(jobs, failed)
         for job, sent in failed:
             self._unanswered[job.key] = _without_answer(job, f"in flight when the server failed: {sent.answer.error}")
         try:
@@ -317,7 +312,7 @@ class WorkloadRunner:
             here = self._arm.restarts - self._restarts_before
             msg = f"the server is gone after {self._arm.restarts} restarts, {here} of them here\nlast lines of its log:\n"
             msg += "\n".join(self._arm.log_tail())
-        raise _Lost(msg)
+        raise _Unavailable(msg)
 
     def _counted(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return what the server counted for these answers; after a restart, what the answers themselves tell."""
@@ -353,7 +348,7 @@ class WorkloadRunner:
     def _answer(self, job: Job) -> Answer:
         if job.key in self._sent:
             return self._sent[job.key].answer
-        return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._lost}".strip())
+        return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._unavailable}".strip())
 
 
 def _explained(sent: TimedAnswer, reason: str) -> TimedAnswer:

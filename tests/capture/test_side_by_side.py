@@ -82,8 +82,8 @@ def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workl
     scored_at = []
     config = with_args(beside(), "draft-k3", slow=0.3)
     with pytest.MonkeyPatch.context() as patched:
-        real = TranscriptScorer.ahead
-        patched.setattr(TranscriptScorer, "ahead", lambda self, asked: (real(self, asked), scored_at.append(time.monotonic())))
+        real = TranscriptScorer.prefetch
+        patched.setattr(TranscriptScorer, "prefetch", lambda self, asked: (real(self, asked), scored_at.append(time.monotonic())))
         run(config, workload(requests=8, concurrency=1), only=["draft-k3"])
     last = transcripts.read(directory, "draft-k3", "greedy").answers[-1].timing
     assert sum(at < last.sent_s for at in scored_at) >= 5
@@ -153,12 +153,12 @@ def test_what_scores_stays_while_there_is_room_for_one_more():
     base, draft, other = boot("base", scores=True), boot("draft", scores=True), boot("other", scores=True)
     one, two, control = boot("one"), boot("two"), boot("control")
     everything = (base, draft, one, two, control)
-    assert parallel.in_waves(everything, 5) == parallel.BootWaves(staying=(base, draft), waves=((one, two, control),))
-    assert parallel.in_waves(everything, 4) == parallel.BootWaves(staying=(base, draft), waves=((one, two), (control,)))
-    assert parallel.in_waves(everything, 3) == parallel.BootWaves(staying=(base, draft), waves=((one,), (two,), (control,)))
-    assert parallel.in_waves(everything, 2) == parallel.BootWaves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
-    assert parallel.in_waves((base, draft, other), 2) == parallel.BootWaves(staying=(base,), waves=((draft,), (other,)))
-    assert parallel.in_waves((base,), 2) == parallel.BootWaves(staying=(base,), waves=((),))
+    assert parallel.boot_waves(everything, 5) == parallel.BootWaves(staying=(base, draft), waves=((one, two, control),))
+    assert parallel.boot_waves(everything, 4) == parallel.BootWaves(staying=(base, draft), waves=((one, two), (control,)))
+    assert parallel.boot_waves(everything, 3) == parallel.BootWaves(staying=(base, draft), waves=((one,), (two,), (control,)))
+    assert parallel.boot_waves(everything, 2) == parallel.BootWaves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
+    assert parallel.boot_waves((base, draft, other), 2) == parallel.BootWaves(staying=(base,), waves=((draft,), (other,)))
+    assert parallel.boot_waves((base,), 2) == parallel.BootWaves(staying=(base,), waves=((),))
 
 
 @pytest.mark.parametrize(
