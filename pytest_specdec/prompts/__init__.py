@@ -6,8 +6,7 @@ They are written by the authors of pytest-specdec under its licence, but for the
 from __future__ import annotations
 
 from pytest_specdec.model.workload import Route
-from pytest_specdec.prompts.prompt import Prompt, bundled
-from pytest_specdec.prompts.prompts import Prompts
+from pytest_specdec.prompts.prompts import Prompt, Prompts, bundled
 
 __all__ = [
     "ALL",

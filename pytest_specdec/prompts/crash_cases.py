@@ -1,4 +1,4 @@
-"""Crash cases: one request for each kind that has taken a speculating server down."""
+"""Crash cases: one request for each kind that has killed a speculating server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.prompts.prompt import Prompt
+    from pytest_specdec.prompts.prompts import Prompt
 
-__all__ = ["RUNGS", "CrashCase"]
+__all__ = ["CRASH_CASES", "CrashCase"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,17 @@ class CrashCase:
     body: Mapping[str, JSON] = field(default_factory=dict)
 
     def request(self, prompt: Prompt) -> Request:
-        """Return this rung's request, about ``prompt`` where the rung has no text of its own."""
+        """Return this case's request, about ``prompt`` where it has no text of its own."""
         route, text = self.route or prompt.route, prompt.text if self.text is None else self.text
-        asked: dict[str, JSON] = {"messages": [{"role": "user", "content": text}]} if route is Route.CHAT else {"prompt": text}
+        content: dict[str, JSON] = {"messages": [{"role": "user", "content": text}]} if route is Route.CHAT else {"prompt": text}
         neutral: dict[str, JSON] = {"max_tokens": 32, "temperature": 0.0, "top_p": 1.0}
-        return Request(id=f"live-{self.id}", route=route, body={**asked, **neutral, **self.body})
+        return Request(id=f"live-{self.id}", route=route, body={**content, **neutral, **self.body})
 
 
 _LONG = "The bell rang and the door opened and the guests went in. " * 30
 _FLAT = {"temperature": 2.0, "seed": 7}
 
-RUNGS: tuple[CrashCase, ...] = (
+CRASH_CASES: tuple[CrashCase, ...] = (
     CrashCase(id="one-token", body={"max_tokens": 1}),
     CrashCase(id="two-tokens", body={"max_tokens": 2}),
     CrashCase(id="eight-tokens", body={"max_tokens": 8}),
@@ -49,8 +49,8 @@ RUNGS: tuple[CrashCase, ...] = (
     CrashCase(id="long-prompt", text=_LONG, route=Route.COMPLETIONS, body={"max_tokens": 16}),
     CrashCase(id="shortest-prompt", text="A", route=Route.COMPLETIONS),
     CrashCase(id="repeating", text="one two three " * 20, route=Route.COMPLETIONS, body={"max_tokens": 64}),
-    CrashCase(id="flat-law", body=_FLAT),
-    CrashCase(id="cold-law", body={"temperature": 0.01, "seed": 7}),
+    CrashCase(id="high-temperature", body=_FLAT),
+    CrashCase(id="low-temperature", body={"temperature": 0.01, "seed": 7}),
     CrashCase(id="top-k-one", body={"temperature": 1.0, "top_k": 1, "seed": 7}),
     CrashCase(id="tiny-top-p", body={"temperature": 1.0, "top_p": 0.001, "seed": 7}),
     CrashCase(id="stop-at-space", body={"max_tokens": 64, "stop": [" "]}),

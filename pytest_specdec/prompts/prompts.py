@@ -1,8 +1,10 @@
-"""Prompts: a named collection, and the workloads that can be made of it."""
+"""Prompts: texts of our own with where they came from, in named collections that make workloads."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from importlib import resources
 from itertools import cycle, zip_longest
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -13,9 +15,40 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.prompts.prompt import Prompt
 
-__all__ = ["PassesFields", "Prompts", "TrafficFields", "reported"]
+__all__ = ["PassesFields", "Prompt", "Prompts", "TrafficFields", "bundled", "reported"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A conversation's first message, or the beginning of a text."""
+
+    id: str
+    """Stable over versions: ``code-03``."""
+    category: str
+    route: Route
+    text: str
+    schema: str = ""
+    """Which of our schemas an answer fits, where it is about JSON."""
+    provenance: str
+    """Who wrote it, under which licence."""
+
+    @property
+    def content(self) -> dict[str, JSON]:
+        """The part of the request's body that asks: ``messages`` or ``prompt``."""
+        if self.route is Route.CHAT:
+            return {"messages": [{"role": "user", "content": self.text}]}
+        return {"prompt": self.text}
+
+
+def bundled() -> tuple[Prompt, ...]:
+    """Return the prompts that come with this package, in the order of the file."""
+    text = resources.files("pytest_specdec.prompts").joinpath("prompts.jsonl").read_text(encoding="utf-8")
+    return tuple(_prompt(json.loads(line)) for line in text.splitlines() if line)
+
+
+def _prompt(fields: dict[str, str]) -> Prompt:
+    return Prompt(**{**fields, "route": Route(fields["route"])})  # type: ignore[arg-type]
 
 
 class TrafficFields(TypedDict, total=False):
@@ -64,8 +97,8 @@ class Prompts:
         **traffic: Unpack[PassesFields],
     ) -> Workload:
         """Return one request per prompt at temperature 0; penalties that are None are left out of the bodies."""
-        asked = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
-        penalties: dict[str, JSON] = {key: value for key, value in asked if value is not None}
+        given = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
+        penalties: dict[str, JSON] = {key: value for key, value in given if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
         requests = [_request(prompt, body) for prompt in self.items]
         return _workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, traffic)
@@ -138,19 +171,19 @@ class Prompts:
         Every second one has no seed, the others have one each; by default all are asked once each way. They are judged by validity
         alone, so that nothing is scored. Raises ValueError where no prompt is a conversation.
         """
-        asked = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
+        cases = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
         drawn: list[Request] = []
-        for index in range(2 * len(asked) if requests is None else requests):
-            prompt, kind, bound = asked[index // 2 % len(asked)]
+        for index in range(2 * len(cases) if requests is None else requests):
+            prompt, kind, bound = cases[index // 2 % len(cases)]
             seed = {"seed": index + 1} if index % 2 == 0 else {}
             drawn.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
         settings: PassesFields = {"scored": False, **traffic}
         return _workload(name or f"{self.name}-structured-t{temperature:g}", drawn, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
-        """Return one request per rung of the ladder: the lengths, limits, parameters and formats that have taken servers down."""
-        requests = [rung.request(prompt) for rung, prompt in zip(crash_cases.RUNGS, cycle(self.items), strict=False)]
+        """Return one request per crash case: the lengths, limits, parameters and formats that have taken servers down."""
+        requests = [case.request(prompt) for case, prompt in zip(crash_cases.CRASH_CASES, cycle(self.items), strict=False)]
         settings: PassesFields = {"scored": False, "may_kill": True, **traffic}
         return _workload(name or f"{self.name}-liveness", requests, take, settings)
 
@@ -196,7 +229,7 @@ def reported(route: Route, logprobs: int) -> Mapping[str, JSON]:
 
 
 def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> Request:
-    return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.asked, **body})
+    return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.content, **body})
 
 
 def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:

@@ -187,7 +187,7 @@ def test_the_ladder_has_a_rung_for_every_kind_and_ends_with_a_plain_request():
     workload = prompts.ALL.liveness()
     assert (workload.may_kill, workload.scored, workload.name) == (True, False, "all-liveness")
     bodies = {request.id: request.body for request in workload.requests}
-    assert len(bodies) == len(crash_cases.RUNGS) == len(workload.requests)
+    assert len(bodies) == len(crash_cases.CRASH_CASES) == len(workload.requests)
     assert [bodies[f"live-{name}-token{s}"]["max_tokens"] for name, s in (("one", ""), ("two", "s"), ("eight", "s"))] == [1, 2, 8]
     assert len(bodies["live-long-prompt"]["prompt"].split()) > 300
     assert bodies["live-two-choices"]["n"] == 2
@@ -197,7 +197,7 @@ def test_the_ladder_has_a_rung_for_every_kind_and_ends_with_a_plain_request():
 
 
 def test_the_ladder_can_be_climbed_with_few_prompts():
-    assert len(prompts.SPEED.liveness().requests) == len(crash_cases.RUNGS)
+    assert len(prompts.SPEED.liveness().requests) == len(crash_cases.CRASH_CASES)
 
 
 def test_speed_asks_one_client_for_full_length_answers():
