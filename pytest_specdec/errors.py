@@ -7,7 +7,7 @@ SpecdecError                  what, where, found, expected, remedy
 │   ├── BootError             a server died or never got ready; carries command, exit code, log tail
 │   └── RequestError          a server answered outside the protocol
 ├── CaptureError              a capture could not finish; what it had is kept
-│   ├── LeaseError            another capture holds the device or the clock
+│   ├── LeaseError            another capture holds the device or the machine
 │   └── DeadlineError         the time given to the capture is used up
 └── RunError                  a run directory cannot be read, or belongs to another version
 """
@@ -73,7 +73,7 @@ class CaptureError(SpecdecError):
 
 
 class LeaseError(CaptureError):
-    """Another capture holds the device or the clock."""
+    """Another capture holds the device or the machine."""
 
 
 class DeadlineError(CaptureError):

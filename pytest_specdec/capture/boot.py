@@ -102,13 +102,13 @@ def _expanded(value: JSON, *path: str) -> JSON:
     return expand(value, os.environ, path)
 
 
-_UNSAID_S = Limits().request_s
+_DEFAULT_S = Limits().request_s
 """The default of a workload's deadline and of the config's."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BootSession:
-    """What one server is asked, with its own reporter."""
+    """One boot at work: its server, and what that is asked, with its own reporter."""
 
     boot: Boot
     recipes: ServerRecipes
@@ -117,14 +117,14 @@ class BootSession:
     arm: ArmServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arm = ArmServer(self.recipes.of(self.boot), tick=self.tick, left_s=lambda: self.reporter.left_s)
+        self.arm = ArmServer(self.recipes.of(self.boot), heartbeat=self.heartbeat, left_s=lambda: self.reporter.left_s)
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.stop(at_once=kind is not None and not issubclass(kind, EngineError))
+        self.stop(graceful=kind is None or issubclass(kind, EngineError))
 
     def start(self) -> None:
         """Boot the server. Raises BootError, and then nothing of it is left."""
@@ -138,13 +138,13 @@ class BootSession:
             raise
         self.completeness.booted()
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, graceful: bool = True) -> None:
         """End the server and enter what it did."""
         try:
             self.reporter.step(self.boot, "stopping", self.boot.arm)
         finally:
             try:
-                self.arm.stop(0.0 if at_once else self.arm.recipe.stop_s)
+                self.arm.stop(self.arm.recipe.stop_s if graceful else 0.0)
             finally:
                 self.completeness.ended(self.boot, self.arm)
 
@@ -159,14 +159,14 @@ class BootSession:
             self.reporter.step(self.boot, "probing", name)
             with self.shared():
                 vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
-                found = replace(
+                capabilities = replace(
                     CapabilityProbe(self.arm, vocabulary).run(),
                     single_precision=self.recipes.engine.single_precision(self.recipes.config),
                     scored_with=self.recipes.engine.scored_with,
                 )
-            run_documents.write_capabilities(self.recipes.directory, name, found)
-            if name == BASELINE and found.route is not self.recipes.plan.route:
-                self.reporter.step(self.boot, f"probed: scores come by {found.route.value}, unlike planned", name)
+            run_documents.write_capabilities(self.recipes.directory, name, capabilities)
+            if name == BASELINE and capabilities.route is not self.recipes.plan.route:
+                self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return the arms that this boot answers as, each with a workload: all, or those that are, or are not, ``timed``."""
@@ -174,16 +174,16 @@ class BootSession:
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
 
     def answer(
-        self, workloads: Sequence[tuple[str, Workload]], then: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None
+        self, workloads: Sequence[tuple[str, Workload]], taker: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None
     ) -> None:
-        """Answer ``workloads`` as their arms; ``then`` gives what takes the answers of an arm to a workload.
+        """Answer ``workloads`` as their arms; ``taker`` gives what takes the answers of an arm to a workload.
 
         The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            runner = self.runner(arm, workload, then(arm, workload.name))
+            runner = self.runner(arm, workload, taker(arm, workload.name))
             with self.exclusive() if workload.timed else self.shared():
                 runner.begin()
                 for pass_index in range(workload.passes):
@@ -193,13 +193,15 @@ class BootSession:
         if self.boot.role is Role.VARIANT:
             self.probe()
 
-    def runner(self, arm: str, workload: Workload, then: Callable[[Answer], None] | None = None) -> WorkloadRunner:
+    def runner(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None) -> WorkloadRunner:
         """Announce that ``arm`` answers ``workload`` from now on, and return what sends it. Raises DeadlineError."""
         self.reporter.check()
         self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
         baseline = None if arm == BASELINE else self._baseline(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
-        return WorkloadRunner(self.arm, workload, name=arm, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, then=then)
+        return WorkloadRunner(
+            self.arm, workload, name=arm, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, on_answer=on_answer
+        )
 
     def keep(self, runner: WorkloadRunner) -> None:
         """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
@@ -208,7 +210,7 @@ class BootSession:
         result = runner.result()
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:
-            # Kept beside the whole ones under another name, so that nobody judges part of a workload for the whole of it.
+            # Kept beside the whole ones under another name, so that no judge takes part of a workload for all of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
         if not result.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
@@ -223,58 +225,58 @@ class BootSession:
         """Whether the baseline's capability probe is there, which settles how the baseline and the draft models are scored."""
         return self.recipes.directory.capabilities_of(BASELINE).is_file()
 
-    def score(self, asked: ScoringTask, scoring: TranscriptScorer) -> str:
+    def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
         """Score one arm's answers to one workload and write the scores; return why some are missing, empty where none are."""
         self.reporter.check()
-        transcript = transcripts.read(self.recipes.directory, asked.arm, asked.workload)
+        transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
         if transcript is None:
             return "not all of its requests were answered"
         if unscorable := run_documents.unscorable(self.recipes.directory):
             # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
-            self.completeness.scored(self.boot, asked, "")
+            self.completeness.scored(self.boot, task, "")
             return unscorable
-        self.reporter.step(self.boot, "scoring", asked.arm, asked.workload, of=len(transcript.answers))
+        self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
-            scored = scoring.score(transcript, asked.top_tokens)
+            scored = scoring.score(transcript, task.top_tokens)
         self.arm.check_port()
-        transcripts.write_scores(self.recipes.directory, scoring.under, asked.arm, asked.workload, scored.scores)
-        self.completeness.scored(self.boot, asked, scored.missing)
+        transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
+        self.completeness.scored(self.boot, task, scored.missing)
         return scored.missing
 
     def _check_build(self) -> None:
-        if self.completeness.is_news(self.arm.version):
+        if self.completeness.enter_version(self.arm.version):
             run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
 
     def shared(self) -> AbstractContextManager[None]:
         """Hold the machine together with any number of captures that measure no speed."""
-        return locks.shared(self._lock_s, self.tick)
+        return locks.shared(self._lock_s, self.heartbeat)
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Hold the machine alone, to measure speed."""
-        return locks.exclusive(self._lock_s, self.tick)
+        return locks.exclusive(self._lock_s, self.heartbeat)
 
     @property
     def _lock_s(self) -> float:
         """Seconds that a lock is waited for."""
-        return min(self.reporter.left_s, locks.LONGEST_S)
+        return min(self.reporter.left_s, locks.MAX_WAIT_S)
 
-    def tick(self) -> None:
+    def heartbeat(self) -> None:
         """Tell how far a step is that counts nothing. Raises DeadlineError."""
         self.reporter.check()
         self.reporter.update(0, 0)
 
     def _scorer(self, workload: Workload) -> Scorer:
-        known = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
-        return scorer(known.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
+        capabilities = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
     def _baseline(self, workload: Workload) -> Transcript | None:
         """Return the baseline's answers to the very same requests, where they are there already."""
         try:
-            found = transcripts.read(self.recipes.directory, BASELINE, workload.name)
+            transcript = transcripts.read(self.recipes.directory, BASELINE, workload.name)
         except RunError:
             return None
-        return found if found is not None and found.digest == workload.digest else None
+        return transcript if transcript is not None and transcript.digest == workload.digest else None
 
     def _request_s(self, workload: Workload) -> float:
         """Return the workload's own deadline, or, where it says nothing, the config's."""
-        return self.recipes.config.limits.request_s if workload.deadline_s == _UNSAID_S else workload.deadline_s
+        return self.recipes.config.limits.request_s if workload.deadline_s == _DEFAULT_S else workload.deadline_s

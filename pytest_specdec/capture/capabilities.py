@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
-from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
@@ -67,30 +67,30 @@ class CapabilityProbe:
 
     def run(self) -> Capabilities:
         """Return what was found; a feature that could not be tried is unknown."""
-        answers = self._ask_side_by_side(_HARMLESS)
+        answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
-        found = {
+        support = {
             "token_ids": _judged(plain, lambda choice: bool(choice.token_ids)),
             "logprobs": _judged(answers["logprobs"], lambda choice: bool(choice.logprobs)),
-            "top_p": _judged(answers["top_p"], lambda choice: _says_the_same(choice, plain)),
+            "top_p": _judged(answers["top_p"], lambda choice: _same_text(choice, plain)),
             "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
             "prompt_logprobs": self._scored(plain, ScoringRoute.PROMPT_LOGPROBS),
             "continuations": self._scored(plain, ScoringRoute.CONTINUATIONS),
             "stop": self._stop(plain),
         }
         # Last, since both top-k and a grammar have killed speculating servers before.
-        answers = self._ask_side_by_side(_DANGEROUS)
-        found["top_k"] = _judged(answers["top_k"], lambda choice: _says_the_same(choice, plain))
-        raw = self._raw_logprobs(answers["warm"], Capabilities(support=found).route)
+        answers = self._send_concurrently(_DANGEROUS)
+        support["top_k"] = _judged(answers["top_k"], lambda choice: _same_text(choice, plain))
+        raw = self._raw_logprobs(answers["warm"], Capabilities(support=support).route)
         chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
-        found["chat_logprobs"] = _judged(chat, lambda choice: bool(choice.logprobs))
-        found.update({feature: self._format(feature) for feature in _FORMATS})
-        return Capabilities(support=found, raw_logprobs=raw, vocabulary=self._vocabulary)
+        support["chat_logprobs"] = _judged(chat, lambda choice: bool(choice.logprobs))
+        support.update({feature: self._format(feature) for feature in _FORMATS})
+        return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
 
-    def _ask_side_by_side(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
-        at_once = self._arm.at_once(len(questions))
-        traffic = Traffic(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), at_once)
-        return dict(traffic)
+    def _send_concurrently(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
+        threads = self._arm.concurrency(len(questions))
+        pool = ThreadPool(list(questions), lambda name: self._send(Route.COMPLETIONS, questions[name]), threads)
+        return dict(pool)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
         """Return the answer; None when the server failed, or is gone since an earlier question, and when the time is used up."""
@@ -99,7 +99,7 @@ class CapabilityProbe:
             return None
         sent = self._arm.client.send(Request(id="probe", route=route, body=body), streamed=False, deadline_s=min(_DEADLINE_S, left_s))
         if sent.ending is not None:
-            self._arm.settle()
+            self._arm.wait_for_end()
         return None if sent.ending else sent.answer
 
     def _scored(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
@@ -134,15 +134,15 @@ class CapabilityProbe:
             return True
         pairs = list(zip(warm.choice.logprobs or (), distribution.positions, strict=False))
         plain, processed = (
-            math.fsum(_apart(reported, distribution_of(position)) for reported, position in pairs) for distribution_of in (_raw, _warmed)
+            math.fsum(_distance(reported, distribution_of(position)) for reported, position in pairs) for distribution_of in (_raw, _warmed)
         )
         return plain <= processed
 
     def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
             return None
-        asked = ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=_TOP)
-        return scorer(route, self._arm, _DEADLINE_S).distribution(asked)
+        request = ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=_TOP)
+        return scorer(route, self._arm, _DEADLINE_S).distribution(request)
 
     def _format(self, feature: str) -> FeatureSupport:
         body = {**_CHAT, "response_format": _FORMATS[feature]}
@@ -162,7 +162,7 @@ def _warmed(position: Position) -> float:
     return weights[position.token_id] - most - math.log(math.fsum(math.exp(weight - most) for weight in weights.values()))
 
 
-def _apart(reported: float, expected: float) -> float:
+def _distance(reported: float, expected: float) -> float:
     return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
 
 
@@ -174,7 +174,7 @@ def _judged(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureS
     return FeatureSupport.HONOURED if effect(answer.choice) else FeatureSupport.IGNORED
 
 
-def _says_the_same(choice: Choice, plain: Answer | None) -> bool:
+def _same_text(choice: Choice, plain: Answer | None) -> bool:
     return plain is not None and choice.text == plain.choice.text
 
 
@@ -184,15 +184,15 @@ def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> F
         return FeatureSupport.UNKNOWN
     if not (first.ok and again.ok and other.ok):
         return FeatureSupport.REFUSED
-    if not _says_the_same(again.choice, first):
+    if not _same_text(again.choice, first):
         return FeatureSupport.IGNORED
-    return FeatureSupport.UNKNOWN if _says_the_same(other.choice, first) else FeatureSupport.HONOURED
+    return FeatureSupport.UNKNOWN if _same_text(other.choice, first) else FeatureSupport.HONOURED
 
 
 def _obeys_schema(choice: Choice) -> bool:
     """Accept the only object that the schema allows, and a beginning of it that the token limit cut short."""
-    said = "".join(choice.text.split())
-    return said == _ONLY or (choice.finish_reason == "length" and _ONLY.startswith(said) and bool(choice.text))
+    text = "".join(choice.text.split())
+    return text == _ONLY or (choice.finish_reason == "length" and _ONLY.startswith(text) and bool(choice.text))
 
 
 def _looks_like_object(choice: Choice) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import openai
 
 from pytest_specdec.capture import responses, sse
-from pytest_specdec.capture.transport import HTTPX, MOST_BYTES, ExchangeLimits, Transport
+from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Transport
 from pytest_specdec.engines.protocol import HOST
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import Answer, FailureKind, Timing
@@ -39,7 +39,7 @@ class BusyTime:
         """When the last answer ended."""
         self.seconds = 0.0
         self._lock = threading.Lock()
-        self._flying = 0
+        self._in_flight = 0
         self._since_s = 0.0
 
     @property
@@ -48,26 +48,26 @@ class BusyTime:
         return self.until_s - self.began_s
 
     @contextmanager
-    def flight(self) -> Iterator[None]:
+    def in_flight(self) -> Iterator[None]:
         """Count one request for as long as the block runs."""
         with self._lock:
-            if not self._flying:
+            if not self._in_flight:
                 self._since_s = time.monotonic()
-            self._flying += 1
+            self._in_flight += 1
         try:
             yield
         finally:
             with self._lock:
-                self._flying -= 1
+                self._in_flight -= 1
                 self.until_s = time.monotonic()
-                if not self._flying:
+                if not self._in_flight:
                     self.seconds += self.until_s - self._since_s
 
 
 _OK = 200
 _REFUSED = range(400, 500)
 _NO_SECRETS = Secrets()
-_LONGEST_MESSAGE = 2_000
+_MAX_MESSAGE = 2_000
 """Characters of a server's error that are kept."""
 
 
@@ -101,7 +101,7 @@ class TimedAnswer:
     answer: Answer
     ending: FailureKind | None = None
     counters: SpecCounters | None = None
-    """The verify steps of this answer alone, where the server told them."""
+    """The verify steps of this answer alone, where the server reports them."""
 
     @property
     def tokens(self) -> int:
@@ -151,7 +151,7 @@ class Client:
 
     def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
         """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds."""
-        with self.busy.flight(), ExchangeLimits(seconds=deadline_s, most_bytes=_most_bytes(body)) as limits:
+        with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=_max_bytes(body)) as limits:
             sent_s = time.monotonic()
 
             def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:
@@ -186,13 +186,13 @@ class Client:
     def _message(self, error: openai.APIStatusError) -> str:
         """Return the server's own words: ``error.message`` of its body, where it has one, or where it redirects to."""
         if "location" in error.response.headers:
-            return self._words(f"redirected to {error.response.headers['location']}, which is not followed")
-        return self._words(error.body) or self._words(error.message)
+            return self._error_text(f"redirected to {error.response.headers['location']}, which is not followed")
+        return self._error_text(error.body) or self._error_text(error.message)
 
-    def _words(self, error: object) -> str:
+    def _error_text(self, error: object) -> str:
         """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
-        told = error.get("message") or error if isinstance(error, Mapping) else error or ""
-        return self._secrets.mask(str(told))[:_LONGEST_MESSAGE]
+        text = error.get("message") or error if isinstance(error, Mapping) else error or ""
+        return self._secrets.mask(str(text))[:_MAX_MESSAGE]
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:
@@ -204,7 +204,7 @@ class Client:
             return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
         data = exchange.received.json()
         if data.get("error"):
-            return _failed(request, pass_index, exchange, self._words(data["error"]), FailureKind.ERROR)
+            return _failed(request, pass_index, exchange, self._error_text(data["error"]), FailureKind.ERROR)
         if streamed:
             msg = "an unstreamed answer to a request for a stream"
             raise ValueError(msg)
@@ -215,22 +215,22 @@ class Client:
         stamped = list(sse.objects(events))
         failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
-            return _failed(request, pass_index, exchange, self._words(failed), FailureKind.ERROR)
+            return _failed(request, pass_index, exchange, self._error_text(failed), FailureKind.ERROR)
         if not any(event.data == sse.DONE for event in events):
             return _failed(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         chunks = [chunk for _, chunk in stamped]
         _expect_no_text_behind_the_end(events)
-        steps = next((found for chunk in reversed(chunks) if (found := self._dialect.steps(chunk))), None)
+        steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
         whole = responses.of_stream(chunks, steps, self._draft_tokens)
         return _answered(request, pass_index, exchange, whole, steps, first=sse.first(stamped))
 
 
-def _most_bytes(body: Mapping[str, JSON]) -> int:
+def _max_bytes(body: Mapping[str, JSON]) -> int:
     """Return how long a response may be: the distribution at every token of a long prompt takes more than any answer."""
     prompt, listed = body.get("prompt"), body.get("prompt_logprobs")
     if not isinstance(prompt, (list, tuple)) or not isinstance(listed, int):
-        return MOST_BYTES
-    return max(MOST_BYTES, len(prompt) * (listed + 1) * _LISTED_BYTES)
+        return MAX_BYTES
+    return max(MAX_BYTES, len(prompt) * (listed + 1) * _LISTED_BYTES)
 
 
 def _outside(error: Exception) -> str:
@@ -246,20 +246,26 @@ def _expect_no_text_behind_the_end(events: Sequence[Event]) -> None:
 
 
 def _answered(
-    request: Request, pass_index: int, exchange: Exchange, said: responses.ParsedResponse, steps: VerifySteps | None, *, first: Burst | None
+    request: Request,
+    pass_index: int,
+    exchange: Exchange,
+    parsed: responses.ParsedResponse,
+    steps: VerifySteps | None,
+    *,
+    first: Burst | None,
 ) -> TimedAnswer:
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
         status=exchange.status,
-        prompt_token_ids=said.prompt_token_ids,
-        choices=said.choices,
-        usage=said.usage,
+        prompt_token_ids=parsed.prompt_token_ids,
+        choices=parsed.choices,
+        usage=parsed.usage,
         timing=Timing(
             sent_s=exchange.sent_s,
             first_s=first.at_s if first else None,
             done_s=exchange.done_s,
-            first_tokens=first.tokens(said.usage) if first else None,
+            first_tokens=first.tokens(parsed.usage) if first else None,
         ),
     )
     return TimedAnswer(answer=answer, counters=steps.counters if steps else None)

@@ -29,7 +29,7 @@ class Completeness:
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
         before = earlier or Status(state=State.RUNNING)
-        self._served: dict[int, BootTime] = {one.boot: one for one in before.served}
+        self._served: dict[int, BootTime] = {time.boot: time for time in before.served}
         self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
         self._lock = threading.Lock()
 
@@ -38,19 +38,19 @@ class Completeness:
         with self._lock:
             self._boots += 1
 
-    def keep(self, kept: ReusableResults) -> None:
+    def keep(self, reusable: ReusableResults) -> None:
         """Enter what an earlier capture left whole."""
-        self._answered |= kept.answers
-        self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if kept.has(boot, t)}
+        self._answered |= reusable.answers
+        self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if reusable.has(boot, t)}
 
-    def is_news(self, version: str) -> bool:
-        """Enter an engine's version; return whether it is the first that is heard of. A server that tells none says nothing.
+    def enter_version(self, version: str) -> bool:
+        """Enter an engine's version; return whether it is the first. A server without one changes nothing.
 
         Raises CaptureError when an earlier part of the run was captured from another.
         """
         with self._lock:
             if version and self._version and version != self._version:
-                what = "the engine is another build than the one that this run was begun with"
+                what = "the engine has another version than the one that began this run"
                 raise CaptureError(what, found=version, expected=self._version, remedy="capture anew, into another run directory")
             is_first = bool(version) and not self._version
             self._version = self._version or version
@@ -80,12 +80,12 @@ class Completeness:
         """Return whether a whole transcript is there."""
         return (arm, workload) in self._answered
 
-    def scored(self, boot: Boot, asked: ScoringTask, missing: str) -> None:
+    def scored(self, boot: Boot, task: ScoringTask, missing: str) -> None:
         """Enter scores, with the reason if some are not there."""
         if missing:
-            self._score_gaps[boot.index, asked.arm, asked.workload] = missing
+            self._score_gaps[boot.index, task.arm, task.workload] = missing
         else:
-            self._scored.add((boot.index, asked.arm, asked.workload))
+            self._scored.add((boot.index, task.arm, task.workload))
 
     def failed(self, boot: Boot, error: str) -> None:
         """Enter that a boot came to an end before its work was done."""
@@ -121,10 +121,10 @@ class Completeness:
         """Leave out scores of tokens that are missing themselves."""
         return [
             MissingAnswers(
-                arm=asked.arm,
-                workload=asked.workload,
-                reason=f"no scores under {boot.under}: {self._score_gaps.get((boot.index, asked.arm, asked.workload), reason)}",
+                arm=task.arm,
+                workload=task.workload,
+                reason=f"no scores under {boot.under}: {self._score_gaps.get((boot.index, task.arm, task.workload), reason)}",
             )
-            for asked in boot.scores
-            if (boot.index, asked.arm, asked.workload) not in self._scored and (asked.arm, asked.workload) in self._answered
+            for task in boot.scores
+            if (boot.index, task.arm, task.workload) not in self._scored and (task.arm, task.workload) in self._answered
         ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["FACTOR", "FIRST_S", "FLOOR_S", "Deadline", "Deadlines"]
 
 FACTOR = 10.0
-"""Times as long as needed that an answer may take: speculation that slow is of no use to anybody, however it ends."""
+"""Times as long as needed that an answer may take: speculation that slow is of no use."""
 FLOOR_S = 10.0
 """Seconds that every answer gets: a pause of the machine is no hang."""
 FIRST_S = 60.0
@@ -43,15 +43,15 @@ class Deadlines:
         """Take the config's or the workload's limit and the baseline's answers; ``paced`` allows for the arm's own pace without them."""
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None
-        self._theirs = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
+        self._baseline = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
         self._pace_s = 0.0
         """Seconds per token read or written, of the slowest answer so far."""
 
     def of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request on an arm whose slowest answer so far took ``slowest_s``, 0 before the first."""
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
-        theirs = self._theirs.get((request.id, pass_index))
-        if theirs is not None and (needed_s := _needed_s(request, theirs)):
+        answer = self._baseline.get((request.id, pass_index))
+        if answer is not None and (needed_s := _needed_s(request, answer)):
             return self._at_most(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")
         if self._paced and self._pace_s:
             needed_s = self._pace_s * _work(request)
@@ -69,17 +69,17 @@ class Deadlines:
 
 def _needed_s(request: Request, answer: Answer) -> float | None:
     """Return what the baseline's answer took, stretched to the most tokens that the request allows: another one may be longer."""
-    most = _most_tokens(request)
+    limit = _max_tokens(request)
     emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)
-    if answer.timing is None or not most:
+    if answer.timing is None or not limit:
         return None
-    return answer.timing.latency_s * max(1.0, most / max(1, emitted))
+    return answer.timing.latency_s * max(1.0, limit / max(1, emitted))
 
 
 def _work(request: Request) -> float:
-    return (_most_tokens(request) or 1) + len(json.dumps(request.body)) / _CHARACTERS
+    return (_max_tokens(request) or 1) + len(json.dumps(request.body)) / _CHARACTERS
 
 
-def _most_tokens(request: Request) -> int | None:
-    most = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
-    return most if isinstance(most, int) else None
+def _max_tokens(request: Request) -> int | None:
+    limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+    return limit if isinstance(limit, int) else None

@@ -59,10 +59,10 @@ def _queried(field: str) -> tuple[str, ...]:
         return ()
     argv = [tool, f"--query-gpu={field}", "--format=csv,noheader"]
     try:
-        found = subprocess.run(argv, capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=True)  # noqa: S603
+        answer = subprocess.run(argv, capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(line.strip() for line in found.stdout.splitlines() if line.strip())
+    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
 
 
 def _field(path: str, name: str) -> str:

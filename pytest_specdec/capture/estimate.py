@@ -88,5 +88,5 @@ def _answering(workload: Workload, pace: RoughRates) -> float:
 
 
 def _tokens(workload: Workload) -> int:
-    asked = (request.body.get("max_tokens") for request in workload.requests)
-    return workload.passes * sum(tokens for tokens in asked if isinstance(tokens, int))
+    limits = (request.body.get("max_tokens") for request in workload.requests)
+    return workload.passes * sum(tokens for tokens in limits if isinstance(tokens, int))

@@ -26,7 +26,7 @@ def rounds(plan: Plan) -> int:
 def base(plan: Plan) -> Plan:
     """Return the plan as it was before it was extended."""
     added = {name for names in plan.extensions.values() for name in names}
-    boots = tuple(boot for boot in plan.boots if not added & {*boot.answers, *(asked.workload for asked in boot.scores)})
+    boots = tuple(boot for boot in plan.boots if not added & {*boot.answers, *(task.workload for task in boot.scores)})
     workloads = tuple(workload for workload in plan.workloads if workload.name not in added)
     return replace(plan, boots=boots, workloads=workloads, extensions={})
 
@@ -39,10 +39,10 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
     if rounds(plan) >= round_:
         return plan
     added = [_further(plan, name, whole, round_) for name, whole in deepest.items()]
-    asked = tuple(pair for pair in plan.pairs if pair.name in pairs)
+    selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
-    laid = planner.once(asked, added, plan.placement)
-    boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(laid))
+    layout = planner.fewest_boots(selected, added, plan.placement)
+    boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(layout))
     extensions = {**plan.extensions}
     for name, one in zip(deepest, added, strict=True):
         extensions[name] = (*extensions.get(name, ()), one.name)
@@ -57,13 +57,13 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
 
 def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:
     known = plan.workload(name)
-    asked = [request for part in (name, *plan.extensions.get(name, ())) for request in plan.workload(part).requests]
-    source = _unasked(whole, {request.id for request in asked}, round_)
-    requests = tuple(request for request, _ in zip(source, asked, strict=False))
+    sent = [request for part in (name, *plan.extensions.get(name, ())) for request in plan.workload(part).requests]
+    source = _unsent(whole, {request.id for request in sent}, round_)
+    requests = tuple(request for request, _ in zip(source, sent, strict=False))
     return replace(known, name=f"{name}.more{round_}", requests=requests)
 
 
-def _unasked(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
+def _unsent(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
     """Give the rest of the list, then all of it again and again, what has a seed under one that follows from request and round."""
     yield from (request for request in whole.requests if request.id not in known)
     lap = 0

@@ -17,48 +17,48 @@ __all__ = ["Failure"]
 
 
 class Failure:
-    """One failure of an arm's server: the requests that it took down, and which of them, or which group, did it again."""
+    """One failure of an arm's server: the requests in flight, and which of them, or which group, fails again."""
 
     def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
         """Take note of what was in flight, while the server, or what is left of it, still stands; ``number`` counts within a transcript."""
         self._arm = arm
         self._number = number
         ended = self._ended(failed)
-        self._met = {sent.answer.key: self._described(sent, ended, recurred=None) for sent in failed}
-        self._company: ServerFailure | None = None
+        self._requests = {sent.answer.key: self._described(sent, ended, recurred=None) for sent in failed}
+        self._group: ServerFailure | None = None
 
     @property
     def server_failures(self) -> tuple[ServerFailure, ...]:
-        """What there is to say of it by now, in the order of the requests; a group that did it again comes last."""
-        return (*self._met.values(), *([self._company] if self._company else []))
+        """One per request, in their order; a group that failed again comes last."""
+        return (*self._requests.values(), *([self._group] if self._group else []))
 
     @property
     def is_explained(self) -> bool:
-        """Whether something did it again."""
+        """Whether a request or a group failed again."""
         return any(server_failure.recurred for server_failure in self.server_failures)
 
     @property
     def is_error_only(self) -> bool:
         """Whether the server answered 5xx to all of them and went on running."""
-        return all(server_failure.ending is FailureKind.ERROR for server_failure in self._met.values())
+        return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
 
     def answered(self, sent: TimedAnswer) -> None:
         """Enter that a request was answered alone."""
-        self._met[sent.answer.key] = replace(self._met[sent.answer.key], recurred=False)
+        self._requests[sent.answer.key] = replace(self._requests[sent.answer.key], recurred=False)
 
     def recurred(self, sent: TimedAnswer) -> ServerFailure:
         """Enter that a request failed again alone."""
-        found = self._met[sent.answer.key] = self._described(sent, self._ended([sent]), recurred=True)
-        return found
+        failure = self._requests[sent.answer.key] = self._described(sent, self._ended([sent]), recurred=True)
+        return failure
 
     def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Enter that ``group``, smaller than any before it, failed again with all of it in flight; ``sent`` is the first that did."""
-        self._company = self._described(sent, self._ended([sent]), recurred=True, group=tuple(group))
-        return self._company
+        self._group = self._described(sent, self._ended([sent]), recurred=True, group=tuple(group))
+        return self._group
 
     def _ended(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended; empty where it goes on, or hangs."""
-        return self._arm.settle() if any(sent.ending is not FailureKind.HUNG for sent in failed) else ""
+        return self._arm.wait_for_end() if any(sent.ending is not FailureKind.HUNG for sent in failed) else ""
 
     def _described(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
         arm = self._arm
@@ -69,7 +69,7 @@ class Failure:
             recurred=recurred,
             group=group,
             failure=self._number,
-            process="; ".join([*arm.lost, own]),
+            process="; ".join([*arm.dead_processes, own]),
             cause=arm.cause() if ended else "",
             log_tail=arm.log_tail(),
         )

@@ -1,4 +1,4 @@
-"""Locks: one capture per accelerator, and no other capture while speed is measured."""
+"""Locks: one capture per accelerator, and exclusive use of the machine while speed is measured."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pytest_specdec.files.run_directory import safe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LONGEST_S", "device", "exclusive", "folder", "shared"]
+__all__ = ["MAX_WAIT_S", "device", "exclusive", "folder", "shared"]
 
-LONGEST_S = 3600.0
+MAX_WAIT_S = 3600.0
 """Seconds to wait for other captures where no deadline is given."""
 _PAUSE_S = 0.05
 
@@ -30,44 +30,44 @@ def folder() -> Path:
     path = Path(tempfile.gettempdir()) / f"pytest-specdec-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         raise _unsafe(path, error.strerror or str(error)) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise _unsafe(path, f"something of user {found.st_uid}" if found.st_uid != os.getuid() else "no folder")
-    if found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise _unsafe(path, f"something of user {status.st_uid}" if status.st_uid != os.getuid() else "no folder")
+    if status.st_mode & 0o022:
         raise _unsafe(path, "a folder that others may write to")
     return path
 
 
 @contextmanager
-def device(name: str, wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
+def device(name: str, wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
     """Hold the accelerator called ``name`` alone. Raises LeaseError after ``wait_s`` seconds."""
-    with _held(f"device-{name}", fcntl.LOCK_EX, wait_s, tick, "the device"):
+    with _held(f"device-{name}", fcntl.LOCK_EX, wait_s, heartbeat, "the device"):
         yield
 
 
 @contextmanager
-def exclusive(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
-    """Hold the machine alone to measure seconds: no other capture boots or asks meanwhile. Raises LeaseError."""
+def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
+    """Hold the machine alone, to measure speed: no other capture boots or sends meanwhile. Raises LeaseError."""
     with ExitStack() as held:
-        # Whoever wants to make noise passes the gate first, so that a quiet one cannot be starved by a row of loud ones.
-        held.enter_context(_held("gate", fcntl.LOCK_EX, wait_s, tick, "the clock"))
-        held.enter_context(_held("clock", fcntl.LOCK_EX, wait_s, tick, "the clock"))
+        # Every lock of the machine passes the queue first: shared ones that keep coming would starve an exclusive one.
+        held.enter_context(_held("machine-queue", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
+        held.enter_context(_held("machine", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
         yield
 
 
 @contextmanager
-def shared(wait_s: float, tick: Callable[[], None]) -> Iterator[None]:
-    """Say that this machine is at work, which any number of captures may do at once. Raises LeaseError."""
+def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
+    """Hold the machine together with any number of captures that measure no speed. Raises LeaseError."""
     with ExitStack() as held:
-        with _held("gate", fcntl.LOCK_SH, wait_s, tick, "the clock"):
-            held.enter_context(_held("clock", fcntl.LOCK_SH, wait_s, tick, "the clock"))
+        with _held("machine-queue", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"):
+            held.enter_context(_held("machine", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"))
         yield
 
 
 @contextmanager
-def _held(name: str, mode: int, wait_s: float, tick: Callable[[], None], what: str) -> Iterator[None]:
+def _held(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
     path = folder() / f"{safe(name)}.lock"
     descriptor = _opened(path)
     try:
@@ -75,7 +75,7 @@ def _held(name: str, mode: int, wait_s: float, tick: Callable[[], None], what: s
         while not _taken(descriptor, mode):
             if time.monotonic() >= until_s:
                 raise _held_by_another(what, path)
-            tick()
+            heartbeat()
             time.sleep(_PAUSE_S)
         if mode == fcntl.LOCK_EX:
             os.ftruncate(descriptor, 0)

@@ -55,7 +55,7 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
 
 
 _THREADS = 4
-_LONGEST = 256
+_MAX_WAITING = 256
 """Answers that may wait to be scored; with more, the thread that brings one is held up."""
 _SCORING_PAUSE_S = 0.1
 
@@ -65,7 +65,7 @@ class ScoringQueue:
 
     def __init__(self, session: BootSession) -> None:
         self._session = session
-        self._waiting: queue.Queue[_Job] = queue.Queue(_LONGEST)
+        self._waiting: queue.Queue[_Job] = queue.Queue(_MAX_WAITING)
         self._closed = threading.Event()
         self._scorings: dict[str, TranscriptScorer] = {}
 
@@ -159,10 +159,10 @@ class _Worker:
         if self.boot.scores:
             self.queue.start()
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, graceful: bool = True) -> None:
         self.queue.close()
         self.up = False
-        self.session.stop(at_once=at_once)
+        self.session.stop(graceful=graceful)
 
     def score(self) -> None:
         """Score what has been answered by now, after what the queue has scored."""
@@ -216,7 +216,7 @@ class _Workers:
         for thread in self._threads:
             thread.join(_END_S)
         for worker in _up(self._workers):
-            worker.stop(at_once=True)
+            worker.stop(graceful=False)
 
     def _guarded(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["MachinePlacement", "SelectedWorkload", "accelerated", "make", "of_arm", "of_draft", "once", "placement"]
+__all__ = ["MachinePlacement", "SelectedWorkload", "accelerated", "arm_top_tokens", "draft_top_tokens", "make", "placement"]
 
 _FEW = 5
 """As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
@@ -36,13 +36,13 @@ _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
 
 
-def of_arm(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
+def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return what the judges of ``arm`` need: of the baseline and the control, what any pair's judge needs."""
     judged = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     return max(_of_pair(pair, workload) for pair in judged)
 
 
-def of_draft(workload: Workload, pairs: Sequence[Pair]) -> int:
+def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return what is needed of the distribution of a draft model that ``pairs`` share."""
     greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
@@ -61,7 +61,7 @@ def _is_plain(request: Request) -> bool:
     return penalties(body).neutral and (temperature == 0 or (temperature in {None, 1} and not truncated))
 
 
-_LEAST = 2
+_MIN_SERVERS = 2
 """Servers that have to fit for them to stand side by side."""
 _USABLE = 0.8
 """Part of the machine's memory that servers may fill; the rest is for the system and for us."""
@@ -89,7 +89,7 @@ def placement(config: Config, engine: Engine) -> MachinePlacement:
     if config.placement is Placement.SIDE_BY_SIDE:
         return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
     fit, why = _fitting(config, engine)
-    if fit < _LEAST:
+    if fit < _MIN_SERVERS:
         return MachinePlacement(placement=Placement.IN_TURN, reason=why)
     return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=min(fit, config.limits.servers), reason=why)
 
@@ -108,14 +108,14 @@ def accelerated() -> bool:
 
 
 def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
-    one = engine.footprint(config, accelerated=accelerated())
-    if one.device_share is not None:
-        fit = int(1.0 / one.device_share)
-        return fit, f"one server takes {one.device_share:.2g} of the device"
+    server = engine.footprint(config, accelerated=accelerated())
+    if server.device_share is not None:
+        fit = int(1.0 / server.device_share)
+        return fit, f"one server takes {server.device_share:.2g} of the device"
     total = environment.memory_gib()
-    if one.memory_gib is None:
-        return 0, "how much memory a server takes is not known before it is started"
-    return int(_USABLE * total / one.memory_gib), f"one server takes about {one.memory_gib:.1f} GiB of {total:.0f}"
+    if server.memory_gib is None:
+        return 0, "the memory that a server takes is unknown before it starts"
+    return int(_USABLE * total / server.memory_gib), f"one server takes about {server.memory_gib:.1f} GiB of {total:.0f}"
 
 
 _CALIBRATING = {Depth.SMOKE: 12}
@@ -152,14 +152,14 @@ def make(
     engine = engine_of(config.engine.kind)
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
-    kept = sorted((one for one in wanted if _is_sent(one.workload, depth)), key=_name)
-    judged = sorted((workload.at(depth) for workload in _united(kept)), key=_order)
-    calibration = tuple(_calibrations(kept, depth))
+    sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth)), key=_name)
+    judged = sorted((workload.at(depth) for workload in _united(sent)), key=_order)
+    calibration = tuple(_calibrations(sent, depth))
     workloads = tuple(sorted((*judged, *calibration), key=_order))
-    found = placement(config, engine)
-    laid = enumerate(_calibrated(_laid_out(pairs, judged, depth, found.placement), calibration, workloads))
-    boots = tuple(replace(boot, index=index) for index, boot in laid)
-    rows, counts = with_outside(outside), _counted([*collected, *wanted], depth)
+    placed = placement(config, engine)
+    layout = enumerate(_calibrated(_layout(pairs, judged, depth, placed.placement), calibration, workloads))
+    boots = tuple(replace(boot, index=index) for index, boot in layout)
+    rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     route = engine.route(config)
     steps = estimate.steps(boots, workloads, engine.pace, route=route)
@@ -170,23 +170,23 @@ def make(
         depth=depth,
         pairs=pairs,
         workloads=workloads,
-        judgements=_judgements(pairs, kept, shares),
+        judgements=_judgements(pairs, sent, shares),
         boots=boots,
-        estimate_s=estimate.seconds(steps) if found.servers == 1 else estimate.seconds_side_by_side(steps, found.servers),
-        placement=found.placement,
-        servers=found.servers,
-        placement_reason=found.reason,
+        estimate_s=estimate.seconds(steps) if placed.servers == 1 else estimate.seconds_side_by_side(steps, placed.servers),
+        placement=placed.placement,
+        servers=placed.servers,
+        placement_reason=placed.reason,
         route=route,
         families=outside,
     )
 
 
-def once(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement) -> tuple[Boot, ...]:
+def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement) -> tuple[Boot, ...]:
     """Return the fewest boots that answer and score ``workloads``: one of each variant, one of the baseline, one of each draft model."""
-    return tuple(_laid_out(pairs, workloads, Depth.SMOKE, placement))
+    return tuple(_layout(pairs, workloads, Depth.SMOKE, placement))
 
 
-def _laid_out(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
+def _layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
     return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
@@ -216,21 +216,21 @@ def _selected(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair
 
 
 def _united(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
-    found: dict[str, Workload] = {}
-    for one in wanted:
-        known = found.setdefault(one.workload.name, one.workload)
-        if known != one.workload:
-            what = f"two tests mean different workloads by the name {known.name}"
+    workloads: dict[str, Workload] = {}
+    for entry in wanted:
+        known = workloads.setdefault(entry.workload.name, entry.workload)
+        if known != entry.workload:
+            what = f"two tests define different workloads named {known.name}"
             raise PlanError(
                 what,
-                found=f"{known!r} and {one.workload!r}",
+                found=f"{known!r} and {entry.workload!r}",
                 expected="one workload per name",
                 remedy="give one of them another name",
             )
-    if not found:
+    if not workloads:
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
-    return tuple(_as_judged(workload, {one.family for one in wanted if one.workload == workload}) for workload in found.values())
+    return tuple(_as_judged(workload, {entry.family for entry in wanted if entry.workload == workload}) for workload in workloads.values())
 
 
 def _as_judged(workload: Workload, families: set[Family]) -> Workload:
@@ -239,7 +239,7 @@ def _as_judged(workload: Workload, families: set[Family]) -> Workload:
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
-    """Say whether ``depth`` sends anything of it."""
+    """Return whether ``depth`` sends anything of it."""
     return workload.take.get(depth) != 0
 
 
@@ -249,7 +249,7 @@ def _calibrations(wanted: Sequence[SelectedWorkload], depth: Depth) -> Iterator[
     No other arm is asked, since reporting takes some engines off their fast path. Tokens come from the distribution as it is, without
     seeds.
     """
-    drawn = [one.workload for one in wanted if one.family is Family.SAMPLING and one.workload.scored]
+    drawn = [entry.workload for entry in wanted if entry.family is Family.SAMPLING and entry.workload.scored]
     for source in drawn[:1]:
         requests = tuple(map(_calibrating, source.requests[: _CALIBRATING.get(depth, 32)]))
         plain = replace(source, passes=1, stream=False, timed=False, draft_scored=False, may_kill=False)
@@ -257,25 +257,25 @@ def _calibrations(wanted: Sequence[SelectedWorkload], depth: Depth) -> Iterator[
 
 
 def _calibrating(request: Request) -> Request:
-    asked = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
-    body: dict[str, JSON] = {**asked, "max_tokens": _CALIBRATING_TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(request.route, 1)}
+    prompt = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
+    body: dict[str, JSON] = {**prompt, "max_tokens": _CALIBRATING_TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(request.route, 1)}
     return replace(request, body=body)
 
 
-def _calibrated(laid: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def _calibrated(boots_: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Give the boots; those that answer as the baseline answer the calibration too, scored with all its top tokens whatever judges need."""
-    boots = tuple(laid)
+    boots = tuple(boots_)
     arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
-    asked = tuple(ScoringTask(arm=arm, workload=one.name, top_tokens=one.top_tokens) for one in calibration for arm in arms)
+    tasks = tuple(ScoringTask(arm=arm, workload=one.name, top_tokens=one.top_tokens) for one in calibration for arm in arms)
     for boot in boots:
         answers = _names(workloads) if BASELINE in boot.arms else boot.answers
-        scores = (*boot.scores, *asked) if boot.scores and boot.role is not Role.DRAFT else boot.scores
+        scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
 
 
-def _name(one: SelectedWorkload) -> tuple[str, Family]:
+def _name(entry: SelectedWorkload) -> tuple[str, Family]:
     """Sort by name, so that tests in another order, shuffled ones say, come to the same plan."""
-    return (one.workload.name, one.family)
+    return (entry.workload.name, entry.family)
 
 
 def _order(workload: Workload) -> tuple[bool, bool, str]:
@@ -283,15 +283,15 @@ def _order(workload: Workload) -> tuple[bool, bool, str]:
     return (workload.may_kill, not workload.timed, workload.name)
 
 
-def _counted(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family]:
+def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family]:
     """Return how many workloads ``depth`` sends of each family."""
-    return Counter(family for family, _ in {(one.family, one.workload.name) for one in wanted if _is_sent(one.workload, depth)})
+    return Counter(family for family, _ in {(entry.family, entry.workload.name) for entry in wanted if _is_sent(entry.workload, depth)})
 
 
 def _judgements(pairs: Sequence[Pair], wanted: Sequence[SelectedWorkload], shares: Mapping[Family, float]) -> tuple[Judgement, ...]:
-    asked = dict.fromkeys((one.workload.name, one.family) for one in wanted)
+    judged = dict.fromkeys((entry.workload.name, entry.family) for entry in wanted)
     return tuple(
-        Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family]) for pair in pairs for workload, family in asked
+        Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family]) for pair in pairs for workload, family in judged
     )
 
 
@@ -334,7 +334,7 @@ def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
     return tuple(
-        ScoringTask(arm=arm, workload=workload.name, top_tokens=of_arm(arm, workload, pairs))
+        ScoringTask(arm=arm, workload=workload.name, top_tokens=arm_top_tokens(arm, workload, pairs))
         for workload in workloads
         if workload.scored
         for arm in arms
@@ -342,14 +342,14 @@ def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[Scori
 
 
 def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    asked = [workload for workload in workloads if workload.draft_scored]
+    drafted = [workload for workload in workloads if workload.draft_scored]
     drafts = [(pair, pair.variant.draft) for pair in pairs]
     models = dict.fromkeys(draft.model for _, draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
-    for model in models if asked else ():
+    for model in models if drafted else ():
         users = [pair for pair, draft in drafts if draft.model == model]
         scores = [
-            ScoringTask(arm=arm, workload=workload.name, top_tokens=of_draft(workload, users))
-            for workload in asked
+            ScoringTask(arm=arm, workload=workload.name, top_tokens=draft_top_tokens(workload, users))
+            for workload in drafted
             for arm in (*(pair.name for pair in users), CONTROL)
         ]
         yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple(scores))

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["Reporter"]
 
 _EVERY_S = 0.5
-"""Between two words about a step that counts requests."""
-_BEAT_S = 5.0
-"""Between two words about a step that only takes its time, such as a boot."""
-_MOST = 0.95
+"""Between two reports of a step that counts requests."""
+_HEARTBEAT_S = 5.0
+"""Between two reports of a step without a count, such as a boot."""
+_MAX_PART = 0.95
 """Of such a step's estimate, however long it takes."""
 
 
 @dataclass(slots=True)
-class _Shared:
+class _CaptureClock:
     """What all reporters of one capture have in common."""
 
     began_s: float
@@ -39,56 +39,56 @@ class _Shared:
 
 
 class Reporter:
-    """Tells how far a capture is, and raises DeadlineError once its time is used up."""
+    """Reports how far a capture is, and raises DeadlineError once its time is used up."""
 
     def __init__(
         self,
         steps: Sequence[EstimatedStep],
         boots: int,
         deadline_s: float | None,
-        tell: Callable[[Progress], None],
-        shared: _Shared | None = None,
+        on_progress: Callable[[Progress], None],
+        clock: _CaptureClock | None = None,
     ) -> None:
         self._steps = steps
         self._boots = boots
-        self._tell = tell
-        self._shared = shared or _Shared(time.monotonic(), deadline_s)
+        self._on_progress = on_progress
+        self._clock = clock or _CaptureClock(time.monotonic(), deadline_s)
         self._current: Progress | None = None
-        self._told_s = 0.0
-        self._at = 0
+        self._reported_s = 0.0
+        self._step_index = 0
 
     def of_boot(self, boot: Boot) -> Reporter:
         """Return the reporter of one boot among several at once: it has its own steps, and all share the time."""
         steps = [step for step in self._steps if step.boot == boot.index]
-        self._shared.left_s[boot.index] = estimate.seconds(steps)
-        return Reporter(steps, self._boots, None, self._tell, shared=self._shared)
+        self._clock.left_s[boot.index] = estimate.seconds(steps)
+        return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def end(self, why: str) -> None:
         """Have every reporter of this capture say that its time is used up."""
-        self._shared.ended = self._shared.ended or why
+        self._clock.ended = self._clock.ended or why
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the capture began."""
-        return time.monotonic() - self._shared.began_s
+        return time.monotonic() - self._clock.began_s
 
     @property
     def left_s(self) -> float:
         """Seconds until the deadline; infinite without one, none once the capture was ended."""
-        if self._shared.ended:
+        if self._clock.ended:
             return 0.0
-        return float("inf") if self._shared.deadline_s is None else self._shared.deadline_s - self.elapsed_s
+        return float("inf") if self._clock.deadline_s is None else self._clock.deadline_s - self.elapsed_s
 
     def check(self) -> None:
         """Raise DeadlineError when the time is used up."""
-        if self._shared.ended:
-            raise DeadlineError(self._shared.ended)
+        if self._clock.ended:
+            raise DeadlineError(self._clock.ended)
         if self.left_s <= 0:
             what = "the time given to the capture is used up"
             raise DeadlineError(
                 what,
                 found=f"{self.elapsed_s:.0f} s elapsed",
-                expected=f"at most {self._shared.deadline_s or 0:g} s",
+                expected=f"at most {self._clock.deadline_s or 0:g} s",
                 remedy="give it more time, or select fewer tests or variants",
             )
 
@@ -100,19 +100,19 @@ class Reporter:
     def say(self, what: str) -> None:
         """Say something about the boot at work at once."""
         if self._current is not None:
-            self._tell(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, workload="", of=0))
+            self._on_progress(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, workload="", of=0))
 
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
-        """Say how far the step is; said at most twice a second, but always at its end."""
+        """Report how far the step is, at most twice a second, but always at its end."""
         current = self._current
-        every_s = _EVERY_S if current and current.of else _BEAT_S
-        if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._told_s >= every_s):
+        every_s = _EVERY_S if current and current.of else _HEARTBEAT_S
+        if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= every_s):
             return
-        self._told_s = self.elapsed_s
+        self._reported_s = self.elapsed_s
         part = done / current.of if current.of else self._part_by_clock(current)
-        self._tell(
+        self._on_progress(
             Progress(
-                at_s=round(self._told_s, 3),
+                at_s=round(self._reported_s, 3),
                 boot=current.boot,
                 boots=current.boots,
                 arm=current.arm,
@@ -127,14 +127,14 @@ class Reporter:
 
     def _part_by_clock(self, current: Progress) -> float:
         planned = self._planned(current)
-        return min((self._told_s - current.at_s) / self._steps[planned].seconds, _MOST) if planned is not None else 1.0
+        return min((self._reported_s - current.at_s) / self._steps[planned].seconds, _MAX_PART) if planned is not None else 1.0
 
     def _remaining_s(self, current: Progress, part: float) -> float | None:
         """Scale the estimate of what is left by how the estimate of the steps that are done compares with the clock."""
         if not self._steps:
             return None
         planned = self._planned(current)
-        self._at = here = self._at if planned is None else planned
+        self._step_index = here = self._step_index if planned is None else planned
         before, whole = estimate.seconds(self._steps[:here]), self._steps[here].seconds
         left = estimate.seconds(self._steps[here:]) - part * whole
         pace = current.at_s / before if before > 0 else 1.0
@@ -142,9 +142,9 @@ class Reporter:
 
     def _longest(self, boot: int, left_s: float) -> float:
         """Return what the slowest of the boots at once has left."""
-        if boot in self._shared.left_s:
-            self._shared.left_s[boot] = left_s
-        return max(self._shared.left_s.values(), default=left_s)
+        if boot in self._clock.left_s:
+            self._clock.left_s[boot] = left_s
+        return max(self._clock.left_s.values(), default=left_s)
 
     def _planned(self, current: Progress) -> int | None:
         """Return which step of the estimate this is; None for one that was not estimated, such as stopping."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["ReusableResults", "discard", "discard_torn", "has_harmed", "of"]
+__all__ = ["ReusableResults", "discard", "discard_torn", "has_unexplained", "reusable_results"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +31,20 @@ class ReusableResults:
         cut = (self._cut(boot) for boot in plan.boots)
         return tuple(boot for boot in cut if boot.answers or boot.scores or boot.probe)
 
-    def has(self, boot: Boot, asked: ScoringTask) -> bool:
+    def has(self, boot: Boot, task: ScoringTask) -> bool:
         """Return whether the scores are there."""
-        return (boot.under, asked.arm, asked.workload) in self.scores
+        return (boot.under, task.arm, task.workload) in self.scores
 
     def _cut(self, boot: Boot) -> Boot:
         return replace(
             boot,
             answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
-            scores=tuple(asked for asked in boot.scores if not self.has(boot, asked)),
+            scores=tuple(task for task in boot.scores if not self.has(boot, task)),
             probe=boot.probe and boot.arms[0] not in self.probes,
         )
 
 
-def of(directory: RunDirectory, plan: Plan) -> ReusableResults:
+def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     """Return what is whole in ``directory``; what is not whole is as good as not there.
 
     A timed workload is kept only when all arms have it: figures of two occasions are not compared. Answers beside a death that no
@@ -58,19 +58,19 @@ def of(directory: RunDirectory, plan: Plan) -> ReusableResults:
     answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
     # Scores that nobody can have are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
-    asked = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
+    tasks = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
     return ReusableResults(
         answers=answers,
-        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in asked if unscorable or _is_scored(directory, boot.under, t)),
+        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in tasks if unscorable or _is_scored(directory, boot.under, t)),
         probes=frozenset(run_documents.read_capabilities(directory)),
     )
 
 
-def has_harmed(directory: RunDirectory, plan: Plan) -> bool:
+def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
     """Return whether there are answers that another capture would give anew although nothing is missing."""
     findings = _findings(directory, plan)
-    found = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
-    return any(transcript is not None and _is_harmed(transcript, findings) for transcript in found)
+    answers = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
+    return any(transcript is not None and _is_unexplained(transcript, findings) for transcript in answers)
 
 
 def discard_torn(directory: RunDirectory) -> None:
@@ -82,16 +82,16 @@ def discard_torn(directory: RunDirectory) -> None:
             path.unlink(missing_ok=True)
 
 
-def discard(directory: RunDirectory, plan: Plan, kept: ReusableResults) -> None:
+def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> None:
     """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
     for boot in plan.boots:
-        for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in kept.answers):
+        for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in reusable.answers):
             server_failures.put_by(directory, arm, name)
             directory.transcript(arm, name).unlink(missing_ok=True)
             directory.transcript(arm, f"{name}.partial").unlink(missing_ok=True)
-        for asked in boot.scores:
-            if not kept.has(boot, asked):
-                directory.scores(boot.under, asked.arm, asked.workload).unlink(missing_ok=True)
+        for task in boot.scores:
+            if not reusable.has(boot, task):
+                directory.scores(boot.under, task.arm, task.workload).unlink(missing_ok=True)
 
 
 def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -103,27 +103,27 @@ def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]
 
 def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
     """Return the variants with so many failures that did not recur that they are a finding."""
-    found = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
-    return {name for name, arms in found.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
+    failures = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
+    return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
 
 
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings: Collection[str]) -> bool:
     try:
-        found = transcripts.read(directory, arm, name)
+        transcript = transcripts.read(directory, arm, name)
     except RunError:
         return False
-    return found is not None and found.digest == plan.workload(name).digest and not _is_harmed(found, findings)
+    return transcript is not None and transcript.digest == plan.workload(name).digest and not _is_unexplained(transcript, findings)
 
 
-def _is_harmed(transcript: Transcript, findings: Collection[str]) -> bool:
+def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
     """Say whether a server died and nothing explains it; a request that does explains what was in flight beside it, too."""
     return bool(transcript.unexplained) and transcript.arm not in findings
 
 
-def _is_scored(directory: RunDirectory, under: str, asked: ScoringTask) -> bool:
+def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
     try:
-        transcript = transcripts.read(directory, asked.arm, asked.workload)
-        distribution = {score.key: score for score in transcripts.read_scores(directory, under, asked.arm, asked.workload)}
+        transcript = transcripts.read(directory, task.arm, task.workload)
+        distribution = {score.key: score for score in transcripts.read_scores(directory, under, task.arm, task.workload)}
     except RunError:
         return False
     emitted = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}

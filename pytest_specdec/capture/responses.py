@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChunkSize", "ParsedResponse", "of_stream", "of_whole", "size"]
 
-_MOST = 2**31
+_MAX_INT = 2**31
 """Ids and counts lie below: engines hold them in 32 bits."""
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -43,12 +43,12 @@ class ChunkSize:
 
 def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the reply in an unstreamed body. Raises ValueError when it has no choices, or fields that are not of the protocol."""
-    told = _numbered(data)
-    choices = tuple(_choice(index, choice) for index, choice in sorted(told.items()))
-    _all_there(told)
+    numbered = _numbered(data)
+    choices = tuple(_choice(index, choice) for index, choice in sorted(numbered.items()))
+    _check_indexes(numbered)
     return ParsedResponse(
         choices=_with_windows(choices, steps),
-        prompt_token_ids=_prompt_ids(data, told),
+        prompt_token_ids=_prompt_ids(data, numbered),
         usage=_usage(data.get("usage")),
     )
 
@@ -59,17 +59,17 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
     Windows come from ``steps``; without them from the chunks' lengths, if none is longer than a verify step can be: ``draft_tokens`` + 1.
     Raises ValueError when there are no choices, or fields that are not of the protocol.
     """
-    told = [(chunk, _numbered(chunk)) for chunk in chunks]
+    numbered = [(chunk, _numbered(chunk)) for chunk in chunks]
     pieces: dict[int, list[Mapping[str, JSON]]] = {}
-    for _, choices in told:
+    for _, choices in numbered:
         for index, choice in choices.items():
             pieces.setdefault(index, []).append(choice)
-    _all_there(pieces)
+    _check_indexes(pieces)
     joined = tuple(_joined(index, parts, draft_tokens) for index, parts in sorted(pieces.items()))
     return ParsedResponse(
         choices=_with_windows(joined, steps),
-        prompt_token_ids=next((ids for chunk, choices in told if (ids := _prompt_ids(chunk, choices))), ()),
-        usage=next((usage for chunk, _ in reversed(told) if (usage := _usage(chunk.get("usage")))), None),
+        prompt_token_ids=next((ids for chunk, choices in numbered if (ids := _prompt_ids(chunk, choices))), ()),
+        usage=next((usage for chunk, _ in reversed(numbered) if (usage := _usage(chunk.get("usage")))), None),
     )
 
 
@@ -86,7 +86,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
 
 
 def _numbered(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
-    """Return the choices of a body or a chunk by their index, 0 where none is told."""
+    """Return the choices of a body or a chunk by their index, 0 where none is given."""
     choices = _objects(data, "choices")
     numbered = {_index(choice): choice for choice in choices}
     if len(numbered) < len(choices):
@@ -94,7 +94,7 @@ def _numbered(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
     return numbered
 
 
-def _all_there(choices: Mapping[int, object]) -> None:
+def _check_indexes(choices: Mapping[int, object]) -> None:
     if sorted(choices) != list(range(max(1, len(choices)))):
         _mismatch("choices", sorted(choices), "a choice, and the indexes from 0 on")
 
@@ -104,7 +104,7 @@ def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
         index=index,
         text=_paired(_text(choice)),
         token_ids=_ids(choice, "token_ids"),
-        finish_reason=_word(choice, "finish_reason"),
+        finish_reason=_string(choice, "finish_reason"),
         logprobs=_logprobs(choice.get("logprobs")),
     )
 
@@ -133,10 +133,10 @@ def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tup
 
 def _text(choice: Mapping[str, JSON]) -> str:
     for place in ("message", "delta"):
-        said = choice.get(place)
-        if isinstance(said, Mapping):
-            return _word(said, "content") or ""
-    return _word(choice, "text") or ""
+        message = choice.get(place)
+        if isinstance(message, Mapping):
+            return _string(message, "content") or ""
+    return _string(choice, "text") or ""
 
 
 def _paired(text: str) -> str:
@@ -144,13 +144,13 @@ def _paired(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
 
 
-def _logprobs(told: JSON) -> tuple[float, ...] | None:
+def _logprobs(value: JSON) -> tuple[float, ...] | None:
     """Read the completions form (``token_logprobs``) or the chat form (``content[].logprob``); None where one of them is null."""
-    if not isinstance(told, Mapping):
+    if not isinstance(value, Mapping):
         return None
-    flat = told.get("token_logprobs")
-    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _objects(told, "content")]
-    numbers = tuple(_logprob(value) for value in values if value is not None)
+    flat = value.get("token_logprobs")
+    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _objects(value, "content")]
+    numbers = tuple(_logprob(logprob) for logprob in values if logprob is not None)
     return numbers if len(numbers) == len(values) else None
 
 
@@ -165,20 +165,20 @@ def _prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSO
     return _ids(data, "prompt_token_ids") or (_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
 
 
-def _usage(told: JSON) -> Usage | None:
-    if not isinstance(told, Mapping):
+def _usage(value: JSON) -> Usage | None:
+    if not isinstance(value, Mapping):
         return None
-    prompt, completion = (_count(name, told.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    prompt, completion = (_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     return None if prompt is None or completion is None else Usage(prompt_tokens=prompt, completion_tokens=completion)
 
 
 def _objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
-    found = []
+    objects = []
     for item in _list(data, name):
         if not isinstance(item, Mapping):
             _mismatch(name, item, "objects")
-        found.append(item)
-    return found
+        objects.append(item)
+    return objects
 
 
 def _ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
@@ -200,12 +200,12 @@ def _list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
 def _count(name: str, value: JSON) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
-        _mismatch(name, value, f"whole numbers from 0 to {_MOST - 1}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_INT:
+        _mismatch(name, value, f"whole numbers from 0 to {_MAX_INT - 1}")
     return value
 
 
-def _word(data: Mapping[str, JSON], name: str) -> str | None:
+def _string(data: Mapping[str, JSON], name: str) -> str | None:
     value = data.get(name)
     if value is not None and not isinstance(value, str):
         _mismatch(name, value, "a text")

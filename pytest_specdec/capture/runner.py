@@ -63,7 +63,7 @@ def record(
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
         for device in _devices():
-            locked.enter_context(locks.device(device, min(reporter.left_s, locks.LONGEST_S), reporter.check))
+            locked.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     return run_documents.read_status(directory)
@@ -76,7 +76,7 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     """
     directory = replace(directory, secrets=variables.secrets_of(config.text))
     remaining.discard_torn(directory)
-    reusable = remaining.of(directory, plan)
+    reusable = remaining.reusable_results(directory, plan)
     remaining.discard(directory, plan, reusable)
     return record(config, plan, directory, deadline_s=deadline_s, tell=tell, reusable=reusable)
 
@@ -134,11 +134,11 @@ def _devices() -> tuple[str, ...]:
 
     CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID; here each has one name.
     """
-    found = environment.devices()
-    if not found:
+    names = environment.devices()
+    if not names:
         return ()
     known = environment.uuids()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(found)))))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(names)))))
     return tuple(sorted({_one_name(name.strip(), known) for name in visible.split(",") if name.strip()}))
 
 
@@ -150,7 +150,7 @@ def _one_name(name: str, known: Sequence[str]) -> str:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit where nobody else has made it an exception already."""
+    """Turn SIGTERM into SystemExit unless something else handles it already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return

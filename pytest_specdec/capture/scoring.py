@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import Position, Score, ScoringRoute
 from pytest_specdec.model.workload import Route
@@ -53,7 +53,7 @@ class ScoredSequence:
 class Scorer(Protocol):
     """A route to a server's distribution at given tokens."""
 
-    def distribution(self, asked: ScoringRequest) -> ScoredSequence:
+    def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Return the distribution at every token; safe to call from several threads."""
 
 
@@ -64,11 +64,11 @@ class PromptLogprobs:
         self._arm = arm
         self._deadline_s = deadline_s
 
-    def distribution(self, asked: ScoringRequest) -> ScoredSequence:
+    def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Send the tokens as a prompt and read the distribution off the reply."""
         dialect = self._arm.recipe.engine.dialect
-        body = dialect.scoring_body(asked.prompt_token_ids, asked.token_ids, asked.top_tokens)
-        return _read(self._arm, body, self._deadline_s, lambda reply: dialect.positions(reply, asked.token_ids, asked.top_tokens))
+        body = dialect.scoring_body(request.prompt_token_ids, request.token_ids, request.top_tokens)
+        return _read(self._arm, body, self._deadline_s, lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens))
 
 
 class Continuations:
@@ -84,17 +84,17 @@ class Continuations:
         self._deadline_s = deadline_s
         self._is_over = is_over
 
-    def distribution(self, asked: ScoringRequest) -> ScoredSequence:
+    def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Continue every prefix and read the distribution off the replies; a prefix that gets none ends it."""
         positions: list[Position] = []
-        prefix = list(asked.prompt_token_ids)
-        for token_id in asked.token_ids:
+        prefix = list(request.prompt_token_ids)
+        for token_id in request.token_ids:
             if self._is_over():
                 return ScoredSequence(error="not scored before the capture ended")
-            found = self._next(prefix, token_id, asked.top_tokens)
-            if not found.positions:
-                return found
-            positions += found.positions
+            scored = self._next(prefix, token_id, request.top_tokens)
+            if not scored.positions:
+                return scored
+            positions += scored.positions
             prefix.append(token_id)
         return ScoredSequence(positions=tuple(positions))
 
@@ -146,14 +146,14 @@ class TranscriptScorer:
     """Called once, when the first distribution is wanted."""
     reporter: Reporter
     _known: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
-    _settled: Scorer | None = None
+    _route: Scorer | None = None
 
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
         """Return one score per answer of status 200, in their order; one without positions where the distribution is not to be had."""
         answers = [answer for answer in transcript.answers if answer.ok]
-        asked = [scoring_request(answer, top_tokens) for answer in answers]
-        self._ask([one for one in dict.fromkeys(asked) if one.token_ids and one not in self._known])
-        distributions = [self._known.get(one, ScoredSequence()) if one.token_ids else ScoredSequence() for one in asked]
+        requests = [scoring_request(answer, top_tokens) for answer in answers]
+        self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._known])
+        distributions = [self._known.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
         scores = tuple(
             Score(
                 request_id=answer.request_id,
@@ -166,42 +166,42 @@ class TranscriptScorer:
         )
         return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
 
-    def prefetch(self, asked: ScoringRequest) -> None:
+    def prefetch(self, request: ScoringRequest) -> None:
         """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
-        if asked.token_ids and asked not in self._known:
-            distribution = self._distribution(asked)
+        if request.token_ids and request not in self._known:
+            distribution = self._distribution(request)
             if not distribution.failed:
-                self._known[asked] = distribution
+                self._known[request] = distribution
 
-    def _distribution(self, asked: ScoringRequest) -> ScoredSequence:
-        self._settled = self._settled or self.scorer()
-        return self._settled.distribution(asked)
+    def _distribution(self, request: ScoringRequest) -> ScoredSequence:
+        self._route = self._route or self.scorer()
+        return self._route.distribution(request)
 
-    def _ask(self, wanted: Sequence[ScoringRequest]) -> None:
+    def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
         """Ask for all, and once more, one by one on a fresh server, for those on which the server failed."""
-        while self.reporter.left_s > 0 and self.arm.ensure():
-            pending = [one for one in wanted if one not in self._known]
-            self._ask_side_by_side(pending, _CONCURRENCY)
-            failed = [one for one in pending if one in self._known and self._known[one].failed]
-            for one in failed:
-                self.arm.drop()
-                if self.arm.ensure():
-                    self._ask_side_by_side([one], 1)
+        while self.reporter.left_s > 0 and self.arm.ensure_running():
+            pending = [request for request in requests if request not in self._known]
+            self._score_concurrently(pending, _CONCURRENCY)
+            failed = [request for request in pending if request in self._known and self._known[request].failed]
+            for request in failed:
+                self.arm.terminate()
+                if self.arm.ensure_running():
+                    self._score_concurrently([request], 1)
             if not failed:
                 return
 
-    def _ask_side_by_side(self, wanted: Sequence[ScoringRequest], concurrency: int) -> None:
-        at_once = self.arm.at_once(concurrency)
-        traffic = Traffic(
-            wanted, self._distribution, at_once, until=lambda distribution: distribution.failed, is_over=lambda: self.reporter.left_s <= 0
+    def _score_concurrently(self, requests: Sequence[ScoringRequest], concurrency: int) -> None:
+        threads = self.arm.concurrency(concurrency)
+        pool = ThreadPool(
+            requests, self._distribution, threads, until=lambda distribution: distribution.failed, is_over=lambda: self.reporter.left_s <= 0
         )
         done = tokens = 0
-        for asked, distribution in traffic:
-            self._known[asked] = distribution
+        for request, distribution in pool:
+            self._known[request] = distribution
             done, tokens = done + 1, tokens + len(distribution.positions)
             self.reporter.update(done, tokens)
             if self.reporter.left_s <= 0:
-                traffic.stop()
+                pool.stop()
 
 
 def scoring_request(answer: Answer, top_tokens: int) -> ScoringRequest:

@@ -1,4 +1,4 @@
-"""A thread pool: jobs sent in order, a number of them at a time, until all are done or one goes wrong."""
+"""A thread pool: jobs sent in order, a number of them at a time, until all are done or one fails."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Traffic"]
+__all__ = ["ThreadPool"]
 
 J = TypeVar("J")
 R = TypeVar("R")
 
 
-class Traffic(Generic[J, R]):
+class ThreadPool(Generic[J, R]):
     """Runs ``work`` on jobs in threads; results come to the calling thread as they are ready.
 
     The threads are daemons: an interrupt leaves them to the death of the server that they wait for, which ends their connections.

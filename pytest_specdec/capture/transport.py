@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from contextvars import Token
     from typing import Self
 
-__all__ = ["HTTPX", "MOST_BYTES", "ExchangeLimits", "Transport"]
+__all__ = ["HTTPX", "MAX_BYTES", "ExchangeLimits", "Transport"]
 
 HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
 """What this version of openai stands on: httpx, or what came after it."""
-MOST_BYTES = 64 * 1024**2
+MAX_BYTES = 64 * 1024**2
 """Of a body, decoded; a thousand times what an answer takes."""
-_MOST_PARTS = 2**20
+_MAX_PARTS = 2**20
 """Chunks, each of which takes memory of its own; a token takes at most one."""
 _PART_BYTES = 65_536
 """Decoded at once."""
@@ -43,10 +43,10 @@ _EITHER_HEADER = zlib.MAX_WBITS | 32
 class ExchangeLimits:
     """What one exchange may take, for as long as the block runs: seconds, and bytes of its body."""
 
-    def __init__(self, *, seconds: float, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, *, seconds: float, max_bytes: int = MAX_BYTES) -> None:
         self.overdue = False
         """Whether the time was used up and the socket shut."""
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._bytes = self._parts = 0
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
@@ -82,8 +82,8 @@ class ExchangeLimits:
         """Count what came. Raises ValueError when it is more than the most."""
         self._bytes += len(part)
         self._parts += 1
-        if self._bytes > self._most_bytes or self._parts > _MOST_PARTS:
-            msg = f"a body of more than {self._most_bytes:,} bytes, or {_MOST_PARTS:,} parts"
+        if self._bytes > self._max_bytes or self._parts > _MAX_PARTS:
+            msg = f"a body of more than {self._max_bytes:,} bytes, or {_MAX_PARTS:,} parts"
             raise ValueError(msg)
 
     def _expire(self) -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.group_replay import Failure
-from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.model.transcript import Answer, FailureKind, SpecCounters, Transcript
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ __all__ = ["WorkloadResult", "WorkloadRunner"]
 
 _RESTARTS = 2
 """Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
-_LEAST_S = 0.1
+_MIN_S = 0.1
 """Seconds that a request gets which is sent in the capture's last moment."""
-_SETTLE_S = 0.02
+_COUNTERS_PAUSE_S = 0.02
 """Between two readings of counters that a server updates behind its answers."""
 
 
@@ -69,23 +69,23 @@ class WorkloadRunner:
         boot: int,
         deadlines: Deadlines,
         reporter: Reporter,
-        then: Callable[[Answer], None] | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
-        """Take what to send where; ``then`` is called with every answer of status 200 as soon as it is there."""
+        """Take what to send where; ``on_answer`` is called with every answer of status 200 as soon as it is there."""
         self._arm = arm
         self._workload = workload
         self._name = name
         self._boot = boot
         self._deadlines = deadlines
         self._reporter = reporter
-        self._then = then
+        self._on_answer = on_answer
         self._sent: dict[tuple[str, int], TimedAnswer] = {}
         self._unanswered: dict[tuple[str, int], Answer] = {}
         self._server_failures: list[ServerFailure] = []
-        self._cut: set[tuple[str, int]] = set()
+        self._cut_off: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
         self._restarts_before = arm.restarts
-        self._found_dead = 0 if arm.running else 1
+        self._began_dead = 0 if arm.running else 1
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
         self._started_at = ""
@@ -102,7 +102,7 @@ class WorkloadRunner:
         self._started_at = datetime.now(UTC).isoformat()
         with self._until_unavailable():
             self._warm_up()
-            self._arm.look()
+            self._arm.note_processes()
             self._before = self._arm.counters()
 
     def answer(self, pass_index: int) -> None:
@@ -112,13 +112,13 @@ class WorkloadRunner:
             for turn in self._workload.turns:
                 jobs = [Job(request=request, pass_index=pass_index) for request in turn]
                 while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
-                    self._ensure()
+                    self._ensure_running()
                     failed = {}
-                    for job, sent in self._traffic(pending):
+                    for job, sent in self._pool(pending):
                         if self._fails(job, sent):
                             failed[job.key] = sent
                     if failed:
-                        self._investigate([(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
+                        self._replay([(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
         self._wall_s += time.monotonic() - began_s
 
     def end(self) -> None:
@@ -144,17 +144,17 @@ class WorkloadRunner:
 
     def _warm_up(self) -> None:
         if self._workload.timed:
-            self._ensure()
+            self._ensure_running()
             jobs = [Job(request=request, pass_index=0) for request in self._workload.requests]
             failed = []
-            for job, sent in self._traffic(jobs):
+            for job, sent in self._pool(jobs):
                 self._reporter.update(0, 0)
                 if self._has_failed(job, sent):
                     failed.append(sent)
             if failed:
                 self._server_failures += self._failure(failed).server_failures
-                self._drop_unless_sound(failed)
-        self._ensure()
+                self._terminate_unless_sound(failed)
+        self._ensure_running()
 
     def _fails(self, job: Job, sent: TimedAnswer) -> bool:
         """Keep an answer; return whether the server failed the request."""
@@ -166,47 +166,47 @@ class WorkloadRunner:
         self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
         return False
 
-    def _traffic(self, jobs: Sequence[Job]) -> Traffic[Job, TimedAnswer]:
-        return Traffic(
+    def _pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
+        return ThreadPool(
             jobs,
             self._send,
-            self._arm.at_once(self._workload.concurrency),
+            self._arm.concurrency(self._workload.concurrency),
             until=lambda sent: sent.ending is not None,
             is_over=lambda: self._reporter.left_s <= 0,
         )
 
-    def _company(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
+    def _in_flight_with(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
         """Return what failed and what was in flight beside it, in the order of the workload; of many those sent nearest in time."""
         times = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
         first_s, last_s = min((t.sent_s for t in times), default=0.0), max((t.done_s for t in times), default=0.0)
-        beside = []
+        in_flight = []
         for job in jobs:
             timing = self._sent[job.key].answer.timing if job.key in self._sent else None
             if timing is not None and timing.sent_s < last_s and timing.done_s > first_s:
-                beside.append((abs(timing.sent_s - first_s), job))
-        room = self._arm.at_once(self._workload.concurrency) - len(failed)
-        nearest = sorted(beside, key=lambda one: one[0])[: max(0, room)]
+                in_flight.append((abs(timing.sent_s - first_s), job))
+        room = self._arm.concurrency(self._workload.concurrency) - len(failed)
+        nearest = sorted(in_flight, key=lambda pair: pair[0])[: max(0, room)]
         members = {job.key for job, _ in failed} | {job.key for _, job in nearest}
         return [job for job in jobs if job.key in members]
 
-    def _investigate(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
+    def _replay(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
         """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
-        failure, company = self._failure([sent for _, sent in failed]), self._company(jobs, failed)
+        failure, group = self._failure([sent for _, sent in failed]), self._in_flight_with(jobs, failed)
         for job, sent in failed:
             self._unanswered[job.key] = _without_answer(job, f"in flight when the server failed: {sent.answer.error}")
         try:
-            if self._renew():
-                self._alone(failure, [job for job, _ in failed])
+            if self._restart():
+                self._replay_alone(failure, [job for job, _ in failed])
                 if not failure.is_explained:
-                    self._together(failure, company)
+                    self._replay_group(failure, group)
             else:
-                self._drop_unless_sound([sent for _, sent in failed])
+                self._terminate_unless_sound([sent for _, sent in failed])
         finally:
             self._server_failures += failure.server_failures
 
-    def _alone(self, failure: Failure, jobs: Sequence[Job]) -> None:
+    def _replay_alone(self, failure: Failure, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            self._ensure()
+            self._ensure_running()
             again = self._send(job)
             if again.ending is None:
                 del self._unanswered[job.key]
@@ -216,62 +216,60 @@ class WorkloadRunner:
                 server_failure = failure.recurred(again)
                 text = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {again.answer.error}"
                 self._unanswered[job.key] = _without_answer(job, text)
-                self._drop_unless_sound([again])
+                self._terminate_unless_sound([again])
 
-    def _together(self, failure: Failure, company: Sequence[Job]) -> None:
-        """Send the company at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does.
+    def _replay_group(self, failure: Failure, group: Sequence[Job]) -> None:
+        """Send the group at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does.
 
         A server that answered 5xx and goes on running gets the first of the two only: the restart is left to a death of the same workload.
         """
-        if len(company) == 1:
+        if len(group) == 1:
             return
-        if self._fails_together(failure, company) or (
-            not failure.is_error_only and self._renew() and self._fails_together(failure, company)
-        ):
-            self._arm.most = self._survived(failure, company)
-            self._reporter.say(f"{self._arm.most} requests at a time from here on: the server fails with more in flight")
+        if self._fails_together(failure, group) or (not failure.is_error_only and self._restart() and self._fails_together(failure, group)):
+            self._arm.max_in_flight = self._max_survived(failure, group)
+            self._reporter.say(f"{self._arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
 
-    def _survived(self, failure: Failure, company: Sequence[Job]) -> int:
+    def _max_survived(self, failure: Failure, group: Sequence[Job]) -> int:
         """Return how many at a time the server survives, by groups of 2, 4, 8 … up to one that fails; 1 where no restart is left to see.
 
         Growing groups cost one more death, where halves of a whole that fails might cost one each.
         """
         size = 1
-        while 2 * size < len(company) and (self._arm.running or self._renew()):
-            groups = [company[at : at + 2 * size] for at in range(0, len(company), 2 * size)]
-            if any(self._fails_together(failure, group) for group in groups if len(group) > size):
+        while 2 * size < len(group) and (self._arm.running or self._restart()):
+            parts = [group[at : at + 2 * size] for at in range(0, len(group), 2 * size)]
+            if any(self._fails_together(failure, part) for part in parts if len(part) > size):
                 break
             size *= 2
         return size
 
     def _fails_together(self, failure: Failure, group: Sequence[Job]) -> bool:
         """Send a group at once and return whether the server fails."""
-        self._ensure()
-        failed = [sent for job, sent in Traffic(group, self._send, len(group)) if self._has_failed(job, sent)]
+        self._ensure_running()
+        failed = [sent for job, sent in ThreadPool(group, self._send, len(group)) if self._has_failed(job, sent)]
         if failed:
             failure.recurred_together(failed[0], [job.request.id for job in group])
-            self._drop_unless_sound(failed)
+            self._terminate_unless_sound(failed)
         return bool(failed)
 
     def _failure(self, failed: Sequence[TimedAnswer]) -> Failure:
         number = 1 + max((server_failure.failure for server_failure in self._server_failures), default=-1)
         return Failure(self._arm, number, failed)
 
-    def _drop_unless_sound(self, failed: Sequence[TimedAnswer]) -> None:
+    def _terminate_unless_sound(self, failed: Sequence[TimedAnswer]) -> None:
         """End the server, unless all it did was to answer 5xx."""
         if any(sent.ending is not FailureKind.ERROR for sent in failed):
-            self._arm.drop()
+            self._arm.terminate()
 
     def _has_failed(self, job: Job, sent: TimedAnswer) -> bool:
-        """Say whether the server failed the request, rather than the capture's own deadline."""
-        cut = sent.ending is FailureKind.HUNG and job.key in self._cut
+        """Return whether the server failed the request, rather than the capture's own deadline."""
+        cut = sent.ending is FailureKind.HUNG and job.key in self._cut_off
         return sent.ending is not None and not cut and self._reporter.left_s > 0
 
     def _send(self, job: Job) -> TimedAnswer:
-        workload, left_s = self._workload, max(self._reporter.left_s, _LEAST_S)
+        workload, left_s = self._workload, max(self._reporter.left_s, _MIN_S)
         deadline = self._deadlines.of(job.request, job.pass_index, self._arm.slowest_s)
         if left_s < deadline.seconds:
-            self._cut.add(job.key)
+            self._cut_off.add(job.key)
         sent = self._arm.client.send(
             job.request,
             streamed=workload.stream or workload.timed,
@@ -279,7 +277,7 @@ class WorkloadRunner:
             pass_index=job.pass_index,
         )
         if sent.ending is not None:
-            self._arm.look_again()
+            self._arm.note_dead_processes()
         elif sent.answer.ok and sent.answer.timing is not None:
             self._arm.slowest_s = max(self._arm.slowest_s, sent.answer.timing.latency_s)
             self._deadlines.learn(job.request, sent.answer)
@@ -287,25 +285,25 @@ class WorkloadRunner:
 
     def _keep(self, job: Job, sent: TimedAnswer) -> None:
         self._sent[job.key] = sent
-        self._reporter.update(len(self._sent), sum(kept.tokens for kept in self._sent.values()))
-        if self._then is not None and sent.answer.ok:
-            self._then(sent.answer)
+        self._reporter.update(len(self._sent), sum(answer.tokens for answer in self._sent.values()))
+        if self._on_answer is not None and sent.answer.ok:
+            self._on_answer(sent.answer)
 
     @property
     def _may_restart(self) -> bool:
         """Whether this workload may have a fresh server; one that an earlier workload left dead is not put down to it."""
-        return self._arm.may_restart and self._arm.restarts - self._restarts_before < _RESTARTS + self._found_dead
+        return self._arm.may_restart and self._arm.restarts - self._restarts_before < _RESTARTS + self._began_dead
 
-    def _renew(self) -> bool:
+    def _restart(self) -> bool:
         """Put a fresh server in place of this one; return False, and leave things as they are, where no restart is left for that."""
         if not self._may_restart:
             return False
-        self._arm.drop()
-        self._ensure()
+        self._arm.terminate()
+        self._ensure_running()
         return True
 
-    def _ensure(self) -> None:
-        if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure():
+    def _ensure_running(self) -> None:
+        if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure_running():
             return
         msg = "the time given to the capture is used up"
         if self._reporter.left_s > 0:
@@ -315,14 +313,14 @@ class WorkloadRunner:
         raise _Unavailable(msg)
 
     def _counted(self, before: SpecCounters | None) -> SpecCounters | None:
-        """Return what the server counted for these answers; after a restart, what the answers themselves tell."""
+        """Return what the server counted for these answers; after a restart, the sum of what the answers report."""
         if self._arm.restarts != self._restarts_before:
-            told = [sent.counters for sent in self._sent.values() if sent.answer.ok]
-            whole = [counters for counters in told if counters is not None]
-            return sum(whole, SpecCounters()) if whole and len(whole) == len(told) else None
+            counters = [sent.counters for sent in self._sent.values() if sent.answer.ok]
+            whole = [each for each in counters if each is not None]
+            return sum(whole, SpecCounters()) if whole and len(whole) == len(counters) else None
         after = self._arm.counters()
         for _ in range(25):
-            time.sleep(_SETTLE_S if after else 0)
+            time.sleep(_COUNTERS_PAUSE_S if after else 0)
             later = self._arm.counters() if after else None
             if later == after:
                 break
@@ -340,7 +338,7 @@ class WorkloadRunner:
             counters=self._counters,
             server_failures=tuple(self._server_failures),
             restarts=self._arm.restarts - self._restarts_before,
-            concurrency=at_once if (at_once := self._arm.at_once(self._workload.concurrency)) < self._workload.concurrency else None,
+            concurrency=limit if (limit := self._arm.concurrency(self._workload.concurrency)) < self._workload.concurrency else None,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),
         )

@@ -76,7 +76,7 @@ def _is_finished(run: RunState) -> bool:
         return False
     try:
         state = run_documents.read_status(directory).state
-        is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_harmed(directory, run.plan)
+        is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_unexplained(directory, run.plan)
     except RunError:
         return False
     return state is not State.RUNNING and (is_ours or is_whole)

@@ -67,7 +67,7 @@ class FakeEngine:
 @pytest.fixture(autouse=True)
 def fake_engine(monkeypatch, tmp_path):
     """The fake engine is known, dies at once if it dies of an error, and locks are those of this test alone."""
-    monkeypatch.setattr(server, "_SETTLE_S", 0.3)
+    monkeypatch.setattr(server, "_EXIT_S", 0.3)
     monkeypatch.setitem(registry.LOADED, FakeEngine.kind, FakeEngine())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 

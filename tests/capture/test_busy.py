@@ -22,13 +22,13 @@ def clock(monkeypatch):
 def test_flights_that_overlap_count_once_and_gaps_not_at_all(clock):
     server = BusyTime()
     clock(1)
-    with server.flight():
+    with server.in_flight():
         clock(2)
-        with server.flight():
+        with server.in_flight():
             clock(4)
         clock(5)
     clock(8)
-    with server.flight():
+    with server.in_flight():
         clock(10)
     clock(50)
     assert (server.seconds, server.wall_s) == (6.0, 10.0)
@@ -38,7 +38,7 @@ def test_a_failed_request_is_a_flight_too(clock):
     server = BusyTime()
 
     def cut():
-        with server.flight():
+        with server.in_flight():
             clock(3)
             raise OSError(errno.ECONNRESET, "cut")
 

@@ -60,7 +60,7 @@ def test_what_does_not_recur_is_no_finding_and_no_pass(run, judged, config, work
 
 
 def test_an_engine_core_that_is_killed_is_named_with_its_request(run, config, workload, directory, with_args, monkeypatch):
-    monkeypatch.setattr(server, "_SETTLE_S", 10.0)  # the API process outlives it by half a second
+    monkeypatch.setattr(server, "_EXIT_S", 10.0)  # the API process outlives it by half a second
     """As vLLM does: a 500 first, then the API process goes too, with exit code 0."""
     once = str(directory.root / "once")
     status = run(with_args(config, "draft-k3", engine_core=True, kill_core_on="p2 of greedy", only_once=once), workload(concurrency=1))

@@ -53,5 +53,5 @@ def test_every_request_has_a_connection_of_its_own(server):
 
 def test_a_scored_prompt_of_many_tokens_may_take_more_than_an_answer():
     few, many = ({"prompt": [1] * tokens, "prompt_logprobs": 20} for tokens in (1_000, 100_000))
-    assert requests._most_bytes(few) == requests._most_bytes({"prompt": "a" * 10**6}) == transport.MOST_BYTES
-    assert requests._most_bytes(many) == 100_000 * 21 * 256
+    assert requests._max_bytes(few) == requests._max_bytes({"prompt": "a" * 10**6}) == transport.MAX_BYTES
+    assert requests._max_bytes(many) == 100_000 * 21 * 256

@@ -14,7 +14,7 @@ from pytest_specdec.capture.estimate import EstimatedStep
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.server import ports, server
 from pytest_specdec.capture.server.server import ArmServer
-from pytest_specdec.capture.thread_pool import Traffic
+from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError, DeadlineError, LeaseError
 from pytest_specdec.files.secrets import Secrets
@@ -38,7 +38,7 @@ def test_one_capture_holds_a_device():
 
 
 def test_any_number_of_captures_may_be_loud_but_none_beside_a_quiet_one():
-    refused = pytest.raises(LeaseError, match="another capture holds the clock")
+    refused = pytest.raises(LeaseError, match="another capture holds this machine")
     with locks.shared(0.0, nothing), locks.shared(0.0, nothing), refused, locks.exclusive(0.0, nothing):
         raise AssertionError
     with locks.exclusive(0.0, nothing), pytest.raises(LeaseError), locks.shared(0.0, nothing):
@@ -80,7 +80,7 @@ def test_traffic_does_every_job_once_and_starts_them_in_order(concurrency):
             started.append(job)
         return job * job
 
-    assert sorted(Traffic(range(20), work, concurrency)) == [(i, i * i) for i in range(20)]
+    assert sorted(ThreadPool(range(20), work, concurrency)) == [(i, i * i) for i in range(20)]
     assert sorted(started) == list(range(20))
     assert started == sorted(started) or concurrency > 1
 
@@ -93,11 +93,11 @@ def test_traffic_never_runs_more_than_its_concurrency():
         most.append(next(running))
         lock.release()
 
-    assert len(list(Traffic(range(30), work, 3))) == 30
+    assert len(list(ThreadPool(range(30), work, 3))) == 30
 
 
 def test_traffic_starts_nothing_after_a_result_that_ends_it():
-    assert list(Traffic(range(10), lambda job: job, 1, until=lambda result: result == 3)) == [(i, i) for i in range(4)]
+    assert list(ThreadPool(range(10), lambda job: job, 1, until=lambda result: result == 3)) == [(i, i) for i in range(4)]
 
 
 def test_an_exception_in_traffic_is_raised_where_it_is_iterated():
@@ -105,8 +105,8 @@ def test_an_exception_in_traffic_is_raised_where_it_is_iterated():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(Traffic([1, 2], work, 2))
-    assert list(Traffic([], work, 4)) == []
+        list(ThreadPool([1, 2], work, 2))
+    assert list(ThreadPool([], work, 4)) == []
 
 
 def test_the_environment_is_that_of_this_machine(config):
@@ -144,18 +144,18 @@ def test_values_of_variables_named_like_secrets_are_struck_out():
 
 def test_an_arm_without_a_server_says_so(recipe, config):
     arm = ArmServer(recipe(config), nothing)
-    assert (arm.running, arm.settle(), arm.log_tail()) == (False, "not started", ())
+    assert (arm.running, arm.wait_for_end(), arm.log_tail()) == (False, "not started", ())
     with pytest.raises(BootError, match="the server is gone"):
         _ = arm.client
 
 
 def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
     with ArmServer(recipe(config), nothing) as arm:
-        assert arm.ensure()
-        arm.drop()
+        assert arm.ensure_running()
+        arm.terminate()
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(server, "wait", lambda *_, **__: (_ for _ in ()).throw(BootError("no")))
-            assert [arm.ensure() for _ in range(4)] == [False] * 4
+            assert [arm.ensure_running() for _ in range(4)] == [False] * 4
         assert arm.restarts == 2
 
 

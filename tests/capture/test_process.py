@@ -112,12 +112,12 @@ def test_a_process_that_was_killed_is_named_with_its_signal_until_its_parent_col
     """
     server = start(python(code))
     said(log, "born")
-    server.look()
+    server.note_processes()
     child = int(log.read_text().rpartition("\nborn ")[2].split()[0])
     os.kill(child, signal.SIGKILL)
     said(log, "over")
-    server.look_again()
-    assert server.lost == (f"worker -c import time; time.sleep(600) (process {child}) {words}",)
+    server.note_dead_processes()
+    assert server.dead_processes == (f"worker -c import time; time.sleep(600) (process {child}) {words}",)
 
 
 def test_a_process_that_lost_its_environment_is_found_by_its_session(start, log):
@@ -262,9 +262,9 @@ def test_a_container_is_asked_whether_the_port_is_its_own(start, listed, strange
         listening.bind((ports.HOST, 0))
         listening.listen()
         inode = os.fstat(listening.fileno()).st_ino
-        monkeypatch.setattr(ports, "_holder", lambda _: "")
+        monkeypatch.setattr(ports, "_listener", lambda _: "")
         server = start(python("import time; time.sleep(600)", look=("echo", listed.format(inode=inode))))
-        assert ports.stranger(server, listening.getsockname()[1]) == stranger
+        assert ports.foreign_listener(server, listening.getsockname()[1]) == stranger
 
 
 def test_a_port_that_is_bound_but_not_listened_on_is_taken_too():

@@ -32,6 +32,6 @@ def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, na
     server = ServerProcess(Command(argv=(sys.executable, "-c", code, "target", "--port", str(setup.port))), tmp_path / "server.log")
     try:
         with pytest.raises(BootError, match=r"(?s)died at boot: exit code 1.*Traceback.*RuntimeError: planted"):
-            ready.wait(server, setup, Reference.dialect, draft_tokens=0, boot_s=600.0, tick=lambda: None)
+            ready.wait(server, setup, Reference.dialect, draft_tokens=0, boot_s=600.0, heartbeat=lambda: None)
     finally:
         server.stop(0.0)

@@ -93,7 +93,7 @@ def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, dir
     run(fatal, workload())
     boots = booted(directory)
     plan = run_documents.read_plan(directory)
-    assert not kept_answers.has_harmed(directory, plan)
+    assert not kept_answers.has_unexplained(directory, plan)
     run(config, workload(), again=True)
     assert booted(directory) == boots
 
@@ -149,7 +149,7 @@ def test_servers_of_another_build_end_it_and_change_nothing(run, config, workloa
     before = kept(directory, "greedy")
     status = run(config, workload(), again=True)
     assert status.state is State.INCOMPLETE
-    assert "another build" in status.error
+    assert "another version" in status.error
     assert "1.2.2" in status.error
     assert kept(directory, "greedy") == before
     assert run_documents.read_environment(directory) == environment

@@ -94,7 +94,7 @@ def test_the_order_of_tests_does_not_change_the_plan(plan, workload):
 
 
 def test_two_workloads_of_one_name_are_refused(plan, workload):
-    with pytest.raises(PlanError, match="different workloads by the name greedy"):
+    with pytest.raises(PlanError, match="different workloads named greedy"):
         plan(workload(), workload(requests=4))
 
 

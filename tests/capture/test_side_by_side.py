@@ -92,7 +92,7 @@ def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workl
 
 def test_what_cannot_be_scored_ahead_is_scored_in_its_turn(run, beside, workload, directory, monkeypatch):
     monkeypatch.setattr(parallel.ScoringQueue, "start", lambda _: None)
-    monkeypatch.setattr(parallel, "_LONGEST", 1)
+    monkeypatch.setattr(parallel, "_MAX_WAITING", 1)
     monkeypatch.setattr(parallel.ScoringQueue, "_put", lambda *_: None)
     assert run(beside(), workload()).state is State.COMPLETE
     answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
@@ -191,7 +191,7 @@ def test_a_size_that_is_not_known_means_in_turn(config):
 
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
     found = planner.placement(config, Vllm())
-    assert (found.placement, found.reason) == (Placement.IN_TURN, "how much memory a server takes is not known before it is started")
+    assert (found.placement, found.reason) == (Placement.IN_TURN, "the memory that a server takes is unknown before it starts")
 
 
 def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):

@@ -274,7 +274,7 @@ def test_a_deaf_server_is_killed(start, tmp_path, seen):
 
 @pytest.mark.chaos("the capture is stuck when its deadline passes", expected="its server is ended by the watchdog", quick=True)
 def test_a_server_is_ended_in_time_whatever_its_starter_does(start, seen):
-    server = start(Command(argv=SLEEP), most_s=0.3)
+    server = start(Command(argv=SLEEP), max_s=0.3)
     assert server.wait(30.0)
     seen("its server is ended by the watchdog" if server.exit_code == -signal.SIGKILL else server.ended)
 

@@ -260,7 +260,7 @@ def test_an_endpoint_answers_in_time_or_not_at_all(served, seen, parts):
     ],
 )
 def test_no_more_is_read_than_the_most(served, seen, parts, monkeypatch):
-    monkeypatch.setattr(requests, "MOST_BYTES", 1024**2)
+    monkeypatch.setattr(requests, "MAX_BYTES", 1024**2)
     seen(words(asked(served(always(*parts)))))
 
 
@@ -380,7 +380,7 @@ def test_a_foreign_server_is_not_taken_for_ours(served, seen, booted):
     server = booted(foreign.port, 60)
     setup = ServerSetup(model="m", port=foreign.port, secrets=Secrets())
     with pytest.raises(BootError) as caught:
-        ready.wait(server, setup, engine_of("vllm").dialect, draft_tokens=0, boot_s=20.0, tick=lambda: None)
+        ready.wait(server, setup, engine_of("vllm").dialect, draft_tokens=0, boot_s=20.0, heartbeat=lambda: None)
     assert f"process {os.getpid()}: " in caught.value.found
     assert foreign.requests == ["/health"]
     seen(f"refused: {caught.value.what.replace(f'port {foreign.port}', 'port')}")

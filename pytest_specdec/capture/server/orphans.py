@@ -1,4 +1,4 @@
-"""Orphans: servers of a capture that was killed together with their watchdogs, found by the notes it left."""
+"""Orphans: servers of a capture that was killed together with their watchdogs, found by the notes it orphan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["note", "sweep"]
 
-_LOOKS = 40
+_ATTEMPTS = 40
 """Times that a killed server is looked for, 0.05 s apart."""
 
 
@@ -79,14 +79,14 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
     for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
         with _unheld(folder, held) as is_ours:
             for path in sorted(folder.glob("servers/*.json")) if is_ours else ():
-                found = _read(path)
-                ended += _end(found) if found else []
+                orphan = _read(path)
+                ended += _end(orphan) if orphan else []
     return tuple(ended)
 
 
 @contextmanager
 def _unheld(folder: Path, held: Path | None) -> Iterator[bool]:
-    """Hold ``folder`` and say whether it is a run of this user that no capture works on."""
+    """Hold ``folder`` and yield whether it is a run of this user that no capture works on."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -120,19 +120,19 @@ def _read(path: Path) -> _Orphan | None:
     try:
         if path.is_symlink() or path.stat().st_uid != os.getuid():
             return None
-        found = json.loads(path.read_text(encoding="utf-8"))
-        is_here = all(found[name] == value for name, value in asdict(_ProcessNamespace.here()).items())
-        is_owned = watchdog.stat(int(found["owner"]))[2] == found["owner_started"]
-        left = _Orphan(pid=int(found["pid"]), started=int(found["started"]), marker=str(found["marker"]))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        is_here = all(document[name] == value for name, value in asdict(_ProcessNamespace.here()).items())
+        is_owned = watchdog.stat(int(document["owner"]))[2] == document["owner_started"]
+        orphan = _Orphan(pid=int(document["pid"]), started=int(document["started"]), marker=str(document["marker"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # nothing of ours, torn, or written by another version
-    return left if is_here and not is_owned else None
+    return orphan if is_here and not is_owned else None
 
 
-def _end(left: _Orphan) -> list[int]:
+def _end(orphan: _Orphan) -> list[int]:
     ended: dict[int, int] = {}
-    for _ in range(_LOOKS):
-        alive = {pid: start for pid, start in watchdog.members(left.pid, left.started, left.marker, ended).items() if _is_mine(pid)}
+    for _ in range(_ATTEMPTS):
+        alive = {pid: start for pid, start in watchdog.members(orphan.pid, orphan.started, orphan.marker, ended).items() if _is_mine(pid)}
         if not alive:
             break
         ended |= alive

@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.server.process import ServerProcess
 
-__all__ = ["free", "holder", "pinned", "stranger"]
+__all__ = ["foreign_listener", "free", "listener", "pinned"]
 
 _LISTEN = "0A"
 _HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
 _EVERYWHERE = {"0" * 8, "0" * 32}
-_AGAIN_S = 0.2
+_SECOND_LOOK_S = 0.2
 _LOOK_S = 10.0
 """Seconds that a container gets to say what it has open."""
 
 
-def holder(port: int) -> str:
+def listener(port: int) -> str:
     """Return which process listens on ``port``, by number and name; empty where that cannot be told."""
-    return _holder(_reached(port))
+    return _listener(_reached(port))
 
 
-def stranger(server: ServerProcess, port: int) -> str:
-    """Return :func:`_stranger`, seen twice: a server that dies between the looks at its port and at its processes seems to be another's."""
-    if not _stranger(server, port):
+def foreign_listener(server: ServerProcess, port: int) -> str:
+    """Return :func:`_foreign_listener`, seen twice: a server may die between the two readings."""
+    if not _foreign_listener(server, port):
         return ""
-    time.sleep(_AGAIN_S)
-    return _stranger(server, port)
+    time.sleep(_SECOND_LOOK_S)
+    return _foreign_listener(server, port)
 
 
-def _stranger(server: ServerProcess, port: int) -> str:
+def _foreign_listener(server: ServerProcess, port: int) -> str:
     """Return which process beside those of ``server`` connections to ``port`` reach; empty where there is none, or it cannot be told.
 
     All who listen have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
     """
     own = server.members
-    strange = _reached(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
-    if strange and server.command.look:
+    foreign = _reached(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
+    if foreign and server.command.look:
         inside = _inside(server.command.look)
-        strange = {file for file in strange if file not in inside}
-        return _holder(strange) or ("a process outside of the container" if strange and "socket:[" in inside else "")
+        foreign = {file for file in foreign if file not in inside}
+        return _listener(foreign) or ("a process outside of the container" if foreign and "socket:[" in inside else "")
     known = all(_is_readable(pid) for pid in own)
-    return _holder(strange) or ("a process of another user" if strange and known else "")
+    return _listener(foreign) or ("a process of another user" if foreign and known else "")
 
 
 def _reached(port: int) -> set[str]:
@@ -72,7 +72,7 @@ def _listening(port: int, table: str) -> list[tuple[str, str]]:
     return [(row[1].partition(":")[0], row[9]) for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
 
 
-def _holder(sockets: Iterable[str]) -> str:
+def _listener(sockets: Iterable[str]) -> str:
     wanted = set(sockets)
     for process in Path("/proc").glob("[0-9]*") if wanted else ():
         if wanted & _open_files(process):
@@ -89,12 +89,12 @@ def _inside(look: tuple[str, ...]) -> str:
 
 
 def _open_files(process: Path) -> set[str]:
-    found = set()
+    files = set()
     with suppress(OSError):  # another user's process, or one that has just ended
         for entry in (process / "fd").iterdir():
             with suppress(OSError):
-                found.add(str(entry.readlink()))
-    return found
+                files.add(str(entry.readlink()))
+    return files
 
 
 def _is_readable(pid: int) -> bool:
@@ -140,7 +140,7 @@ def pinned(port: int) -> int:
             raise EngineError(
                 what,
                 where="engine.args.port",
-                found=f"held by {who}" if (who := holder(port)) else str(error),
+                found=f"held by {process}" if (process := listener(port)) else str(error),
                 expected=f"a port that can be bound on {HOST}",
                 remedy="end that process, or remove `port` from args: then a free port is chosen",
             ) from error

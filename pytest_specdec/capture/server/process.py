@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.engines.protocol import Command
 
-__all__ = ["LOG_TAIL", "ServerProcess", "cause", "deferred", "gone", "signal_name", "titles"]
+__all__ = ["LOG_TAIL", "ServerProcess", "cause", "dead", "deferred", "process_titles", "signal_name"]
 
 _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 """In the order in which their handlers come back: what raises in between must not keep the most common one away."""
@@ -66,24 +66,24 @@ def cause(log: str) -> str:
     """Return the first exception of a traceback in ``log`` and the frame that raised it, or the words of an abort; empty without either."""
     frame = ""
     for line in log.splitlines():
-        if found := _FRAME.search(line):
-            frame = f"{found['file']}:{found['line']}, in {found['function']}"
-        elif found := _ABORTED.match(line):
-            return found["what"]
-        elif frame and (found := _RAISED.match(line)):
-            return f"{found['what']} ({frame})"
+        if match := _FRAME.search(line):
+            frame = f"{match['file']}:{match['line']}, in {match['function']}"
+        elif match := _ABORTED.match(line):
+            return match["what"]
+        elif frame and (match := _RAISED.match(line)):
+            return f"{match['what']} ({frame})"
     return ""
 
 
-_LONGEST = 60
+_MAX_TITLE = 60
 
 
-def titles(living: Iterable[int]) -> dict[int, str]:
+def process_titles(living: Iterable[int]) -> dict[int, str]:
     """Return the ``living`` processes of a server, each with its title or, where it has none, the beginning of its command line."""
     return {pid: title for pid in living if (title := _title(pid))}
 
 
-def gone(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
+def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
     """Return those of ``known`` that are not ``living`` any more, each in words with its end, as far as nobody has collected it yet."""
     return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
 
@@ -110,12 +110,12 @@ def _title(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
     except OSError:
         return ""
-    return " ".join(words)[:_LONGEST]
+    return " ".join(words)[:_MAX_TITLE]
 
 
 _LOG_BYTES = 64_000
 """How much of a log's end is looked at, however long it is."""
-_LONGEST_LINE = 2_000
+_MAX_LINE = 2_000
 """Characters of a log's line that are shown."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 LOG_TAIL = 20
@@ -131,8 +131,8 @@ class ServerProcess:
     watchdog is dismissed only then, too. Whatever goes wrong before that leaves the watchdog alone with the server, and it ends it.
     """
 
-    def __init__(self, command: Command, log: Path, *, most_s: float = float("inf")) -> None:
-        """Start ``command`` with its output appended to ``log``; after ``most_s`` seconds it is killed, whatever its starter does.
+    def __init__(self, command: Command, log: Path, *, max_s: float = float("inf")) -> None:
+        """Start ``command`` with its output appended to ``log``; after ``max_s`` seconds it is killed, whatever its starter does.
 
         Raises EngineError when it cannot be executed, RunError when the log cannot be written.
         """
@@ -141,10 +141,10 @@ class ServerProcess:
         self.marker = uuid.uuid4().hex
         self._collecting = threading.Lock()
         self._known: dict[int, str] = {}
-        self._lost: dict[int, str] = {}
+        self._dead: dict[int, str] = {}
         self._children: list[subprocess.Popen[bytes]] = []
         """The watchdog, then the server."""
-        self._line = -1
+        self._pipe = -1
         try:
             with deferred():
                 with writable(log):
@@ -153,15 +153,15 @@ class ServerProcess:
                     file.flush()
                     self._log_start = file.tell()
                 with file:
-                    self._launch(file, most_s)
+                    self._launch(file, max_s)
         except BaseException:
             self._dismiss_watchdog(is_gone=False)
             raise
 
-    def _launch(self, file: BinaryIO, most_s: float) -> None:
-        found, self._line = _start_watchdog(self.marker, self.command.kill)
-        self._children.append(found)
-        self._tell_of_log(most_s)
+    def _launch(self, file: BinaryIO, max_s: float) -> None:
+        child, self._pipe = _start_watchdog(self.marker, self.command.kill)
+        self._children.append(child)
+        self._announce_log(max_s)
         try:
             self._children.append(_start(self.command, self.marker, file))
         except EngineError:
@@ -169,7 +169,7 @@ class ServerProcess:
             raise
         self.pid = self._children[-1].pid
         self.started = watchdog.stat(self.pid)[2]
-        self._tell(f"server {self.pid} {self.started}\n")
+        self._to_watchdog(f"server {self.pid} {self.started}\n")
 
     @property
     def exit_code(self) -> int | None:
@@ -195,9 +195,9 @@ class ServerProcess:
         return f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}, exit code {code}"
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def dead_processes(self) -> tuple[str, ...]:
         """The processes behind the first one that were found gone first, in words."""
-        return tuple(words for pid, words in self._lost.items() if pid != self.pid)
+        return tuple(words for pid, words in self._dead.items() if pid != self.pid)
 
     @property
     def members(self) -> dict[int, int]:
@@ -206,14 +206,14 @@ class ServerProcess:
             is_collected = self._children[-1].returncode is not None
             return {} if is_collected else watchdog.members(self.pid, self.started, self.marker)
 
-    def look(self) -> None:
+    def note_processes(self) -> None:
         """Take note of the server's processes, while all is well."""
-        self._known = titles(self.members)
+        self._known = process_titles(self.members)
 
-    def look_again(self) -> None:
+    def note_dead_processes(self) -> None:
         """Find out which of them are gone, as soon as something is wrong: in a moment they all may be."""
-        if not self._lost:
-            self._lost = gone(self._known, self.members)
+        if not self._dead:
+            self._dead = dead(self._known, self.members)
 
     def wait(self, seconds: float) -> bool:
         """Return whether the server ends within ``seconds``."""
@@ -221,11 +221,11 @@ class ServerProcess:
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
         """Return the last lines that this server wrote, secrets struck out."""
-        return tuple(line[:_LONGEST_LINE] for line in self._written().splitlines()[-lines:])
+        return tuple(line[:_MAX_LINE] for line in self._written().splitlines()[-lines:])
 
     def cause(self) -> str:
         """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
-        return cause(self._written())[:_LONGEST_LINE]
+        return cause(self._written())[:_MAX_LINE]
 
     def _written(self) -> str:
         """Return the end of the log; more is read than returned, so that no part of a secret is left at the cut."""
@@ -275,23 +275,25 @@ class ServerProcess:
     def _is_gone(self) -> bool:
         return self.exit_code is not None and not self.members
 
-    def _tell_of_log(self, most_s: float) -> None:
+    def _announce_log(self, max_s: float) -> None:
         spellings = self.command.secrets.spellings
-        self._tell(f"log {os.fsencode(self.log.absolute()).hex()}\n" + "".join(f"secret {text.encode().hex()}\n" for text in spellings))
-        if math.isfinite(most_s):
-            self._tell(f"seconds {most_s}\n")
+        self._to_watchdog(
+            f"log {os.fsencode(self.log.absolute()).hex()}\n" + "".join(f"secret {text.encode().hex()}\n" for text in spellings)
+        )
+        if math.isfinite(max_s):
+            self._to_watchdog(f"seconds {max_s}\n")
 
-    def _tell(self, text: str) -> None:
-        with suppress(BrokenPipeError):  # a watchdog that somebody killed is missed, not mourned
-            os.write(self._line, text.encode())
+    def _to_watchdog(self, text: str) -> None:
+        with suppress(BrokenPipeError):  # somebody killed the watchdog: the server is ended without it
+            os.write(self._pipe, text.encode())
 
     def _dismiss_watchdog(self, *, is_gone: bool) -> None:
         """Let the watchdog end, at once where all ``is_gone``, else after it has killed what is left; collect it and the server."""
         with deferred():
-            if self._line >= 0:
-                self._tell("done\n" if is_gone else "")
-                os.close(self._line)
-                self._line = -1
+            if self._pipe >= 0:
+                self._to_watchdog("done\n" if is_gone else "")
+                os.close(self._pipe)
+                self._pipe = -1
             for child in self._children:
                 with suppress(subprocess.TimeoutExpired), self._collecting:
                     child.wait(_KILL_S)
@@ -326,15 +328,15 @@ def _appending(log: Path) -> BinaryIO:
 
 def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
     """Start the watchdog before the server, so that there is no moment without one."""
-    ear, line = os.pipe()
+    read_end, write_end = os.pipe()
     try:
-        argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(ear), marker, *kill]
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(ear,), start_new_session=True), line  # noqa: S603
+        argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(read_end), marker, *kill]
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, pass_fds=(read_end,), start_new_session=True), write_end  # noqa: S603
     except BaseException:
-        os.close(line)
+        os.close(write_end)
         raise
     finally:
-        os.close(ear)
+        os.close(read_end)
 
 
 def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:

@@ -50,9 +50,9 @@ def get(port: int, path: str | None, *, api_key: str | None = None, seconds: flo
 
 _ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
 _PAUSE_S = 0.05
-_LEAST_S = 1.0
+_MIN_S = 1.0
 """Seconds that every question gets, so that one asked in the last moment may still be answered."""
-_LONGEST = 200
+_MAX_VERSION = 200
 """Characters of a version."""
 
 
@@ -67,9 +67,9 @@ class ReadyServer:
 
 
 def wait(
-    server: ServerProcess, setup: ServerSetup, dialect: Dialect, *, draft_tokens: int, boot_s: float, tick: Callable[[], None]
+    server: ServerProcess, setup: ServerSetup, dialect: Dialect, *, draft_tokens: int, boot_s: float, heartbeat: Callable[[], None]
 ) -> ReadyServer:
-    """Wait until ``server`` answers a one-token completion; ``tick`` is called meanwhile.
+    """Wait until ``server`` answers a one-token completion; ``heartbeat`` is called meanwhile.
 
     Raises BootError with the command, the exit code and the last log lines when it ends before that or takes longer than ``boot_s``.
     """
@@ -79,12 +79,12 @@ def wait(
             raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
         if dialect.health_path is None or get(setup.port, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
-            found = _ask(setup, dialect, draft_tokens, until_s)
+            answer = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
-            if isinstance(found, ReadyServer) and not server.ended:
-                return found
-            last = found if isinstance(found, str) else "it answered and ended"
-        tick()
+            if isinstance(answer, ReadyServer) and not server.ended:
+                return answer
+            last = answer if isinstance(answer, str) else "it answered and ended"
+        heartbeat()
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"
     raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
@@ -92,21 +92,21 @@ def wait(
 
 def check_port(server: ServerProcess, port: int) -> None:
     """Raise BootError when another process than those of ``server`` answers on its port: nothing that it says is the server's."""
-    if who := ports.stranger(server, port):
+    if process := ports.foreign_listener(server, port):
         what = f"port {port} is answered by another process than the server"
         remedy = "end that process, or remove `port` from args: then a free port is chosen; a launcher has to pass on PYTEST_SPECDEC_SERVER"
-        raise BootError(what, where=str(server.log), found=who, expected=f"only processes of: {server.command}", remedy=remedy)
+        raise BootError(what, where=str(server.log), found=process, expected=f"only processes of: {server.command}", remedy=remedy)
 
 
 def _left_s(until_s: float) -> float:
     """Return the seconds that a GET may take."""
-    return max(_LEAST_S, min(SECONDS, until_s - time.monotonic()))
+    return max(_MIN_S, min(SECONDS, until_s - time.monotonic()))
 
 
 def _ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | str:
     model = _served_model(setup, _left_s(until_s))
     client = Client(port=setup.port, model=model, dialect=dialect, draft_tokens=draft_tokens, api_key=setup.api_key, secrets=setup.secrets)
-    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_LEAST_S, until_s - time.monotonic()))
+    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
     if sent.answer.ok:
         return ReadyServer(model=model, version=_version(setup.port, dialect, _left_s(until_s)), client=client)
     client.close()
@@ -123,7 +123,7 @@ def _served_model(setup: ServerSetup, seconds: float) -> str:
 
 def _version(port: int, dialect: Dialect, seconds: float) -> str:
     version = _object(get(port, dialect.version_path, seconds=seconds)).get("version")
-    return version[:_LONGEST] if isinstance(version, str) else ""
+    return version[:_MAX_VERSION] if isinstance(version, str) else ""
 
 
 def _object(text: str | None) -> Mapping[str, JSON]:
@@ -149,7 +149,7 @@ RESTARTS = 6
 """Times that one boot's server may be started again after a death, all its workloads together."""
 _FAILED_STARTS = 2
 """Of these, those in a row that may come to nothing: each takes as long as a boot may."""
-_SETTLE_S = 2.0
+_EXIT_S = 2.0
 """Seconds that a dying server gets to be dead: the API process outlives its engine by a moment."""
 
 _GRACE_S = 1.0
@@ -172,12 +172,12 @@ class ServerRecipe:
 class ArmServer:
     """One boot's server, started again after a death."""
 
-    def __init__(self, recipe: ServerRecipe, tick: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
+    def __init__(self, recipe: ServerRecipe, heartbeat: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
         """Take what to start, what to call while it is waited for, and the seconds that the capture has left."""
         self.recipe = recipe
         self.left_s = left_s
         self.restarts = 0
-        self.most: int | None = None
+        self.max_in_flight: int | None = None
         """Requests that may be in flight, where the server was found to fail with more; None without such a finding."""
         self.slowest_s = 0.0
         """What its slowest answer so far took; 0 before the first."""
@@ -188,7 +188,7 @@ class ArmServer:
         """From readiness to the last answer, over all starts that have ended."""
         self.busy_s = 0.0
         """Of that, with a request in flight."""
-        self._tick = tick
+        self._heartbeat = heartbeat
         self._server: ServerProcess | None = None
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class ArmServer:
         except BootError:
             self.stop(0.0)
             if self.left_s() <= 0:
-                self._tick()  # the time of the capture ended it, and says so
+                self._heartbeat()  # the time of the capture ended it, and says so
             raise
         except BaseException:
             self.stop(0.0)
@@ -238,30 +238,30 @@ class ArmServer:
         return self._server is not None and self._server.exit_code is None
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def dead_processes(self) -> tuple[str, ...]:
         """The processes behind the server's first one that were found gone when something went wrong, in words."""
-        return self._server.lost if self._server else ()
+        return self._server.dead_processes if self._server else ()
 
-    def at_once(self, wanted: int) -> int:
+    def concurrency(self, wanted: int) -> int:
         """Return how many requests of ``wanted`` may be in flight."""
-        return wanted if self.most is None else min(wanted, self.most)
+        return wanted if self.max_in_flight is None else min(wanted, self.max_in_flight)
 
-    def look(self) -> None:
+    def note_processes(self) -> None:
         """Take note of the server's processes, while all is well."""
         if self._server is not None:
-            self._server.look()
+            self._server.note_processes()
 
-    def look_again(self) -> None:
+    def note_dead_processes(self) -> None:
         """Find out which processes are gone, from any thread, as soon as a request fails."""
         server = self._server
         if server is not None:
-            server.look_again()
+            server.note_dead_processes()
 
-    def settle(self) -> str:
+    def wait_for_end(self) -> str:
         """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
         if self._server is None:
             return "not started"
-        self._server.wait(max(0.0, min(_SETTLE_S, self.left_s())))
+        self._server.wait(max(0.0, min(_EXIT_S, self.left_s())))
         return self._server.ended
 
     def log_tail(self) -> tuple[str, ...]:
@@ -286,16 +286,16 @@ class ArmServer:
         if server is not None and server.exit_code is None:
             check_port(server, self.recipe.setup.port)
 
-    def drop(self) -> None:
+    def terminate(self) -> None:
         """End a server that cannot be trusted any more."""
-        self.stop(min(self.recipe.stop_s, _SETTLE_S))
+        self.stop(min(self.recipe.stop_s, _EXIT_S))
 
     @property
     def may_restart(self) -> bool:
         """Whether a fresh server may be started in place of this one."""
         return self.restarts < RESTARTS and self._failed_starts < _FAILED_STARTS and self.left_s() > 0
 
-    def ensure(self) -> bool:
+    def ensure_running(self) -> bool:
         """Return whether a server runs, after starting a fresh one in place of a dead one if a restart and time are left."""
         if self.running:
             return True
@@ -333,15 +333,15 @@ class ArmServer:
     def _start(self) -> None:
         recipe = self.recipe
         with deferred():
-            self._server = ServerProcess(recipe.command, recipe.log, most_s=self.left_s() + recipe.stop_s + _GRACE_S)
+            self._server = ServerProcess(recipe.command, recipe.log, max_s=self.left_s() + recipe.stop_s + _GRACE_S)
             orphans.note(recipe.log.with_suffix(".json"), self._server)
-        found = wait(
+        ready = wait(
             self._server,
             recipe.setup,
             recipe.engine.dialect,
             draft_tokens=recipe.draft_tokens,
             boot_s=min(recipe.boot_s, self.left_s()),
-            tick=self._tick,
+            heartbeat=self._heartbeat,
         )
-        self._client, self.version = found.client, found.version
-        self.look()
+        self._client, self.version = ready.client, ready.version
+        self.note_processes()

@@ -48,9 +48,9 @@ def members(session: int, started: int, marker: str, known: dict[int, int] | Non
     return marked | (inside if is_ours else {})
 
 
-def send(number: int, found: dict[int, int]) -> None:
-    """Send the signal to processes that :func:`members` found; to none that got the number of one of them since."""
-    for pid, started in found.items():
+def send(number: int, processes: dict[int, int]) -> None:
+    """Send the signal to ``processes`` as :func:`members` gives them; to none that got the number of one of them since."""
+    for pid, started in processes.items():
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -76,11 +76,11 @@ def strike_out(path: str, secrets: list[bytes]) -> None:
         at, part = 0, file.read(_BLOCK + longest)
         while part:
             for secret in secrets:
-                found = part.find(secret)
-                while found >= 0:
-                    file.seek(at + found)
+                index = part.find(secret)
+                while index >= 0:
+                    file.seek(at + index)
                     file.write(b"*" * len(secret))
-                    found = part.find(secret, found + len(secret))
+                    index = part.find(secret, index + len(secret))
             at += _BLOCK
             file.seek(at)
             part = file.read(_BLOCK + longest)
@@ -95,7 +95,7 @@ def _read(path: str) -> bytes:
 
 
 class _Watch:
-    """What the starter has told so far."""
+    """What the starter has sent so far."""
 
     def __init__(self, pipe: int, marker: str) -> None:
         self._pipe = pipe
@@ -123,19 +123,19 @@ class _Watch:
                 self.known = members(self.session, self.started, self._marker)
                 poll.unregister(self._leader)
                 self._leader = -1
-            if self._pipe in ready and not self._heard():
+            if self._pipe in ready and not self._read_lines():
                 return
             if self._leader >= 0:
                 poll.register(self._leader, select.POLLIN)
 
-    def _heard(self) -> bool:
+    def _read_lines(self) -> bool:
         part = os.read(self._pipe, 4096)
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
-            self._take(line.split())
+            self._apply(line.split())
         return bool(part)
 
-    def _take(self, words: list[bytes]) -> None:
+    def _apply(self, words: list[bytes]) -> None:
         if words[0] == b"server":
             self.session, self.started = int(words[1]), int(words[2])
             try:
@@ -155,11 +155,11 @@ def _end(watch: _Watch, marker: str) -> None:
     """Kill every process of the server; it may have been forked a moment ago, so what is about to appear is looked for a little longer."""
     known = watch.known
     for _ in range(20):
-        found = members(watch.session, watch.started, marker, known)
-        if not found and watch.session >= 0:
+        alive = members(watch.session, watch.started, marker, known)
+        if not alive and watch.session >= 0:
             return
-        known |= found
-        send(signal.SIGKILL, found)
+        known |= alive
+        send(signal.SIGKILL, alive)
         time.sleep(0.05)
 
 
