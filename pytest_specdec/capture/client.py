@@ -19,7 +19,7 @@ from pytest_specdec.model.transcript import Answer, FailureKind, Timing
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_specdec.capture.sse import Burst, Event, ReceivedResponse
@@ -33,8 +33,9 @@ __all__ = ["BusyTime", "Client", "Exchange", "TimedAnswer"]
 class BusyTime:
     """Adds up the union of the intervals of requests that may overlap, from its making on."""
 
-    def __init__(self) -> None:
-        self.began_s = time.monotonic()
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self.began_s = now_s()
         self.until_s = self.began_s
         """When the last answer ended."""
         self.seconds = 0.0
@@ -52,14 +53,14 @@ class BusyTime:
         """Count one request for as long as the block runs."""
         with self._lock:
             if not self._in_flight:
-                self._since_s = time.monotonic()
+                self._since_s = self._now_s()
             self._in_flight += 1
         try:
             yield
         finally:
             with self._lock:
                 self._in_flight -= 1
-                self.until_s = time.monotonic()
+                self.until_s = self._now_s()
                 if not self._in_flight:
                     self.seconds += self.until_s - self._since_s
 
@@ -132,7 +133,7 @@ class Client:
             base_url=f"http://{HOST}:{port}/v1",
             api_key=api_key or "none",
             max_retries=0,
-            # A redirect leads to a server that nobody configured, a proxy is of no use on the loopback interface.
+            # A redirect leads to a server outside the config, a proxy is of no use on the loopback interface.
             http_client=openai.DefaultHttpxClient(transport=Transport(), follow_redirects=False, trust_env=False),
         )
 
@@ -206,7 +207,7 @@ class Client:
         if data.get("error"):
             return _failed(request, pass_index, exchange, self._error_text(data["error"]), FailureKind.ERROR)
         if streamed:
-            msg = "an unstreamed answer to a request for a stream"
+            msg = "a body without events in answer to a request for a stream"
             raise ValueError(msg)
         steps = self._dialect.steps(data)
         return _answered(request, pass_index, exchange, responses.of_whole(data, steps), steps, first=None)
@@ -219,7 +220,7 @@ class Client:
         if not any(event.data == sse.DONE for event in events):
             return _failed(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         chunks = [chunk for _, chunk in stamped]
-        _expect_no_text_behind_the_end(events)
+        _expect_no_text_after_the_end(events)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
         whole = responses.of_stream(chunks, steps, self._draft_tokens)
         return _answered(request, pass_index, exchange, whole, steps, first=sse.first(stamped))
@@ -237,11 +238,11 @@ def _outside(error: Exception) -> str:
     return f"answered outside the protocol: {error}"
 
 
-def _expect_no_text_behind_the_end(events: Sequence[Event]) -> None:
+def _expect_no_text_after_the_end(events: Sequence[Event]) -> None:
     """Raise ValueError when a client that stops reading at the end, as it may, would miss a part of the answer."""
     done = next(number for number, event in enumerate(events) if event.data == sse.DONE)
     if any(chunk.get("choices") for _, chunk in sse.objects(events[done:])):
-        msg = f"choices behind {sse.DONE}"
+        msg = f"choices after {sse.DONE}"
         raise ValueError(msg)
 
 

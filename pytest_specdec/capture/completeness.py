@@ -51,7 +51,9 @@ class Completeness:
         with self._lock:
             if version and self._version and version != self._version:
                 what = "the engine has another version than the one that began this run"
-                raise CaptureError(what, found=version, expected=self._version, remedy="capture anew, into another run directory")
+                raise CaptureError(
+                    what, found=version, expected=self._version, remedy="start a run in another directory: --specdec-run-dir"
+                )
             is_first = bool(version) and not self._version
             self._version = self._version or version
             return is_first

@@ -234,7 +234,7 @@ def _united(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
 
 
 def _as_judged(workload: Workload, families: set[Family]) -> Workload:
-    """Return it unscored where only its speed is judged: no distribution is asked for, and no draft model booted, for what nobody reads."""
+    """Return it unscored where only its speed is judged: then no judge reads a distribution, and no draft model is booted for one."""
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
@@ -262,11 +262,11 @@ def _calibrating(request: Request) -> Request:
     return replace(request, body=body)
 
 
-def _calibrated(boots_: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def _calibrated(layout: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Give the boots; those that answer as the baseline answer the calibration too, scored with all its top tokens whatever judges need."""
-    boots = tuple(boots_)
+    boots = tuple(layout)
     arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
-    tasks = tuple(ScoringTask(arm=arm, workload=one.name, top_tokens=one.top_tokens) for one in calibration for arm in arms)
+    tasks = tuple(ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens) for workload in calibration for arm in arms)
     for boot in boots:
         answers = _names(workloads) if BASELINE in boot.arms else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores

@@ -30,6 +30,7 @@ _MAX_PART = 0.95
 class _CaptureClock:
     """What all reporters of one capture have in common."""
 
+    now_s: Callable[[], float]
     began_s: float
     deadline_s: float | None
     ended: str = ""
@@ -47,12 +48,15 @@ class Reporter:
         boots: int,
         deadline_s: float | None,
         on_progress: Callable[[Progress], None],
+        *,
+        now_s: Callable[[], float] = time.monotonic,
         clock: _CaptureClock | None = None,
     ) -> None:
+        """Take the steps of all ``boots``; ``now_s`` is the clock that the deadline is held against."""
         self._steps = steps
         self._boots = boots
         self._on_progress = on_progress
-        self._clock = clock or _CaptureClock(time.monotonic(), deadline_s)
+        self._clock = clock or _CaptureClock(now_s, now_s(), deadline_s)
         self._current: Progress | None = None
         self._reported_s = 0.0
         self._step_index = 0
@@ -70,7 +74,7 @@ class Reporter:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the capture began."""
-        return time.monotonic() - self._clock.began_s
+        return self._clock.now_s() - self._clock.began_s
 
     @property
     def left_s(self) -> float:
@@ -89,7 +93,7 @@ class Reporter:
                 what,
                 found=f"{self.elapsed_s:.0f} s elapsed",
                 expected=f"at most {self._clock.deadline_s or 0:g} s",
-                remedy="give it more time, or select fewer tests or variants",
+                remedy="raise --specdec-deadline, or select fewer tests or variants",
             )
 
     def step(self, boot: Boot, doing: str, arm: str, workload: str = "", *, of: int = 0) -> None:

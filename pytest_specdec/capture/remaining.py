@@ -20,7 +20,7 @@ __all__ = ["ReusableResults", "discard", "discard_torn", "has_unexplained", "reu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableResults:
-    """Answers by (arm, workload), scores by (whose distribution, arm, workload), and the arms whose capabilities are known."""
+    """Answers by (arm, workload), scores by (server, arm, workload), and the arms whose capabilities are known."""
 
     answers: frozenset[tuple[str, str]]
     scores: frozenset[tuple[str, str, str]]
@@ -56,7 +56,7 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
     torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
     answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
-    # Scores that nobody can have are not missing: no server is booted for them.
+    # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
     tasks = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
     return ReusableResults(

@@ -114,7 +114,11 @@ def _status_written(directory: RunDirectory, completeness: Completeness, reporte
     except (EngineError, CaptureError, RunError) as caught:
         error = str(caught)
     except OSError as caught:
-        error = str(CaptureError("the machine refused what a capture needs", found=str(caught), remedy="make room, or raise the limit"))
+        error = str(
+            CaptureError(
+                "the operating system refused a resource", found=str(caught), remedy="free disk or memory, or raise the limit (ulimit -a)"
+            )
+        )
     except BaseException as ended:
         with suppress(RunError):
             error = f"the capture was ended by {type(ended).__name__}: {ended}"

@@ -34,7 +34,7 @@ _MAX_PARTS = 2**20
 _PART_BYTES = 65_536
 """Decoded at once."""
 _AT_ONCE = struct.pack("ii", 1, 0)
-"""Has the kernel reset the connection when it is closed: a server in the middle of sending learns then that nobody listens."""
+"""Has the kernel reset the connection when it is closed: a server in the middle of sending learns then that the client has left."""
 _COMPRESSED = {"gzip", "x-gzip", "deflate"}
 _EITHER_HEADER = zlib.MAX_WBITS | 32
 """Lets zlib find out whether gzip's header or its own comes first."""
@@ -169,7 +169,7 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
             if decoder.eof:
                 return
         if not self._bounds.overdue:
-            msg = f"a body of {self._encoding} without its end"
+            msg = f"a truncated {self._encoding} body"
             raise ValueError(msg)
 
 
@@ -187,5 +187,5 @@ _OVERDUE = "the response was not over in time"
 
 
 def _overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
-    """Return what ``error`` is: the doing of the timer, or itself."""
+    """Return a timeout where the timer shut the socket, else ``error``."""
     return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error

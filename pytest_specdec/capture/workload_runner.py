@@ -307,8 +307,8 @@ class WorkloadRunner:
             return
         msg = "the time given to the capture is used up"
         if self._reporter.left_s > 0:
-            here = self._arm.restarts - self._restarts_before
-            msg = f"the server is gone after {self._arm.restarts} restarts, {here} of them here\nlast lines of its log:\n"
+            restarts, here = self._arm.restarts, self._arm.restarts - self._restarts_before
+            msg = f"the server died and has no restart left: {restarts} used, {here} of them by this workload\nlast lines of its log:\n"
             msg += "\n".join(self._arm.log_tail())
         raise _Unavailable(msg)
 

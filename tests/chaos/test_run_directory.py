@@ -17,7 +17,7 @@ from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.status import State
 from tests.capture.conftest import FakeEngine
-from tests.capture.test_resume import planned
+from tests.capture.test_remaining import planned
 from tests.plugin.conftest import Project
 
 
@@ -134,7 +134,7 @@ def dies_at_boot(config, plan, directory, *, deadline_s, tell):
     from pytest_specdec.capture import remaining as kept
     from pytest_specdec.model.status import Missing, State, Status
 
-    whole = kept.of(directory, plan)
+    whole = kept.reusable_results(directory, plan)
     kept.discard(directory, plan, whole)
     lacking = [w.name for w in plan.workloads if ("draft-k3", w.name) not in whole.answers]
     missing = [Missing(arm="draft-k3", workload=name, reason="died at boot") for name in lacking]

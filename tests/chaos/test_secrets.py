@@ -21,7 +21,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.report.escape import printable
 from tests.capture.conftest import FakeEngine
-from tests.capture.test_resume import planned
+from tests.capture.test_remaining import planned
 
 KEY = 'it\'s a "key"/of+mine'
 SPELLINGS = {

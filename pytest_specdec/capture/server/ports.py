@@ -1,4 +1,4 @@
-"""Ports of the loopback interface: a free one or the one that a config pins, and who listens there."""
+"""Ports of the loopback interface: a free one or the one that a config pins, and what listens there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def foreign_listener(server: ServerProcess, port: int) -> str:
 def _foreign_listener(server: ServerProcess, port: int) -> str:
     """Return which process beside those of ``server`` connections to ``port`` reach; empty where there is none, or it cannot be told.
 
-    All who listen have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
+    All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
     """
     own = server.members
     foreign = _reached(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
@@ -130,7 +130,7 @@ def free() -> int:
 
 
 def pinned(port: int) -> int:
-    """Return ``port`` if it can be bound. Raises EngineError naming who holds it."""
+    """Return ``port`` if it can be bound. Raises EngineError naming the process that holds it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

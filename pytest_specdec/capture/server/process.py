@@ -84,7 +84,7 @@ def process_titles(living: Iterable[int]) -> dict[int, str]:
 
 
 def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
-    """Return those of ``known`` that are not ``living`` any more, each in words with its end, as far as nobody has collected it yet."""
+    """Return those of ``known`` that are not ``living`` any more, each in words with its end, as long as it is not collected it yet."""
     return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
 
 

@@ -218,7 +218,7 @@ class ArmServer:
         self.readiness_s = time.monotonic() - began_s
 
     def kill(self) -> None:
-        """Kill the server's processes from another thread; whoever works with the arm notices and stops it."""
+        """Kill the server's processes from another thread; the thread that works with the arm notices and stops it."""
         server = self._server
         if server is not None:
             server.kill()
@@ -227,7 +227,7 @@ class ArmServer:
     def client(self) -> Client:
         """The client of the running server. Raises BootError when there is none."""
         if self._client is None:
-            what = "the server is gone and may not be started again"
+            what = "the server died and has no restart left"
             found, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
             raise BootError(what, where=str(self.recipe.log), found=found, expected=expected, remedy="read the end of its log")
         return self._client
@@ -287,7 +287,7 @@ class ArmServer:
             check_port(server, self.recipe.setup.port)
 
     def terminate(self) -> None:
-        """End a server that cannot be trusted any more."""
+        """End a server that died, hangs or gave way to a fresh one."""
         self.stop(min(self.recipe.stop_s, _EXIT_S))
 
     @property
@@ -323,7 +323,7 @@ class ArmServer:
             self._last_tail = server.log_tail()
             server.stop(stop_s)
             self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
-            self._server = None  # not before: an interrupt in between would leave a server that nobody knows
+            self._server = None  # not before: an interrupt in between would leave a server behind
         if client is not None:
             self.wall_s += client.busy.wall_s
             self.busy_s += client.busy.seconds

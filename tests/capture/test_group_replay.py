@@ -87,7 +87,7 @@ def test_a_boot_has_six_restarts_over_all_its_workloads(run, config, workload, w
     status = run(config, *(workload(name, requests=1) for name in ("a", "b", "c", "d", "e")))
     assert (status.state, status.restarts) == (State.INCOMPLETE, 6)
     assert [(missing.arm, missing.workload) for missing in status.missing] == [("draft-k3", "e")]
-    assert "the server is gone after 6 restarts" in status.missing[0].reason
+    assert "no restart left: 6 used" in status.missing[0].reason
 
 
 def test_a_death_in_the_warm_up_is_no_secret(run, judged, config, workload, directory, with_args):
@@ -100,7 +100,7 @@ def test_a_death_in_the_warm_up_is_no_secret(run, judged, config, workload, dire
 
 
 def test_what_was_in_flight_beside_a_5xx_is_sent_again_with_it(run, config, workload, directory, with_args):
-    """Those that were answered beside it are part of the company, and of the group that is named."""
+    """Those that were answered beside it are part of the group that is sent again, and named."""
     run(with_args(config, "draft-k3", break_on=" of ", company=2, slow=0.4), workload(requests=2))
     (together,) = [c for c in transcripts.read(directory, "draft-k3", "greedy").server_failures if c.recurred]
     assert (together.group, together.ending, together.failure) == (("p0", "p1"), FailureKind.ERROR, 0)

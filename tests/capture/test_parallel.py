@@ -1,3 +1,5 @@
+"""Parallel placement: as many boots, the same answers and scores."""
+
 from __future__ import annotations
 
 import os
@@ -7,13 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_specdec.capture import parallel, planner
+from pytest_specdec.capture import parallel
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.scoring import TranscriptScorer
-from pytest_specdec.errors import PlanError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.plan import Boot, Placement, Role, ScoringTask
 from pytest_specdec.model.status import State
@@ -98,6 +99,13 @@ def test_what_cannot_be_scored_ahead_is_scored_in_its_turn(run, beside, workload
     answered_and_scored(directory, ("baseline", "control", "draft-k3", "ngram-k3"))
 
 
+def test_a_bug_in_the_scoring_queue_leaves_scores_to_their_turn(run, beside, workload, directory, monkeypatch):
+    """The threads of the queue go on, so that nothing waits for them for ever."""
+    monkeypatch.setattr(TranscriptScorer, "prefetch", lambda *_: 1 / 0)
+    assert run(beside(), workload(), only=["draft-k3"], deadline_s=60.0).state is State.COMPLETE
+    answered_and_scored(directory, ("baseline", "control", "draft-k3"))
+
+
 def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, beside, workload, directory, with_args):
     status = run(with_args(beside(), "draft-k3", boot="die"), workload(), workload("speed", timed=True, scored=False))
     assert (status.state, status.error) == (State.INCOMPLETE, "")
@@ -119,7 +127,7 @@ def test_a_death_is_found_and_replayed_beside_others(run, beside, workload, dire
     assert transcripts.read(directory, "ngram-k3", "greedy").server_failures == ()
 
 
-def test_a_bug_in_one_lane_is_raised_and_leaves_no_server(run, beside, workload, directory, monkeypatch):
+def test_a_bug_in_one_worker_is_raised_and_leaves_no_server(run, beside, workload, directory, monkeypatch):
     from pytest_specdec.capture.boot import BootSession
 
     def probe(self):
@@ -159,45 +167,6 @@ def test_what_scores_stays_while_there_is_room_for_one_more():
     assert parallel.boot_waves(everything, 2) == parallel.BootWaves(staying=(base,), waves=((one,), (two,), (control,), (draft,)))
     assert parallel.boot_waves((base, draft, other), 2) == parallel.BootWaves(staying=(base,), waves=((draft,), (other,)))
     assert parallel.boot_waves((base,), 2) == parallel.BootWaves(staying=(base,), waves=((),))
-
-
-@pytest.mark.parametrize(
-    "total, one, placement, servers",
-    [(64.0, 2.0, Placement.SIDE_BY_SIDE, 4), (8.0, 2.5, Placement.SIDE_BY_SIDE, 2), (8.0, 4.0, Placement.IN_TURN, 1)],
-)
-def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, monkeypatch, total, one, placement, servers):
-    from pytest_specdec.engines import registry
-    from pytest_specdec.engines.protocol import Footprint
-
-    monkeypatch.setattr(planner.environment, "memory_gib", lambda: total)
-    monkeypatch.setattr(type(registry.engine_of("fake")), "footprint", lambda *_, **__: Footprint(memory_gib=one))
-    plan = make(replace(config, placement=Placement.AUTO), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
-    assert (plan.placement, plan.servers) == (placement, servers)
-    assert plan.placement_reason == f"one server takes about {one:.1f} GiB of {total:.0f}"
-
-
-@pytest.mark.parametrize("share, placement", [(0.45, Placement.SIDE_BY_SIDE), (0.92, Placement.IN_TURN)])
-def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
-    from pytest_specdec.engines.vllm import Vllm
-
-    monkeypatch.setattr(planner, "accelerated", lambda: True)
-    args = {} if share == 0.92 else {"gpu-memory-utilization": share}
-    config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
-    assert planner.placement(config, Vllm()).placement is placement
-
-
-def test_a_size_that_is_not_known_means_in_turn(config):
-    from pytest_specdec.engines.vllm import Vllm
-
-    config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
-    found = planner.placement(config, Vllm())
-    assert (found.placement, found.reason) == (Placement.IN_TURN, "the memory that a server takes is unknown before it starts")
-
-
-def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
-    with pytest.raises(PlanError, match="cannot share a port"):
-        make(with_args(beside(), port=8000), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
-    assert planner.placement(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
 
 
 def test_who_answers_before_the_baseline_is_probed_is_scored_by_the_route_that_the_probe_finds(

@@ -1,3 +1,5 @@
+"""Single precision is what the config says it is."""
+
 from __future__ import annotations
 
 import pytest

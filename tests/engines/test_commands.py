@@ -1,3 +1,5 @@
+"""Commands, drafts and checks of the engines."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.config.config import EngineSettings, VariantSettings
+from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines import checkpoint, locate
 from pytest_specdec.engines import vllm as speculation
 from pytest_specdec.engines.cli_args import flags, merged
@@ -30,6 +32,22 @@ def program(tmp_path):
         return path
 
     return _program
+
+
+@pytest.fixture
+def config(tmp_path):
+    draft = {"method": "draft_model", "model": "small", "num_speculative_tokens": 3}
+    ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    return Config(
+        name="one",
+        path=tmp_path / "one.yaml",
+        text="",
+        engine=EngineSettings(kind="vllm", model="m"),
+        variants=(
+            VariantSettings(name="draft-k3", args={"speculative-config": draft}),
+            VariantSettings(name="ngram-k3", args={"speculative-config": ngram}),
+        ),
+    )
 
 
 @pytest.fixture

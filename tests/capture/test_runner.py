@@ -1,3 +1,5 @@
+"""The runner: a plan carried out, and a run directory left whatever happens."""
+
 from __future__ import annotations
 
 import os
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.capture import environment, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.runner import record
@@ -36,7 +39,7 @@ def run(directory, monkeypatch):
 
     _run.said, _run.directory = said, directory
     yield _run
-    assert [pid for pid in processes() if f"MARK_OF_THIS_TEST={mark}" in environment(pid)] == []
+    assert [pid for pid in processes() if f"MARK_OF_THIS_TEST={mark}" in variables_of(pid)] == []
     assert list((directory.root / "servers").glob("*.json")) == []
 
 
@@ -44,7 +47,7 @@ def processes():
     return [path.name for path in Path("/proc").glob("[0-9]*")]
 
 
-def environment(pid):
+def variables_of(pid):
     try:
         return Path("/proc", pid, "environ").read_text(errors="replace").split("\0")
     except OSError:
@@ -235,7 +238,7 @@ def test_a_server_that_dies_of_everything_is_restarted_twice_a_workload_and_no_m
     transcript = transcripts.read(directory, "draft-k3", "greedy")
     assert [server_failure.recurred for server_failure in transcript.server_failures] == [True, None]
     assert {answer.status for answer in transcript.answers} == {None}
-    assert "not sent: the server is gone after 2 restarts, 2 of them here" in transcript.answers[4].error
+    assert "no restart left: 2 used, 2 of them by this workload" in transcript.answers[4].error
     assert all(answer.ok for answer in transcripts.read(directory, "draft-k3", "next").answers)
     assert status.missing == ()
     assert run_documents.read_capabilities(directory)["baseline"]
@@ -395,3 +398,15 @@ def gone(marker):
             return True
         time.sleep(0.05)
     return False
+
+
+@pytest.mark.parametrize(
+    "found,visible,names",
+    [((), "0", ()), (("A", "B"), None, ("0", "1")), (("A", "B"), "1, 0", ("0", "1")), (("A",), "", ()), (("A",), "GPU-7", ("GPU-7",))],
+)
+def test_the_locked_devices_are_the_visible_ones(found, visible, names, monkeypatch):
+    monkeypatch.setattr(environment, "devices", lambda: found)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert runner._devices() == names

@@ -1,14 +1,16 @@
-"""One living server, asked: answers outside the protocol, and capability probes of servers that refuse, ignore and die."""
+"""Capabilities: probes of servers that refuse, ignore and die, and what is made of their log-probabilities."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.model.captured import FeatureSupport
-from pytest_specdec.model.transcript import FailureKind
-from pytest_specdec.model.workload import Request, Route
+from pytest_specdec.model.transcript import Answer, Choice, ScoringRoute
+from tests.capture.test_scoring import Server, listed
 
 
 @pytest.fixture
@@ -22,29 +24,6 @@ def arm(recipe, config):
     yield _arm
     for one in opened:
         one.__exit__(None, None, None)
-
-
-def ask(arm, prompt, *, streamed):
-    return arm.client.send(
-        Request(id="a", route=Route.COMPLETIONS, body={"prompt": prompt, "max_tokens": 3}), streamed=streamed, deadline_s=20.0
-    )
-
-
-def test_answers_outside_the_protocol_are_failures(arm):
-    server = arm(garble_on="garble", cut_on="cut", fail_stream_on="fail")
-    whole, streamed = ask(server, "garble", streamed=False), ask(server, "garble", streamed=True)
-    assert (whole.ending, whole.answer.status) == (FailureKind.ERROR, None)
-    assert whole.answer.error.startswith("answered outside the protocol")
-    assert streamed.ending is FailureKind.DIED
-    cut, failed = ask(server, "cut", streamed=True), ask(server, "fail", streamed=True)
-    assert (cut.ending, cut.answer.error) == (FailureKind.DIED, "connection lost: the stream has no end")
-    assert (failed.ending, "engine failed" in failed.answer.error) == (FailureKind.ERROR, True)
-    good = ask(server, "good", streamed=True)
-    assert (good.ending, good.answer.ok, good.tokens) == (None, True, 3)
-
-
-def test_tokens_are_counted_by_the_server_where_it_tells_no_ids(arm):
-    assert ask(arm(no_token_ids=True), "good", streamed=False).tokens == 3
 
 
 def test_a_refused_feature_is_not_an_ignored_one(arm):
@@ -74,3 +53,31 @@ def test_a_probe_ends_with_the_server_and_leaves_the_rest_unknown(arm):
     assert found.support["json_object"] is found.support["json_schema"] is FeatureSupport.UNKNOWN
     nothing = CapabilityProbe(arm(die_on="Once upon"), 0).run()
     assert set(nothing.support.values()) == {FeatureSupport.UNKNOWN}
+
+
+HALF, UNLISTED = math.log(0.5), -7.0
+
+
+def warm(reported):
+    """Three tokens, of which the second is nowhere in the list."""
+    choice = Choice(text="abc", token_ids=(10, 99, 12), logprobs=reported, finish_reason="length")
+    return Answer(request_id="probe", status=200, prompt_token_ids=(1, 2), choices=(choice,))
+
+
+@pytest.mark.parametrize(
+    "reported,raw",
+    [
+        ((HALF, UNLISTED, HALF), True),
+        ((HALF + 0.1, UNLISTED, HALF - 0.15), True),  # more noise than is ever met
+        ((1.05 * HALF, UNLISTED, 1.05 * HALF), True),  # a scorer that leans
+        ((-0.31, UNLISTED, -0.31), False),
+        ((-0.31 + 0.1, UNLISTED, -0.31 - 0.1), False),
+        ((-0.31, -math.inf, -0.31), False),
+        ((), True),
+        (None, True),
+    ],
+)
+def test_log_probabilities_are_judged_by_the_listed_tokens(reported, raw):
+    server = Server(listed)
+    server.running = True
+    assert CapabilityProbe(server, 4096)._raw_logprobs(warm(reported), ScoringRoute.CONTINUATIONS) is raw

@@ -1,3 +1,5 @@
+"""The planner: boots, placement, shares, and the top tokens that are asked for."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_specdec.capture import planner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.plan import Role
+from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
@@ -181,3 +184,111 @@ def test_a_workload_that_takes_nothing_at_a_depth_is_left_out_there(plan, worklo
     sent, deep = workload("a"), replace(workload("b"), take={Depth.SMOKE: 0})
     assert [one.name for one in plan(sent, deep, depth=Depth.SMOKE).workloads] == ["a"]
     assert [one.name for one in plan(sent, deep).workloads] == ["a", "b"]
+
+
+GREEDY = {"method": "draft_model", "model": "small", "num_speculative_tokens": 3}
+
+
+DRAWN = {**GREEDY, "draft_sample_method": "probabilistic"}
+
+
+HEAD = {"method": "eagle3", "model": "head", "num_speculative_tokens": 3}
+
+
+def asking(workload, **body):
+    return replace(workload, requests=tuple(replace(r, body={**r.body, **body}) for r in workload.requests))
+
+
+@pytest.fixture
+def top_tokens(config, workload):
+    """Top tokens by (server, arm) for one workload under the variants given."""
+
+    def _top_tokens(*settings, body, **fields):
+        variants = tuple(replace(config.variants[0], name=f"v{i}", args={"speculative-config": one}) for i, one in enumerate(settings))
+        one = asking(workload(draft_scored=True, **fields), **body)
+        plan = make(replace(config, variants=variants), [SelectedWorkload(workload=one, family=Family.SAMPLING)], Depth.SMOKE)
+        return {(boot.under, tokens.arm): tokens.top_tokens for boot in plan.boots for tokens in boot.scores if tokens.workload == one.name}
+
+    return _top_tokens
+
+
+@pytest.mark.parametrize(
+    "setting, body, wanted",
+    [
+        (GREEDY, {"temperature": 0.0}, 5),
+        (HEAD, {"temperature": 1.0, "top_p": 1.0}, 5),
+        (GREEDY, {"temperature": 1.0, "top_k": -1}, 5),
+        (GREEDY, {"temperature": 1.0, "top_p": 0.9}, 20),
+        (GREEDY, {"temperature": 1.0, "top_k": 10}, 20),
+        (GREEDY, {"temperature": 1.0, "min_p": 0.1}, 20),
+        (GREEDY, {"temperature": 0.7}, 20),
+        (DRAWN, {"temperature": 1.0}, 20),
+    ],
+)
+def test_a_variant_is_scored_with_as_many_top_tokens_as_its_judges_use(top_tokens, setting, body, wanted):
+    assert top_tokens(setting, body=body)["baseline", "v0"] == wanted
+
+
+def test_the_control_is_judged_for_all_pairs_and_needs_the_most(top_tokens):
+    found = top_tokens(HEAD, DRAWN, body={"temperature": 1.0})
+    assert {arm: n for (under, arm), n in found.items() if under == "baseline"} == {"v0": 5, "v1": 20, "control": 20, "baseline": 20}
+
+
+def test_a_greedy_drafters_server_is_asked_for_its_best_token_only(top_tokens):
+    assert top_tokens(GREEDY, body={"temperature": 1.0})["small", "v0"] == 1
+    assert top_tokens(DRAWN, body={"temperature": 1.0})["small", "v0"] == 20
+    assert top_tokens(GREEDY, DRAWN, body={"temperature": 1.0})["small", "control"] == 20
+
+
+def test_the_workloads_own_number_is_never_exceeded(top_tokens):
+    assert set(top_tokens(HEAD, DRAWN, body={"temperature": 1.0}, top_tokens=3).values()) == {3}
+    assert set(top_tokens(GREEDY, body={"temperature": 1.0}, top_tokens=0).values()) == {0}
+
+
+@pytest.fixture
+def beside(config):
+    """The config with its servers side by side."""
+
+    def _beside(servers=4, config=config):
+        return replace(config, placement=Placement.SIDE_BY_SIDE, limits=replace(config.limits, servers=servers))
+
+    return _beside
+
+
+@pytest.mark.parametrize(
+    "total, one, placement, servers",
+    [(64.0, 2.0, Placement.SIDE_BY_SIDE, 4), (8.0, 2.5, Placement.SIDE_BY_SIDE, 2), (8.0, 4.0, Placement.IN_TURN, 1)],
+)
+def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, monkeypatch, total, one, placement, servers):
+    from pytest_specdec.engines import registry
+    from pytest_specdec.engines.protocol import Footprint
+
+    monkeypatch.setattr(planner.environment, "memory_gib", lambda: total)
+    monkeypatch.setattr(type(registry.engine_of("fake")), "footprint", lambda *_, **__: Footprint(memory_gib=one))
+    plan = make(replace(config, placement=Placement.AUTO), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
+    assert (plan.placement, plan.servers) == (placement, servers)
+    assert plan.placement_reason == f"one server takes about {one:.1f} GiB of {total:.0f}"
+
+
+@pytest.mark.parametrize("share, placement", [(0.45, Placement.SIDE_BY_SIDE), (0.92, Placement.IN_TURN)])
+def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
+    from pytest_specdec.engines.vllm import Vllm
+
+    monkeypatch.setattr(planner, "accelerated", lambda: True)
+    args = {} if share == 0.92 else {"gpu-memory-utilization": share}
+    config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
+    assert planner.placement(config, Vllm()).placement is placement
+
+
+def test_a_size_that_is_not_known_means_in_turn(config):
+    from pytest_specdec.engines.vllm import Vllm
+
+    config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
+    found = planner.placement(config, Vllm())
+    assert (found.placement, found.reason) == (Placement.IN_TURN, "the memory that a server takes is unknown before it starts")
+
+
+def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
+    with pytest.raises(PlanError, match="cannot share a port"):
+        make(with_args(beside(), port=8000), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
+    assert planner.placement(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN

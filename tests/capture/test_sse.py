@@ -1,11 +1,53 @@
-"""What the client had not read when it read the first token is told from what came later, by made-up stamps."""
+"""Streams: events, stamps, and the tokens of the first burst, by made-up stamps."""
 
 from __future__ import annotations
 
-import pytest
+import json
+from itertools import pairwise
 
-from pytest_specdec.capture import sse
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_specdec.capture import responses, sse
 from pytest_specdec.model.transcript import Usage
+
+STREAM = b'data: {"choices": [{"text": "a"}]}\n\n: a comment\n\ndata: {"choices":\ndata: []}\n\r\ndata: [DONE]\n\n'
+
+
+def received(body, cuts):
+    edges = [0, *sorted(cuts), len(body)]
+    parts = tuple(body[a:b] for a, b in pairwise(edges))
+    return sse.ReceivedResponse(stamps_s=tuple(float(edge) for edge in edges[1:]), parts=parts)
+
+
+@given(cuts=st.sets(st.integers(1, len(STREAM) - 1)))
+def test_however_a_stream_is_cut_its_events_are_the_same_and_stamped_by_their_last_byte(cuts):
+    events = received(STREAM, cuts).events()
+    assert [event.data for event in events] == ['{"choices": [{"text": "a"}]}', '{"choices":\n[]}', "[DONE]"]
+    ends = [STREAM.index(b"\n\n"), STREAM.index(b"\n\r\n"), len(STREAM) - 2]
+    edges = sorted({*cuts, len(STREAM)})
+    assert [event.at_s for event in events] == [min(edge for edge in edges if edge >= end) for end in ends]
+    assert [chunk for _, chunk in sse.objects(events)] == [{"choices": [{"text": "a"}]}, {"choices": []}]
+
+
+def test_an_event_without_a_blank_line_at_the_very_end_counts():
+    assert [event.data for event in received(b"data: 1\n\ndata: [DONE]", set()).events()] == ["1", "[DONE]"]
+
+
+def test_an_event_that_is_no_object_is_an_error():
+    with pytest.raises(ValueError, match="expected a JSON object, found '3'"):
+        list(sse.objects([sse.Event(at_s=0.0, data="3")]))
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_from_a_server_crash_the_reader(body):
+    try:
+        list(sse.objects(received(body, set()).events())) if body else None
+        responses.of_whole(received(body or b"{}", set()).json(), None)
+    except (ValueError, json.JSONDecodeError):
+        pass
+
 
 STEP_S, READ_S = 0.004, 9e-6
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.capture import remaining as kept_answers
-from pytest_specdec.capture import runner
+from pytest_specdec.capture import remaining, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.plan import Placement
@@ -93,7 +92,7 @@ def test_a_death_that_recurred_is_a_finding_and_stays(run, config, workload, dir
     run(fatal, workload())
     boots = booted(directory)
     plan = run_documents.read_plan(directory)
-    assert not kept_answers.has_unexplained(directory, plan)
+    assert not remaining.has_unexplained(directory, plan)
     run(config, workload(), again=True)
     assert booted(directory) == boots
 
@@ -135,9 +134,9 @@ def test_scores_of_answers_that_are_gone_go_too(run, config, workload, directory
     run(config, workload())
     plan = run_documents.read_plan(directory)
     directory.transcript("draft-k3", "greedy").unlink()
-    found = kept_answers.of(directory, plan)
+    found = remaining.reusable_results(directory, plan)
     assert ("draft-k3", "greedy") not in found.answers
-    kept_answers.discard(directory, plan, found)
+    remaining.discard(directory, plan, found)
     assert not directory.scores("baseline", "draft-k3", "greedy").exists()
     assert directory.scores("baseline", "ngram-k3", "greedy").exists()
 
@@ -164,11 +163,11 @@ KILLED = textwrap.dedent("""
     from pytest_specdec.capture.runner import record
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.files import codec
-    import test_resume
+    from tests.capture import test_remaining
 
     engines.LOADED["fake"] = conftest.FakeEngine()
     root = Path({root!r})
-    config, plan = test_resume.planned(root, slow=60)
+    config, plan = test_remaining.planned(root, slow=60)
 
     def tell(progress):
         if progress.arm == "ngram-k3" and progress.doing == "answering":

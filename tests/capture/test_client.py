@@ -1,0 +1,158 @@
+"""The client: connections, busy time, and answers outside the protocol."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from pytest_specdec.capture import client, transport
+from pytest_specdec.capture.client import BusyTime, Client
+from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.model.transcript import FailureKind
+from pytest_specdec.model.workload import Request, Route
+
+
+class Clock:
+    """Seconds that stand still until they are set."""
+
+    def __init__(self):
+        self.at_s = 0.0
+
+    def __call__(self):
+        return self.at_s
+
+    def to(self, seconds):
+        self.at_s = seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_flights_that_overlap_count_once_and_gaps_not_at_all(clock):
+    server = BusyTime(clock)
+    clock.to(1)
+    with server.in_flight():
+        clock.to(2)
+        with server.in_flight():
+            clock.to(4)
+        clock.to(5)
+    clock.to(8)
+    with server.in_flight():
+        clock.to(10)
+    clock.to(50)
+    assert (server.seconds, server.wall_s) == (6.0, 10.0)
+
+
+def test_a_failed_request_is_a_flight_too(clock):
+    server = BusyTime(clock)
+
+    def cut():
+        with server.in_flight():
+            clock.to(3)
+            raise OSError(errno.ECONNRESET, "cut")
+
+    with pytest.raises(OSError, match="cut"):
+        cut()
+    assert server.seconds == 3.0
+
+
+def test_a_server_that_answered_nothing_has_no_time(clock):
+    server = BusyTime(clock)
+    clock.to(9)
+    assert (server.seconds, server.wall_s) == (0.0, 0.0)
+
+
+@pytest.fixture
+def server():
+    """A server that counts the connections made to it."""
+    made = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self):
+            made.append(self.client_address)
+            super().setup()
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads = True
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield listening.server_address[1], made
+        listening.shutdown()
+
+
+def test_every_request_has_a_connection_of_its_own(server):
+    port, made = server
+    client = Client(port=port, model="m", dialect=engine_of("reference").dialect)
+    for _ in range(2):
+        assert client.exchange(Route.COMPLETIONS, {"prompt": "A"}, streamed=False, deadline_s=10.0).status == 200
+    client.close()
+    assert len(made) == 2
+
+
+def test_a_scored_prompt_of_many_tokens_may_take_more_than_an_answer():
+    few, many = ({"prompt": [1] * tokens, "prompt_logprobs": 20} for tokens in (1_000, 100_000))
+    assert client._max_bytes(few) == client._max_bytes({"prompt": "a" * 10**6}) == transport.MAX_BYTES
+    assert client._max_bytes(many) == 100_000 * 21 * 256
+
+
+@pytest.fixture
+def arm(recipe, config):
+    opened = []
+
+    def _arm(**args):
+        opened.append(ArmServer(recipe(config, **args), lambda: None))
+        return opened[-1].__enter__()
+
+    yield _arm
+    for one in opened:
+        one.__exit__(None, None, None)
+
+
+def ask(arm, prompt, *, streamed):
+    return arm.client.send(
+        Request(id="a", route=Route.COMPLETIONS, body={"prompt": prompt, "max_tokens": 3}), streamed=streamed, deadline_s=20.0
+    )
+
+
+def test_answers_outside_the_protocol_are_failures(arm):
+    server = arm(garble_on="garble", cut_on="cut", fail_stream_on="fail")
+    whole, streamed = ask(server, "garble", streamed=False), ask(server, "garble", streamed=True)
+    assert (whole.ending, whole.answer.status) == (FailureKind.ERROR, None)
+    assert whole.answer.error.startswith("answered outside the protocol")
+    assert streamed.ending is FailureKind.DIED
+    cut, failed = ask(server, "cut", streamed=True), ask(server, "fail", streamed=True)
+    assert (cut.ending, cut.answer.error) == (FailureKind.DIED, "connection lost: the stream has no end")
+    assert (failed.ending, "engine failed" in failed.answer.error) == (FailureKind.ERROR, True)
+    good = ask(server, "good", streamed=True)
+    assert (good.ending, good.answer.ok, good.tokens) == (None, True, 3)
+
+
+def test_tokens_are_counted_by_the_server_where_it_tells_no_ids(arm):
+    assert ask(arm(no_token_ids=True), "good", streamed=False).tokens == 3
+
+
+def test_a_connection_that_is_refused_is_a_death():
+    client = Client(port=ports.free(), model="m", dialect=VllmDialect())
+    sent = client.send(Request(id="a", route=Route.CHAT, body={"messages": []}), streamed=True, deadline_s=5.0)
+    assert (sent.ending, sent.answer.status, sent.tokens) == (FailureKind.DIED, None, 0)
+    assert "connection lost" in sent.answer.error
+    client.close()

@@ -1,0 +1,57 @@
+"""Locks: one capture per device, and the machine held alone or together."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pytest_specdec.capture import locks
+from pytest_specdec.errors import DeadlineError, LeaseError
+
+
+def nothing():
+    return None
+
+
+def test_one_capture_holds_a_device():
+    with locks.device("0", 0.0, nothing):
+        with pytest.raises(LeaseError, match="another capture holds the device"), locks.device("0", 0.0, nothing):
+            raise AssertionError
+        with locks.device("1", 0.0, nothing):
+            pass
+    with locks.device("0", 0.0, nothing):
+        pass
+
+
+def test_any_number_of_captures_share_the_machine_but_none_beside_an_exclusive_one():
+    refused = pytest.raises(LeaseError, match="another capture holds this machine")
+    with locks.shared(0.0, nothing), locks.shared(0.0, nothing), refused, locks.exclusive(0.0, nothing):
+        raise AssertionError
+    with locks.exclusive(0.0, nothing), pytest.raises(LeaseError), locks.shared(0.0, nothing):
+        raise AssertionError
+
+
+def test_an_exclusive_lock_in_waiting_goes_before_new_shared_ones():
+    waiting, done = threading.Event(), threading.Event()
+
+    def measure():
+        with locks.exclusive(20.0, waiting.set):
+            done.set()
+
+    with locks.shared(0.0, nothing):
+        thread = threading.Thread(target=measure)
+        thread.start()
+        assert waiting.wait(20.0)
+        with pytest.raises(LeaseError), locks.shared(0.0, nothing):
+            raise AssertionError
+    assert done.wait(20.0)
+    thread.join()
+
+
+def test_who_waits_for_a_lease_can_give_up():
+    def give_up():
+        raise DeadlineError("used up")  # noqa: EM101, TRY003
+
+    with locks.device("0", 0.0, nothing), pytest.raises(DeadlineError), locks.device("0", 20.0, give_up):
+        raise AssertionError

@@ -1,0 +1,41 @@
+"""Progress: steps, the time that is left, and the deadline."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.capture.estimate import EstimatedStep
+from pytest_specdec.capture.progress import Reporter
+from pytest_specdec.errors import DeadlineError
+from pytest_specdec.model.plan import Boot, Role
+
+
+def test_what_is_left_is_the_estimate_at_the_pace_so_far():
+    clock = [0.0]
+    steps = [
+        EstimatedStep(boot=0, doing="booting", arm="v", seconds=5.0),
+        EstimatedStep(boot=0, doing="answering", arm="v", workload="w", seconds=10.0),
+    ]
+    said = []
+    reporter = Reporter(steps, 1, None, said.append, now_s=lambda: clock[0])
+    boot = Boot(index=0, role=Role.VARIANT, arm="v")
+    reporter.step(boot, "booting", "v")
+    for clock[0] in (4.0, 5.0, 5.1, 10.0):
+        reporter.update(0, 0)
+    reporter.step(boot, "answering", "v", "w", of=10)
+    reporter.update(1, 5)
+    reporter.update(10, 50)
+    reporter.step(boot, "stopping", "v")
+    booting = [(0, 0, 15.0), (0, 0, 10.2), (0, 0, 10.2)]
+    assert [(p.done, p.tokens, p.remaining_s) for p in said] == [*booting, (0, 0, 20.0), (10, 50, 0.0), (0, 0, 0.0)]
+    reporter.check()
+
+
+def test_without_steps_nothing_is_expected():
+    said = []
+    reporter = Reporter([], 1, -1.0, said.append)
+    reporter.update(1, 1)
+    reporter.step(Boot(index=0, role=Role.VARIANT, arm="v"), "booting", "v")
+    assert [p.remaining_s for p in said] == [None]
+    with pytest.raises(DeadlineError, match="used up"):
+        reporter.check()

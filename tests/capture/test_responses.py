@@ -1,0 +1,126 @@
+"""Responses: whole bodies and chunks of streams as the parts of an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.capture import responses
+from pytest_specdec.engines.protocol import VerifySteps
+from pytest_specdec.model.transcript import Usage
+
+COMPLETION = {
+    "choices": [
+        {
+            "index": 0,
+            "text": "ab",
+            "token_ids": [5, 6],
+            "prompt_token_ids": [1, 2],
+            "finish_reason": "length",
+            "logprobs": {"token_logprobs": [-0.5, -1]},
+        }
+    ],
+    "usage": {"prompt_tokens": 2, "completion_tokens": 2},
+}
+
+
+CHAT = {
+    "choices": [{"message": {"content": "ab"}, "token_ids": [5, 6], "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1.0}]}}],
+    "prompt_token_ids": [1, 2],
+}
+
+
+@pytest.mark.parametrize("data", [COMPLETION, CHAT])
+def test_both_routes_say_the_same(data):
+    said = responses.of_whole(data, None)
+    (choice,) = said.choices
+    assert (choice.text, choice.token_ids, choice.logprobs, said.prompt_token_ids) == ("ab", (5, 6), (-0.5, -1.0), (1, 2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"choices": None},
+        {"choices": []},
+        {"choices": "x"},
+        {"choices": [3]},
+        {"choices": [{}, {}]},
+        {"choices": [{"index": 1}]},
+        {"choices": [{"index": "0"}]},
+        {"choices": [{}], "prompt_token_ids": "x"},
+        {"choices": [{"token_ids": [1.0]}]},
+        {"choices": [{"token_ids": [-1]}]},
+        {"choices": [{"token_ids": [True]}]},
+        {"choices": [{"token_ids": [None]}]},
+        {"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 1.5}},
+    ],
+)
+def test_what_is_not_of_the_protocol_is_an_error_whole_and_streamed(data):
+    with pytest.raises(ValueError, match="expected"):
+        responses.of_whole(data, None)
+    with pytest.raises(ValueError, match="expected"):
+        responses.of_stream([data], None, 0)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, "x"])
+def test_missing_usage_stays_unknown(usage):
+    assert responses.of_whole({"choices": [{}], "usage": usage}, None).usage is None
+
+
+@pytest.mark.parametrize("choice", [{}, {"message": {"content": None}}, {"text": None, "token_ids": None, "logprobs": None, "index": None}])
+def test_missing_fields_of_a_choice_leave_it_empty(choice):
+    (found,) = responses.of_whole({"choices": [choice]}, None).choices
+    assert (found.text, found.token_ids, found.logprobs, found.index) == ("", (), None, 0)
+
+
+def test_choices_come_in_the_order_of_their_indexes():
+    found = responses.of_whole({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, None).choices
+    assert [choice.text for choice in found] == ["a", "b"]
+
+
+def test_a_log_probability_that_is_null_makes_all_unknown():
+    assert responses.of_whole({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
+
+
+def chunks(*lengths, **last):
+    ids = iter(range(100))
+    parts = [{"choices": [{"text": "x" * n, "token_ids": [next(ids) for _ in range(n)]}], "prompt_token_ids": [7]} for n in lengths]
+    return [
+        {"choices": [{"delta": {"role": "assistant"}}]},
+        *parts,
+        {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 9}, **last},
+    ]
+
+
+def test_a_stream_adds_up():
+    said = responses.of_stream(chunks(1, 3, 2), None, draft_tokens=3)
+    (choice,) = said.choices
+    assert (choice.text, choice.token_ids, choice.windows) == ("xxxxxx", tuple(range(6)), (1, 3, 2))
+    assert (said.prompt_token_ids, said.usage) == ((7,), Usage(prompt_tokens=1, completion_tokens=9))
+
+
+@pytest.mark.parametrize(
+    "lengths,draft_tokens,windows",
+    [((1, 4, 4), 3, (1, 4, 4)), ((1, 5), 3, None), ((2, 3), 3, None), ((1, 1), 0, (1, 1)), ((1, 2), 0, None), ((), 3, None)],
+    ids=["whole steps", "merged chunks", "merged prefill", "no drafting", "merged without drafting", "nothing"],
+)
+def test_chunks_are_windows_only_if_they_can_be(lengths, draft_tokens, windows):
+    said = responses.of_stream(chunks(*lengths), None, draft_tokens)
+    assert said.choices[0].windows == windows
+
+
+def test_steps_beat_chunks_unless_they_fall_short():
+    steps = VerifySteps(accepted=(3, 0), drafted=(3, 3))
+    assert responses.of_stream(chunks(1, 2, 2), steps, 3).choices[0].windows == (1, 4, 1)
+    assert responses.of_stream(chunks(1, 4, 4), steps, 3).choices[0].windows == (1, 4, 4)
+    assert responses.of_whole({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
+
+
+def test_several_choices_have_no_windows_of_the_request():
+    told = {"choices": [{"index": 1, "token_ids": [1]}, {"index": 0, "token_ids": [2]}]}
+    assert [choice.windows for choice in responses.of_whole(told, VerifySteps(accepted=(1,), drafted=(1,))).choices] == [None, None]
+
+
+def test_only_text_or_tokens_are_content():
+    sizes = [responses.size(chunk) for chunk in chunks(1, 2)]
+    assert [bool(size.token_ids or size.characters) for size in sizes] == [False, True, True, False]

@@ -1,0 +1,64 @@
+"""Servers: ready or not, restarted or gone."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytest_specdec.capture.server import ports, server
+from pytest_specdec.capture.server.process import ServerProcess
+from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.engines.protocol import Command, ServerSetup
+from pytest_specdec.engines.reference import Reference
+from pytest_specdec.errors import BootError
+from pytest_specdec.files.secrets import Secrets
+
+
+def nothing():
+    return None
+
+
+def test_an_arm_without_a_server_says_so(recipe, config):
+    arm = ArmServer(recipe(config), nothing)
+    assert (arm.running, arm.wait_for_end(), arm.log_tail()) == (False, "not started", ())
+    with pytest.raises(BootError, match="no restart left"):
+        _ = arm.client
+
+
+def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
+    with ArmServer(recipe(config), nothing) as arm:
+        assert arm.ensure_running()
+        arm.terminate()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(server, "wait", lambda *_, **__: (_ for _ in ()).throw(BootError("no")))
+            assert [arm.ensure_running() for _ in range(4)] == [False] * 4
+        assert arm.restarts == 2
+
+
+def test_an_endpoint_that_is_not_there_has_no_body():
+    assert server.get(ports.free(), "/health") is None
+    assert server.get(ports.free(), None) is None
+
+
+PLANT = """
+import sys
+from pytest_specdec.reference.{module} import {name}
+from pytest_specdec.reference.cli import main
+def broken(*_):
+    raise RuntimeError("planted")
+{name}.{method} = broken
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("module,name,method", [("scheduler", "Batch", "_prefill"), ("engine", "ReferenceEngine", "_receive")])
+def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, name, method, tmp_path):
+    setup = ServerSetup(model="target", port=ports.free(), secrets=Secrets())
+    code = PLANT.format(module=module, name=name, method=method)
+    process = ServerProcess(Command(argv=(sys.executable, "-c", code, "target", "--port", str(setup.port))), tmp_path / "server.log")
+    try:
+        with pytest.raises(BootError, match=r"(?s)died at boot: exit code 1.*Traceback.*RuntimeError: planted"):
+            server.wait(process, setup, Reference.dialect, draft_tokens=0, boot_s=600.0, heartbeat=lambda: None)
+    finally:
+        process.stop(0.0)
