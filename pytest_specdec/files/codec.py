@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -15,10 +16,24 @@ from pytest_specdec.errors import RunError
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["decode", "encode"]
+__all__ = ["check_schema", "decode", "encode"]
 
 T = TypeVar("T")
 _Decoder: TypeAlias = Callable[[Any], Any]
+_NUMBER = re.compile(r"[0-9]{1,9}$")
+_RELEASE = "judge it with the release that wrote it"
+
+
+def check_schema(where: str, found: object, expected: str) -> None:
+    """Raise RunError unless the schema ``found`` in a file is the ``expected`` one, whose name ends with its number."""
+    if found == expected:
+        return
+    what, remedy = "the file is of another kind", "restore the file that the capture wrote, or capture again"
+    if isinstance(found, str) and _NUMBER.search(found) and _NUMBER.sub("", found) == _NUMBER.sub("", expected):
+        older = int(_NUMBER.findall(found)[0]) < int(_NUMBER.findall(expected)[0])
+        what = f"{'an older' if older else 'a newer'} release wrote this run"
+        remedy = f"{_RELEASE}, or capture again" if older else _RELEASE
+    raise RunError(what, where=where, found=f"schema {found!r}", expected=f"schema {expected!r}", remedy=remedy)
 
 
 def encode(value: object) -> JSON:
@@ -54,7 +69,7 @@ def decode(cls: type[T], data: JSON) -> T:
             where="".join(error.path).lstrip("."),
             found=error.found,
             expected=error.expected,
-            remedy="read it with the version of pytest-specdec that wrote it",
+            remedy=f"{_RELEASE}, or capture again",
         ) from None
 
 

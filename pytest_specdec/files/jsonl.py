@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
+from pytest_specdec.files.codec import check_schema
 from pytest_specdec.files.run_directory import atomic_write
 
 if TYPE_CHECKING:
@@ -77,9 +78,5 @@ def _parsed(path: Path, number: int, line: str) -> JSON:
 
 def _header(path: Path, schema: str, first: JSON) -> dict[str, JSON]:
     header = dict(first) if isinstance(first, dict) else {}
-    found = header.pop("schema", None)
-    if found != schema:
-        remedy = "read it with the version of pytest-specdec that wrote it"
-        msg = "the file is of another kind"
-        raise RunError(msg, where=f"{path}:1", found=f"schema {found!r}", expected=schema, remedy=remedy)
+    check_schema(f"{path}:1", header.pop("schema", None), schema)
     return header

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "SCORES_SCHEMA", "read", "read_scores", "write", "write_scores"]
 
-SCHEMA = "urn:pytest-specdec:transcript:1"
+SCHEMA = "urn:pytest-specdec:transcript:2"
 _MICROSECONDS = 6
 
 
@@ -60,7 +60,7 @@ def _to_microseconds(timing: Timing) -> Timing:
     return replace(timing, sent_s=round(timing.sent_s, _MICROSECONDS), first_s=first_s, done_s=round(timing.done_s, _MICROSECONDS))
 
 
-SCORES_SCHEMA = "urn:pytest-specdec:score:1"
+SCORES_SCHEMA = "urn:pytest-specdec:score:2"
 
 
 def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, scores: Sequence[Score]) -> None:

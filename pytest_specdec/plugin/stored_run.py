@@ -15,6 +15,7 @@ from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import run_state
 from pytest_specdec.plugin.verdicts import UNSETTLED
+from pytest_specdec.report import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +66,9 @@ def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
     if run_documents.unscorable(directory):
         return []
     try:
-        judgements = json.loads(directory.run.read_text(encoding="utf-8"))["judgements"]
+        document = json.loads(directory.run.read_text(encoding="utf-8"))
+        codec.check_schema(str(directory.run), document["schema"], run.SCHEMA)
+        judgements = document["judgements"]
     except (OSError, ValueError, KeyError):
         return []
     sampling = [judgement for judgement in judgements if judgement.get("family") == Family.SAMPLING]

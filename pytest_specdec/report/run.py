@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "SCHEMA", "Commands", "JudgementResult", "PytestOutcome", "Run", "TimedAnswers", "counted", "document", "render"]
 
-SCHEMA = "pytest-specdec/run/1"
+SCHEMA = "pytest-specdec/run/2"
 
 
 class PytestOutcome(StrEnum):

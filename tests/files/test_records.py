@@ -48,7 +48,8 @@ def test_progress_is_read_while_it_is_written(directory):
     [
         (None, "the run has no status.json"),
         ('{"schema": "urn:pytest-specdec:status:1", "sta', "the file is not whole"),
-        ('{"schema": "urn:pytest-specdec:status:2"}', "the file is of another kind"),
+        ('{"schema": "urn:pytest-specdec:status:2"}', "a newer release wrote this run"),
+        ('{"schema": "urn:pytest-specdec:plan:1"}', "the file is of another kind"),
         ("[]", "the file is of another kind"),
         ('{"schema": "urn:pytest-specdec:status:1", "state": "odd"}', "this is no Status"),
     ],

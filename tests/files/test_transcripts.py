@@ -31,8 +31,8 @@ def _torn(lines):
     return [*lines[:-1], lines[-1][:-5]]
 
 
-def _wrong_schema(lines):
-    return [lines[0].replace("transcript:1", "transcript:9"), *lines[1:]]
+def _schema(number):
+    return lambda lines: [lines[0].replace("transcript:2", f"transcript:{number}"), *lines[1:]]
 
 
 def _wrong_answer(lines):
@@ -47,7 +47,9 @@ DAMAGE = [
     (_torn, ":4", "the file is not whole"),
     (lambda lines: lines[:-1], ":3", "the file is not whole"),
     (lambda lines: [*lines, lines[-1]], ":5", "the file is not whole"),
-    (_wrong_schema, ":1", "the file is of another kind"),
+    (_schema(1), ":1", "an older release wrote this run"),
+    (_schema(9), ":1", "a newer release wrote this run"),
+    (_schema("x"), ":1", "the file is of another kind"),
     (lambda lines: ["[]", *lines[1:]], ":1", "the file is of another kind"),
     (_wrong_answer, ":3  status", "this is no Answer"),
     (_wrong_header, ":1  boot", "this is no Transcript"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,32 @@ def begun_here():
         path.write_text(json.dumps({**real, "schema": json.loads(path.read_text())["schema"]}))
 
     return _begun_here
+
+
+RENAMED = {"judgements": "cells", "top_tokens": "atoms", "server_failures": "casualties"}
+
+
+@pytest.fixture
+def refused_as_older(project):
+    """Give a stored run the schemas and keys of the release before, and expect one whole error from an option that takes it."""
+
+    def _refused(run, option):
+        for path in (run / "plan.json", run / "run.json", *run.glob("transcripts/*/*.jsonl")):
+            text = re.sub(r"(pytest-specdec[:/](?:plan|transcript|run)[:/])2", r"\g<1>1", path.read_text())
+            path.write_text(re.sub("|".join(RENAMED), lambda name: RENAMED[name.group()], text))
+        captures = len(project.captures)
+        result = project.run(f"{option}={run}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(
+            [
+                "ERROR: an older release wrote this run",
+                f"  where:    {run / 'plan.json'}",
+                "  found:    schema 'urn:pytest-specdec:plan:1'",
+                "  expected: schema 'urn:pytest-specdec:plan:2'",
+                "  remedy:   judge it with the release that wrote it, or capture again",
+            ]
+        )
+        assert not any(word in result.stderr.str() for word in ("unknown field", "Traceback"))
+        assert len(project.captures) == captures
+
+    return _refused

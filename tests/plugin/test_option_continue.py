@@ -142,3 +142,18 @@ def test_a_run_is_taken_further_where_it_is(project, stored, other):
     result = project.run(f"--specdec-continue={stored}", f"{other}={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: --specdec-continue: found {other} too*"])
+
+
+def test_a_run_of_an_older_release_is_refused(stored, refused_as_older):
+    refused_as_older(stored, "--specdec-continue")
+
+
+def test_a_report_of_an_older_release_is_refused(project, stored):
+    """A report of another schema is no report without inconclusive verdicts."""
+    path = stored / "run.json"
+    path.write_text(path.read_text().replace("pytest-specdec/run/2", "pytest-specdec/run/1"))
+    result = project.run(f"--specdec-continue={stored}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: an older release wrote this run", f"  where:    {path}", "  found:    schema 'pytest-specdec/run/1'"]
+    )

@@ -67,3 +67,7 @@ def test_what_the_run_does_not_hold_is_left_out_and_then_nothing_was_judged(proj
 
 def test_a_relative_path_is_understood_from_where_one_stands(project, stored):
     project.run("--specdec-replay", str(stored.relative_to(project.path)), config=None).assert_outcomes(passed=4)
+
+
+def test_a_run_of_an_older_release_is_refused(stored, refused_as_older):
+    refused_as_older(stored, "--specdec-replay")
