@@ -25,7 +25,7 @@ import numpy as np
 
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.stats.draft_distribution import Lookup, index_of, mapped, one_hot
-from pytest_specdec.stats.token_distribution import SLACK, Processing, RawDistribution, TokenDistribution, raw, requested
+from pytest_specdec.stats.token_distribution import SLACK, Processing, RawDistribution, TokenDistribution, raw_distribution, requested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,7 +256,7 @@ def _scores(
 def _arrays(
     said: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], scored: Sequence[Position], drafted: Sequence[Position]
 ) -> dict[str, np.ndarray]:
-    target, draft = raw(scored, TOP_TOKENS), raw(drafted, TOP_TOKENS)
+    target, draft = raw_distribution(scored, TOP_TOKENS), raw_distribution(drafted, TOP_TOKENS)
     proposed = np.array([token for prompt, ids in said for token in _proposed(prompt, ids)])
     return {
         "ids": target.ids.astype(np.int32),

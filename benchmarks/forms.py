@@ -223,13 +223,13 @@ def _seen(distributions: Laws, form: Form, arm: Arm, drawn: Observed, moved: Flo
     adjustment = _adjustment(moved[rows], place, top_tokens) if form.bias else None
     wish = replace(form.wish(len(rows)), adjustment=adjustment)
     distribution = requested(raw, wish.biased(scoring_bias) if scoring_bias else wish)
-    q, q_unasked = _draft_distributions(distributions, form, arm, rows, distribution) if arm.drafts else (None, None)
+    q, q_raw = _draft_distributions(distributions, form, arm, rows, distribution) if arm.drafts else (None, None)
     return Observed(
         distribution=distribution,
         ids=ids,
         q=q,
-        q_unasked=q_unasked,
-        kept=drawn.kept if arm.drafts else None,
+        q_raw=q_raw,
+        accepted_if_emitted=drawn.accepted_if_emitted if arm.drafts else None,
         drafted=np.full(len(rows), bool(arm.drafts)),
         slots=drawn.slots,
         k=K,
@@ -263,7 +263,7 @@ def _draft_distributions(distributions: Laws, form: Form, arm: Arm, rows: Ints, 
     distribution = requested(
         RawDistribution(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), form.wish(len(rows))
     )
-    return mapped(distribution.p, own, ids, baseline.p), mapped(distribution.unasked, own, ids, baseline.unasked)
+    return mapped(distribution.p, own, ids, baseline.p), mapped(distribution.raw, own, ids, baseline.raw)
 
 
 def asked_again(

@@ -303,13 +303,13 @@ def moved(bank: Bank, by: int) -> Ints | None:
 
 def _step(bank: Bank, at: Ints, now: _Servers, rules: Rules, random: np.random.Generator) -> _Emitted:
     """Emit one token on every server."""
-    p, q, unasked = bank.p[at], bank.q[at], bank.unasked[at]
-    p = unasked if rules.forgets == "everywhere" else rules.target(p, q)
+    p, q, raw_p = bank.p[at], bank.q[at], bank.unasked[at]
+    p = raw_p if rules.forgets == "everywhere" else rules.target(p, q)
     p = np.where(now.ever[:, None], rules.stale(p, q), p)
     split = SplitRemainder.of(np.where(now.short[:, None], rules.passing(p, q), p), q)
     p, q = split.p, split.q
     verify, bonus = now.slot < now.drafted, (now.slot == now.drafted) & (now.drafted > 0)
-    after = SplitRemainder.of(unasked, bank.q[at]).p if rules.forgets == "bonus" else rules.bonus(p, q)
+    after = SplitRemainder.of(raw_p, bank.q[at]).p if rules.forgets == "bonus" else rules.bonus(p, q)
     distribution = np.where(verify[:, None], rules.replacement(p, q), np.where(bonus[:, None], after, p))
     now.uniform = np.where(now.slot == 0, random.random(len(p)), now.uniform)
     found = draw(
@@ -347,11 +347,11 @@ def observe(bank: Bank, trace: Trace, *, k: int, windows: bool) -> Observed:
         drafted=bank.drafted[rows],
         slots=_slots(trace, windows=windows),
         k=k,
-        kept=np.where(certain, np.where(certain, q.argmax(axis=1) == outcome, 0.0), ratio(own_draft, own)),
+        accepted_if_emitted=np.where(certain, np.where(certain, q.argmax(axis=1) == outcome, 0.0), ratio(own_draft, own)),
         q_chosen=own_draft if bank.raw is None else None,
-        accept=ratio(own, own_draft),
+        accepted_if_drafted=ratio(own, own_draft),
         listed=np.arange(width + 1)[None, :] < np.where(certain, width, width + 1)[:, None],
-        q_unasked=bank.unasked_q[rows],
+        q_raw=bank.unasked_q[rows],
         vocabulary=bank.vocabulary,
     )
 

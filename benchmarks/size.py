@@ -23,7 +23,7 @@ from benchmarks.bank import zipf
 from benchmarks.forms import ANSWER_TOKENS, FORMS, Arm, K
 from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.control_difference import Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.logprob_noise import calibrate
@@ -150,10 +150,10 @@ def _ends(distributions: Laws, form: Form, tilt: float, random: np.random.Genera
     known = calibrate(forms.reported(distributions, form, Arm(tilt=tilt, noise=REPORTED_NOISE), random, REPORTED_TOKENS))
     seed = int(random.integers(2**32))
     mine, theirs = _both(distributions, form, tilt, seed, tokens, scoring_bias=0.0)
-    plain = settled(bettors(mine))
+    plain = wealth_process(bettors(mine))
     if known.is_biased:
         mine, theirs = _both(distributions, form, tilt, seed, tokens, scoring_bias=known.scoring_bias)
-    book, control = settled(bettors(mine)), settled(bettors(theirs))
+    book, control = wealth_process(bettors(mine)), wealth_process(bettors(theirs))
     other = counterpart(book.winner, control.bettors)
     slot_chances = True
     if other is not None:

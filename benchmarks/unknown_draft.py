@@ -117,7 +117,14 @@ def learned(one: Whole, bank: Bank, trace: Trace, *, again: bool) -> Floats:
     rows = trace.at.ravel()
     # A position that is drawn twice stands for two contexts, unless it is asked again; the token before it is its text's own.
     contexts = rows if again else np.arange(len(rows))
-    seen = replace(observe(bank, trace, k=K, windows=True), q=None, kept=None, listed=None, contexts=contexts, previous=one.before[rows, 0])
+    seen = replace(
+        observe(bank, trace, k=K, windows=True),
+        q=None,
+        accepted_if_emitted=None,
+        listed=None,
+        contexts=contexts,
+        previous=one.before[rows, 0],
+    )
     return mixture(tuple(learners(seen)))[0]
 
 

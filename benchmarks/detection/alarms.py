@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from benchmarks.simulation import observe
 from pytest_specdec.judge.fault_naming import acceptance, name
-from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.betting import wealth_process
 
 if TYPE_CHECKING:
     from benchmarks.bank import Bank
@@ -88,7 +88,7 @@ def _named(runs: Runs, panel: Grid, run: int, tokens: int, *, windows: bool) -> 
     length = runs.trace.at.shape[1]
     trace = runs.one(run, -(-tokens // length)).flat(tokens)
     observed = observe(runs.bank, trace, k=runs.k, windows=windows)
-    book = settled(panel.accounts(panel.read(trace)[0]))
+    book = wealth_process(panel.accounts(panel.read(trace)[0]))
     return name(book, observed, acceptance(observed) if windows else None)
 
 

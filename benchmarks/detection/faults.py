@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bank import Asked
 from benchmarks.simulation import FAULTS, Rules, blurred
 from pytest_specdec.judge.fault_naming import AT_A_STEP
-from pytest_specdec.stats.bettors import RATIO_UNASKED
+from pytest_specdec.stats.bettors import RATIO_OF_RAW
 from pytest_specdec.stats.fault_models import (
     BONUS,
     CATALOGUE,
@@ -70,7 +70,7 @@ class Planted:
 
 def family_of(named: str) -> Fault:
     """Return the family of what the judge named."""
-    known = {one.name: one.fault for one in (*CATALOGUE, *BONUS)} | {RATIO_UNASKED: Fault.RULE}
+    known = {one.name: one.fault for one in (*CATALOGUE, *BONUS)} | {RATIO_OF_RAW: Fault.RULE}
     if named.startswith(Fault.STEP.value):
         return Fault.STEP
     if named.endswith(" at the bonus"):
@@ -159,7 +159,7 @@ ALL = (
         name="ratio on logits without the temperature 0.7",
         rules=Rules(forgets="ratio"),
         family=Fault.RULE,
-        rule=(RATIO_UNASKED,),
+        rule=(RATIO_OF_RAW,),
         asked=COOLED,
         kinds=(MODEL,),
     ),

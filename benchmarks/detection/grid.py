@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.simulation import observe, trace_of
 from pytest_specdec.stats.bettors import bettors, in_some_answers, named, window
 from pytest_specdec.stats.fault_models import ReusedNumber
-from pytest_specdec.stats.verify_slots import PLAIN, filtered
+from pytest_specdec.stats.verify_slots import NO_DRAFT, filtered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ class Grid:
     """The panel, its accounts empty."""
     log_payoffs: npt.NDArray[np.float32]
     """[places, B, K+2, tabled bettors], natural logs; one place where windows are hidden and not even q is known."""
-    kept: Floats
+    accepted_if_emitted: Floats
     """[B, K+2], the chance that a correct server that emits an outcome at a draft slot had accepted it."""
     k: int
     hidden: bool = False
@@ -92,9 +92,9 @@ class Grid:
 
     def _filtered(self, trace: Trace) -> npt.NDArray[np.float32]:
         """Weigh what the places pay by their chances, as the judge stakes less where it is in doubt."""
-        kept = self.kept[trace.at, trace.outcome].ravel()
-        everywhere = np.ones(kept.size, dtype=np.bool_)
-        at = filtered(kept, everywhere, trace.last.ravel(), self.k).at[:, :PLAIN].reshape(*trace.at.shape, len(SLOTS) - 1)
+        accepted_if_emitted = self.accepted_if_emitted[trace.at, trace.outcome].ravel()
+        everywhere = np.ones(accepted_if_emitted.size, dtype=np.bool_)
+        at = filtered(accepted_if_emitted, everywhere, trace.last.ravel(), self.k).at[:, :NO_DRAFT].reshape(*trace.at.shape, len(SLOTS) - 1)
         wealth = np.zeros((*trace.at.shape, self.log_payoffs.shape[-1]), dtype=np.float32)
         for place, chance in enumerate([1.0 - at.sum(axis=-1), *np.moveaxis(at, -1, 0)]):
             here = chance > 0.0
@@ -133,7 +133,7 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
             known = (
                 observed
                 if knows == EXACT
-                else replace(observed, q=None, q_chosen=None, kept=None, accept=None, listed=None, q_unasked=None)
+                else replace(observed, q=None, q_chosen=None, accepted_if_emitted=None, accepted_if_drafted=None, listed=None, q_raw=None)
             )
             seats = bettors(known)
             paid = np.stack([seat.log_payoffs for seat in _tabled(seats)], axis=1)
@@ -142,7 +142,7 @@ def grid(bank: Bank, knows: str, *, windows: bool, k: int) -> Grid:
             table[place, rows] = paid.reshape(len(rows), outcomes, -1)
     assert table is not None
     empty = tuple(replace(seat, log_payoffs=np.zeros(0)) for seat in seats)
-    return Grid(bank=bank, seats=empty, log_payoffs=table, kept=_kept(bank), k=k)
+    return Grid(bank=bank, seats=empty, log_payoffs=table, accepted_if_emitted=_accepted_if_emitted(bank), k=k)
 
 
 def _tabled(seats: Iterable[Bettor]) -> list[Bettor]:
@@ -150,9 +150,9 @@ def _tabled(seats: Iterable[Bettor]) -> list[Bettor]:
     return [seat for seat in seats if not seat.chance and seat.name != _WINDOW]
 
 
-def _kept(bank: Bank) -> Floats:
+def _accepted_if_emitted(bank: Bank) -> Floats:
     outcomes = bank.p.shape[1] + 1
     rows = np.repeat(np.arange(len(bank)), outcomes)
-    kept = observe(bank, trace_of(rows, np.tile(np.arange(outcomes), len(bank))), k=1, windows=False).kept
-    assert kept is not None
-    return kept.reshape(len(bank), outcomes)
+    accepted_if_emitted = observe(bank, trace_of(rows, np.tile(np.arange(outcomes), len(bank))), k=1, windows=False).accepted_if_emitted
+    assert accepted_if_emitted is not None
+    return accepted_if_emitted.reshape(len(bank), outcomes)

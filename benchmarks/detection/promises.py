@@ -12,7 +12,7 @@ from benchmarks.detection.cells import Table, drawn
 from benchmarks.detection.grid import EXACT
 from benchmarks.simulation import RIGHT, Rules, observe
 from pytest_specdec.judge.sensitivity import Sensitivity, promise
-from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import leaky, lenient, the_target, tilted
 from pytest_specdec.stats.proportions import limits
@@ -63,7 +63,7 @@ def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[st
     bank = table.bank(kind)
     run = drawn(bank, RIGHT, scale, scale.random("promise", kind, str(tokens)), tokens=tokens, runs=1)
     seen: Observed = observe(bank, run.trace, k=scale.k, windows=True)
-    made = promise(seen, settled(bettors(seen)), scale.level, "")
+    made = promise(seen, wealth_process(bettors(seen)), scale.level, "")
     rows = []
     for fault, chance, rules in told(made):
         random = scale.random("planted", kind, str(tokens), fault)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.model.pair import DraftKind, DraftSampling
 from pytest_specdec.stats.draft_distribution import Lookup, index_of, listed, mapped, one_hot
-from pytest_specdec.stats.token_distribution import Bools, Floats, raw, requested
+from pytest_specdec.stats.token_distribution import Bools, Floats, raw_distribution, requested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,15 +34,15 @@ class DraftView:
     """[N, K+1]."""
     drafted: Bools
     """[N], where it is known and a draft was made, or would be if a window began here."""
-    kept: Floats
+    accepted_if_emitted: Floats
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server that emits it at a draft slot had accepted it."""
     chosen: Floats
     """[N], lower bound on ``q`` of the emitted token itself, adding up to one at most over all tokens."""
-    accept: Floats
+    accepted_if_drafted: Floats
     """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted."""
     listed: Bools
     """[N, K+1], outcomes at which ``q`` is exact."""
-    q_unasked: Floats
+    q_raw: Floats
     """[N, K+1], ``q`` where nothing that the request asks for is done."""
 
 
@@ -140,7 +140,7 @@ class ServedDraft:
         scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
         if not scored.any():
             return None
-        known = raw([position for row in rows if row is not None for position in row], self._top_tokens)
+        known = raw_distribution([position for row in rows if row is not None for position in row], self._top_tokens)
         if self._draft.sampling is DraftSampling.GREEDY:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = known.ids[:, 0]
@@ -159,18 +159,18 @@ def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenD
     view = DraftView(
         q=distribution.p.copy(),
         drafted=scored,
-        kept=nothing.copy(),
+        accepted_if_emitted=nothing.copy(),
         chosen=nothing.copy(),
-        accept=nothing + 1.0,
+        accepted_if_drafted=nothing + 1.0,
         listed=none,
-        q_unasked=distribution.unasked.copy(),
+        q_raw=distribution.raw.copy(),
     )
     own, chosen = requested(known, processing.at(scored)), distribution.chosen[scored]
     view.q[scored] = mapped(own.p, known.ids, ids[scored], distribution.p[scored])
-    view.q_unasked[scored] = mapped(own.unasked, known.ids, ids[scored], distribution.unasked[scored])
-    view.kept[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
+    view.q_raw[scored] = mapped(own.raw, known.ids, ids[scored], distribution.raw[scored])
+    view.accepted_if_emitted[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
     view.chosen[scored] = own.chosen_floor
-    view.accept[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
+    view.accepted_if_drafted[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
     view.listed[scored] = listed(known.ids, ids[scored])
     return view
 
@@ -181,8 +181,10 @@ def certain(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: I
     top_tokens = np.ones(q.shape, dtype=np.bool_)
     top_tokens[:, -1] = False
     same = (tokens == emitted).astype(np.float64)
-    accept = np.where(tokens == emitted, distribution.chosen, 1.0)
-    return DraftView(q=q, drafted=tokens >= 0, kept=same, chosen=same, accept=accept, listed=top_tokens, q_unasked=q)
+    accepted_if_drafted = np.where(tokens == emitted, distribution.chosen, 1.0)
+    return DraftView(
+        q=q, drafted=tokens >= 0, accepted_if_emitted=same, chosen=same, accepted_if_drafted=accepted_if_drafted, listed=top_tokens, q_raw=q
+    )
 
 
 def _emitted(answers: Sequence[Answer]) -> Ints:

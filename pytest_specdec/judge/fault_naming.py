@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats.betting import TINY, at_outcome, table, weighed
-from pytest_specdec.stats.bettors import RATIO_UNASKED, accepts_unasked, chance_of, dues, named
+from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, chance_of, expected_payoffs, named
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, one_hot, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, GENERIC, Fault, ratio
-from pytest_specdec.stats.verify_slots import PLAIN
+from pytest_specdec.stats.verify_slots import NO_DRAFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,7 @@ class FaultExtent:
 def extent(observed: Observed) -> FaultExtent:
     """Return the extent of what is wrong, the state being so in the step behind a rejection or in all of the answer's rest."""
     slot_chances = observed.slot_chances
-    plain = slot_chances.at[:, PLAIN].sum(axis=1)
+    plain = slot_chances.at[:, NO_DRAFT].sum(axis=1)
     whole = _likeliest(observed.distribution, 1.0 - plain)
     held = (_held(observed.distribution, whole, behind, plain) for behind in (slot_chances.after_rejection, slot_chances.rejected_before))
     return max(held, key=lambda one: one.behind)
@@ -216,17 +216,19 @@ def acceptance(observed: Observed) -> Acceptance | None:
     the tail overlaps by half the last top token. The last token of an answer is left out: a limit may have cut its window.
     """
     slots = observed.slots.draft_slot & observed.drafted & ~observed.slots.last
-    if observed.q is None or observed.kept is None or observed.listed is None or observed.slots.implied or not slots.any():
+    if observed.q is None or observed.accepted_if_emitted is None or observed.listed is None or observed.slots.implied or not slots.any():
         return None
     p, q = observed.distribution.p[slots], observed.q[slots]
-    rejected, kept = observed.slots.ended[slots], observed.kept[slots]
+    rejected, accepted_if_emitted = observed.slots.ended[slots], observed.accepted_if_emitted[slots]
     certain = bool((q.max(axis=1) == 1.0).all())
-    expected = overlap(p, q) if certain else _overlap(p, q, observed.listed[slots], observed.distribution.outcome[slots], kept)
+    expected = (
+        overlap(p, q) if certain else _overlap(p, q, observed.listed[slots], observed.distribution.outcome[slots], accepted_if_emitted)
+    )
     return Acceptance(
         slots=int(slots.sum()),
         accepted=int((~rejected).sum()),
         expected=float(expected.mean()),
-        repeated=int((rejected & (kept == 1.0)).sum()) if certain else None,
+        repeated=int((rejected & (accepted_if_emitted == 1.0)).sum()) if certain else None,
         excess=_excesses(observed, slots),
         unsure=float(np.where(observed.distribution.core[slots], 0.0, p).sum(axis=1).mean()),
         spread=float(np.sqrt((expected * (1.0 - expected)).sum()) / slots.sum()),
@@ -237,17 +239,17 @@ def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     assert observed.q is not None
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
     accepts = {one.name: one.accept(split.p, split.q) for one in CATALOGUE}
-    if observed.q_unasked is not None:
-        accepts[RATIO_UNASKED] = accepts_unasked(observed)[slots]
+    if observed.q_raw is not None:
+        accepts[RATIO_OF_RAW] = accepts_raw_ratio(observed)[slots]
     right = ratio(split.p, split.q)
     return {name: float((split.q * (accept - right)).sum(axis=1).mean()) for name, accept in accepts.items()}
 
 
-def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, kept: Floats) -> Floats:
+def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emitted: Floats) -> Floats:
     open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
     rest = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
     emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
-    share = float(kept[emitted].mean()) if emitted.any() else 0.0
+    share = float(accepted_if_emitted[emitted].mean()) if emitted.any() else 0.0
     return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + rest * share)
 
 
@@ -269,7 +271,7 @@ def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> st
     """Return the fault of the richest bettor that the table allows: its name where the draft's distribution backs it, else its family."""
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
-    winner, book = book.winner, book.everywhere
+    winner, book = book.winner, book.on_all_answers
     told = bool(observed.slots.known.any()) and not observed.slots.implied
     if winner.chance and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in book.bettors) > DECISIVE:
         return f"{_said(winner, told=told)}{SOMETIMES}"
@@ -340,7 +342,7 @@ def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: boo
 
 
 def _prefilled(slot_chances: SlotChances) -> Floats:
-    return np.asarray(slot_chances.at[:, PLAIN].sum(axis=1))
+    return np.asarray(slot_chances.at[:, NO_DRAFT].sum(axis=1))
 
 
 def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
@@ -363,7 +365,7 @@ def _apart(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> f
     its error comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Of a bettor without a
     distribution, who waits for rare tokens, a few tokens alone may lack them: its spread is that of both places together.
     """
-    distribution, paid, both = dues(observed, bettor), bettor.log_payoffs, here + there
+    distribution, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
     due = np.ones_like(paid) if distribution is None else distribution
     weights = [float((share * due).sum()) for share in (here, there)]
     if min(weights) <= 0.0:

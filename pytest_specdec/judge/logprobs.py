@@ -23,7 +23,7 @@ from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.logprob_noise import compare, squares
 from pytest_specdec.stats.request_params import sampling_params
-from pytest_specdec.stats.token_distribution import raw, requested
+from pytest_specdec.stats.token_distribution import raw_distribution, requested
 from pytest_specdec.stats.verify_slots import slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]
 
 def _processed(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
     """Return the distribution that the request asks for in the raw one's place."""
-    given = raw(positions, captured.workload.top_tokens)
+    given = raw_distribution(positions, captured.workload.top_tokens)
     distribution = requested(given, sampling_params(request.body).processing(len(positions)))
     with np.errstate(divide="ignore"):
         top_tokens, chosen = np.log(distribution.p[:, :-1]), np.where(distribution.chosen > 0, np.log(distribution.chosen), np.nan)

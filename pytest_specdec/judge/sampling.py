@@ -24,7 +24,7 @@ from pytest_specdec.judge.sensitivity import promise
 from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.control_difference import DOUBT, Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO
@@ -71,22 +71,22 @@ def biased(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bi
     return found[0] if found else None
 
 
-def compared(captured: Captured, observed: Observed, seated: Sequence[Bettor]) -> ControlComparison | None:
+def compared(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
     """Return the bet that does best against the control, of all that both arms allow; None without any."""
-    return max(_both(captured, observed, seated, 0.0), key=lambda one: one.found.score, default=None)
+    return max(_both(captured, observed, panel, 0.0), key=lambda one: one.found.score, default=None)
 
 
-def _both(captured: Captured, observed: Observed, seated: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
+def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
     if captured.is_control or captured.control is None:
         return []
     control = gather(captured.as_control(), scoring_bias=scoring_bias).observed
     if control is None:
         return []
     others = bettors(control)
-    needed = least_score(settled(others).peak)
+    needed = least_score(wealth_process(others).peak)
     # Who never bet on the control, as on slots that it does not tell, has nothing to say of it.
     others = tuple(one for one in others if one.log_payoffs.any())
-    pairs = [(bettor, other) for bettor in seated if (other := counterpart(bettor, others)) is not None]
+    pairs = [(bettor, other) for bettor in panel if (other := counterpart(bettor, others)) is not None]
     return [
         ControlComparison(
             name=bettor.name,
@@ -174,7 +174,7 @@ def _tried(captured: Captured, gathered: SamplingData) -> Verdict:
 
 
 def _analysis(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
-    book = settled(bettors(observed))
+    book = wealth_process(bettors(observed))
     alarm = book.tokens_to(-log(captured.alpha))
     return _Analysis(gathered=gathered, observed=observed, book=book, alarm=alarm, seen=acceptance(observed))
 
@@ -215,7 +215,7 @@ def _astray(captured: Captured, book: WealthProcess) -> Verdict:
 
 def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book: WealthProcess) -> Verdict:
     """Judge by the difference to the control alone."""
-    book = book.everywhere
+    book = book.on_all_answers
     best = compared(captured, observed, book.bettors)
     limit = captured.alpha / len(book.bettors)
     said = f"the scores are too noisy for single tokens ({_noise(gathered)})"
@@ -343,7 +343,7 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
     gathered, observed = analysis.gathered, analysis.observed
     unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
     windows = _windows(observed)
-    richest = sorted(analysis.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
+    ranked = sorted(analysis.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
     return (
         f"{observed.tokens:,} tokens, {gathered.answers:,} answers, {observed.distribution.information:,.0f} informative (sum Var log p)",
         f"{unknown}; {windows}",
@@ -351,8 +351,8 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
         *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
         *((str(analysis.seen),) if analysis.seen is not None else ()),
-        f"evidence against a correct sampler: {analysis.evidence} at its highest, {_odds(float(analysis.book.log_wealth[-1]))} at the end",
-        *(f"{_odds(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in richest),
+        f"evidence against a correct sampler: {analysis.evidence} at its ranked, {_odds(float(analysis.book.log_wealth[-1]))} at the end",
+        *(f"{_odds(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
     )
 
 

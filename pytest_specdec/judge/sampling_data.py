@@ -16,7 +16,7 @@ from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.stats import duplicates, penalties
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 from pytest_specdec.stats.request_params import SamplingParams, sampling_params
-from pytest_specdec.stats.token_distribution import NOISE, Processing, raw, requested
+from pytest_specdec.stats.token_distribution import NOISE, Processing, raw_distribution, requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots, joined, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
@@ -224,7 +224,9 @@ def _slots(answer: Answer, draft: DraftSource) -> VerifySlots:
 
 
 def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, noise: float, scoring_bias: float) -> Observed:
-    distribution_of = raw([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
+    distribution_of = raw_distribution(
+        [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
+    )
     processing = _processing(parts, distribution_of.ids)
     upright = processing.biased(scoring_bias) if scoring_bias else processing
     distribution = requested(distribution_of, upright, noise)
@@ -238,11 +240,11 @@ def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSour
         drafted=np.zeros(len(distribution.outcome), dtype=np.bool_) if view is None else view.drafted,
         slots=slots,
         k=captured.pair.variant.draft.tokens,
-        kept=None if view is None else view.kept,
+        accepted_if_emitted=None if view is None else view.accepted_if_emitted,
         q_chosen=None if view is None or _listed_only(captured) else view.chosen,
-        accept=None if view is None else view.accept,
+        accepted_if_drafted=None if view is None else view.accepted_if_drafted,
         listed=None if view is None else view.listed,
-        q_unasked=None if view is None else view.q_unasked,
+        q_raw=None if view is None else view.q_raw,
         previous=_previous(answers),
         contexts=_contexts(answers),
         vocabulary=captured.vocabulary,

@@ -27,11 +27,11 @@ __all__ = [
     "bet",
     "mixture",
     "pointwise",
-    "seated",
-    "settled",
+    "raw_payoffs",
     "table",
-    "unasked",
+    "unweighted",
     "violations",
+    "wealth_process",
     "weighed",
 ]
 
@@ -82,7 +82,7 @@ class WealthProcess:
         return int(reached[0]) + 1 if len(reached) else None
 
     @property
-    def everywhere(self) -> WealthProcess:
+    def on_all_answers(self) -> WealthProcess:
         """The same without the bettors on some answers only."""
         return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.chance))
 
@@ -91,13 +91,8 @@ class WealthProcess:
         """The bettor that holds most of the mixture at the end."""
         return max(self.bettors, key=lambda bettor: np.log(bettor.weight) + bettor.log_wealth)
 
-    def richest(self, faults: set[Fault]) -> Bettor | None:
-        """Return the richest bettor on one of ``faults`` that does not guess; None when there is none."""
-        on = [bettor for bettor in self.everywhere.bettors if bettor.fault in faults and not bettor.guessed]
-        return max(on, key=lambda bettor: bettor.log_wealth) if on else None
 
-
-def seated(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
+def unweighted(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
     """Return a bettor whose weight is not yet settled."""
     return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
 
@@ -178,16 +173,16 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
     return np.where(known, np.log(payoff) - np.log(widening), 0.0)
 
 
-def unasked(distribution: TokenDistribution) -> Floats:
+def raw_payoffs(distribution: TokenDistribution) -> Floats:
     """Return the log payoffs [N] of a bettor on the raw distribution, as if nothing that the request asks for were done.
 
     Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the remainder: an upper bound of p(x)
     serves, and a raw probability that is not told counts as 0. Under truncation as :func:`table`.
     """
-    listed = at_outcome(table(distribution, distribution.unasked), distribution)
+    listed = at_outcome(table(distribution, distribution.raw), distribution)
     whole = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_unasked / np.where(whole, distribution.chosen_bound, 1.0)
-    return np.where(whole, np.log(payoff) - np.log(_widening(distribution.p, distribution.unasked, distribution.noise))[:, 0], listed)
+    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(whole, distribution.chosen_bound, 1.0)
+    return np.where(whole, np.log(payoff) - np.log(_widening(distribution.p, distribution.raw, distribution.noise))[:, 0], listed)
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
@@ -197,7 +192,7 @@ def violations(distribution: TokenDistribution, share: float) -> Floats:
     return np.where(distribution.violation.any(axis=1), np.log(payoff), 0.0)
 
 
-def settled(bettors: Sequence[Bettor]) -> WealthProcess:
+def wealth_process(bettors: Sequence[Bettor]) -> WealthProcess:
     """Return the accounts of ``bettors``, whose weights are scaled to add up to one."""
     return WealthProcess(bettors=tuple(bettors), log_wealth=mixture(bettors)[0])
 

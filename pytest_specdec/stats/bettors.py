@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats import adaptive_bettors, betting, fault_models
-from pytest_specdec.stats.betting import Bettor, seated
+from pytest_specdec.stats.betting import Bettor, unweighted
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, favourite, hidden_bonus, merged, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.verify_slots import Observed, SlotChances
 
 __all__ = [
-    "CHANCES",
-    "RATIO_UNASKED",
-    "accepts_unasked",
+    "FAULTY_SHARES",
+    "RATIO_OF_RAW",
+    "accepts_raw_ratio",
     "bettors",
     "catalogue_tables",
     "chance_of",
-    "dues",
     "excess",
+    "expected_payoffs",
     "in_some_answers",
     "leak",
     "learners",
@@ -48,7 +48,7 @@ __all__ = [
     "within",
 ]
 
-CHANCES = (0.02, 0.1, 0.3)
+FAULTY_SHARES = (0.02, 0.1, 0.3)
 """Shares of faulty answers that are bet on."""
 
 
@@ -63,7 +63,7 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
     any is.
     """
     for bettor in panel:
-        for chance in CHANCES:
+        for chance in FAULTY_SHARES:
             yield in_some_answers(bettor, chance, last)
 
 
@@ -177,7 +177,7 @@ def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[A
     """Bet on every fault of the catalogue by its ``distribution`` [N, K+1], with a ``share`` [N] of the wealth."""
     for one in CATALOGUE:
         paid = betting.weighed(betting.bet(observed.distribution, distribution(one)), share)
-        yield seated(one.name + words, one.fault, paid, guessed=True)
+        yield unweighted(one.name + words, one.fault, paid, guessed=True)
 
 
 def _at_any_draft(one: Alternative, p: Floats) -> Floats:
@@ -191,7 +191,7 @@ def _at_any_draft(one: Alternative, p: Floats) -> Floats:
 def _guessed(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
     """Return the chances [N] of a draft slot, from a guess at the overlap ``beta`` [N] where nothing tells of the windows."""
     guess = 1.0 - hidden_bonus(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
-    return np.where(observed.slots.known | (observed.kept is not None), slot_chances.draft, guess)
+    return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
 
 def learners(observed: Observed) -> Iterator[Bettor]:
@@ -200,9 +200,9 @@ def learners(observed: Observed) -> Iterator[Bettor]:
         yield from adaptive_bettors.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous)
 
 
-UNASKED = "temperature, top-k and top-p ignored"
+PARAMS_IGNORED = "temperature, top-k and top-p ignored"
 AT_THE_BONUS = " at the bonus"
-RATIO_UNASKED = "ratio without temperature, top-k and top-p"
+RATIO_OF_RAW = "ratio without temperature, top-k and top-p"
 REUSED = {
     ReusedNumber.DRAFT.value: fault_models.decided_by_the_draft,
     ReusedNumber.RECOVERY.value: fault_models.recovered_by_the_rejection,
@@ -285,7 +285,7 @@ def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, 
         yield one, share * m + (1.0 - share) * p, betting.weighed(betting.table(observed.distribution, m), share)
 
 
-def dues(observed: Observed, bettor: Bettor) -> Floats | None:
+def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
     """Return the mean log payoff [N] of ``bettor`` if its own distribution is right; None where that is no table."""
     for one, distribution, table in catalogue_tables(observed):
         if one.name == bettor.name:
@@ -305,10 +305,10 @@ def chance_of(bettor: Bettor, observed: Observed) -> Floats:
     raise KeyError(bettor.name)
 
 
-def accepts_unasked(observed: Observed) -> Floats:
+def accepts_raw_ratio(observed: Observed) -> Floats:
     """Return the acceptance probabilities [N, K+2], on split outcomes, of a rule that takes the ratio of the raw distributions."""
-    assert observed.q_unasked is not None
-    split = SplitRemainder.of(observed.distribution.unasked, observed.q_unasked)
+    assert observed.q_raw is not None
+    split = SplitRemainder.of(observed.distribution.raw, observed.q_raw)
     return fault_models.ratio(split.p, split.q)
 
 
@@ -325,12 +325,12 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
     for one in CATALOGUE:
         m = at_drafts(one, observed.distribution.p, observed.q)
         if one.leak is None:
-            yield seated(one.name, one.fault, paid(m, one.accept(split.p, split.q)))
+            yield unweighted(one.name, one.fault, paid(m, one.accept(split.p, split.q)))
         else:
             leaked = leak(observed, one.leak, betting.table(observed.distribution, m))
-            yield seated(one.name, one.fault, betting.weighed(leaked, share))
-    unasked = observed.distribution.p if observed.q_unasked is None else _ruled(split, accepts_unasked(observed))
-    yield seated(RATIO_UNASKED, Fault.RULE, paid(unasked, fault_models.ratio(split.p, split.q)))
+            yield unweighted(one.name, one.fault, betting.weighed(leaked, share))
+    raw = observed.distribution.p if observed.q_raw is None else _ruled(split, accepts_raw_ratio(observed))
+    yield unweighted(RATIO_OF_RAW, Fault.RULE, paid(raw, fault_models.ratio(split.p, split.q)))
 
 
 def window(observed: Observed) -> Iterator[Bettor]:
@@ -341,7 +341,7 @@ def window(observed: Observed) -> Iterator[Bettor]:
     accept = fault_models.accepts_once(split, observed)
     finer = refined(observed, 2.0 * excess(split, accept))
     share = observed.slot_chances.draft * observed.drafted
-    yield seated(
+    yield unweighted(
         ReusedNumber.WINDOW.value, Fault.ORDER, betting.weighed(betting.bet(observed.distribution, _ruled(split, accept, 4)) + finer, share)
     )
 
@@ -353,21 +353,21 @@ def _ruled(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
 
 def _generic(observed: Observed) -> Iterator[Bettor]:
     for one in GENERIC:
-        yield seated(
+        yield unweighted(
             one.name, one.fault, betting.bet(observed.distribution, one.distribution(observed.distribution.p, observed.distribution.p))
         )
-    yield seated(UNASKED, Fault.TEMPERATURE, betting.unasked(observed.distribution))
+    yield unweighted(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
     for share in (0.005, 0.1, 0.4):
-        yield seated(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
+        yield unweighted(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
     for share in (0.001, 0.01, 0.1):
         name = f"{share:.1%} outside what temperature, top-k and top-p leave"
-        yield seated(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
+        yield unweighted(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
 
 
 def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         words = "late" if theta > 0 else "early"
-        yield seated(
+        yield unweighted(
             f"{words} token ids by {abs(theta):g}",
             Fault.ORDER,
             betting.bet(observed.distribution, fault_models.id_order(observed.distribution.p, observed.ids, theta)),
@@ -375,7 +375,9 @@ def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     if observed.q is not None:
         for reuse, distribution in REUSED.items():
             m = distribution(observed.distribution.p, observed.q, observed.ids, observed.size)
-            yield seated(reuse, Fault.ORDER, betting.weighed(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted))
+            yield unweighted(
+                reuse, Fault.ORDER, betting.weighed(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
+            )
 
 
 def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
@@ -388,9 +390,11 @@ def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
             continue
         q = p if observed.q is None else observed.q
         chance = slot_chances.bonus * observed.drafted if one.draft else slot_chances.bonus
-        yield seated(one.name, one.fault, betting.weighed(betting.bet(observed.distribution, one.distribution(p, q)), chance))
+        yield unweighted(one.name, one.fault, betting.weighed(betting.bet(observed.distribution, one.distribution(p, q)), chance))
     if observed.q is not None:
-        yield seated(UNASKED + AT_THE_BONUS, Fault.BONUS, betting.weighed(betting.unasked(observed.distribution), slot_chances.bonus))
+        yield unweighted(
+            PARAMS_IGNORED + AT_THE_BONUS, Fault.BONUS, betting.weighed(betting.raw_payoffs(observed.distribution), slot_chances.bonus)
+        )
 
 
 def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
@@ -398,7 +402,7 @@ def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances:
     if not observed.slots_known:
         return
     for one in generic:
-        yield seated(one.name + AT_THE_BONUS, Fault.BONUS, betting.weighed(one.log_payoffs, slot_chances.bonus))
+        yield unweighted(one.name + AT_THE_BONUS, Fault.BONUS, betting.weighed(one.log_payoffs, slot_chances.bonus))
 
 
 def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
@@ -407,7 +411,7 @@ def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChan
         return
     for one in generic:
         for words, chance in STATEWISE:
-            yield seated(one.name + words, Fault.STATE, betting.weighed(one.log_payoffs, chance(slot_chances)))
+            yield unweighted(one.name + words, Fault.STATE, betting.weighed(one.log_payoffs, chance(slot_chances)))
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
@@ -418,8 +422,8 @@ def _answers(observed: Observed) -> Iterator[Bettor]:
         paid = (
             nothing if observed.ends is None else betting.bet(observed.distribution, hazard(observed.distribution.p, observed.ends, factor))
         )
-        yield seated(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
+        yield unweighted(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
     paid = nothing if observed.copies is None else betting.bet(observed.distribution, observed.copies)
-    yield seated("an answer given again", Fault.DEPENDENCE, paid)
+    yield unweighted("an answer given again", Fault.DEPENDENCE, paid)
     for name, m in observed.mishandled.items():
-        yield seated(name, Fault.PENALTIES, betting.bet(observed.distribution, m))
+        yield unweighted(name, Fault.PENALTIES, betting.bet(observed.distribution, m))

@@ -175,9 +175,9 @@ def residual_best(p: Floats, q: Floats) -> Floats:
 
 def unnormalised(p: Floats, q: Floats) -> Floats:
     """Let the residual's missing mass fall off an inverse CDF, into the remainder: ``min + (1-beta) (max(p-q, 0) + beta 1[remainder])``."""
-    kept = np.minimum(p, q)
-    beta = kept.sum(axis=1, keepdims=True)
-    distribution: Floats = kept + (1.0 - beta) * np.maximum(p - q, 0.0)
+    both = np.minimum(p, q)
+    beta = both.sum(axis=1, keepdims=True)
+    distribution: Floats = both + (1.0 - beta) * np.maximum(p - q, 0.0)
     distribution[:, -1] += (1.0 - distribution.sum(axis=1)).clip(0.0)
     return distribution
 
@@ -346,8 +346,8 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
     for x in range(q.shape[1]):
         least = accept[:, x, None]
         recovered += q[:, x, None] * (np.maximum(high, least) - np.maximum(low, least))
-    kept = np.minimum(p, q)
-    top_tokens = kept[:, :-1] + recovered
+    both = np.minimum(p, q)
+    top_tokens = both[:, :-1] + recovered
     return np.concatenate([top_tokens, np.maximum(0.0, 1.0 - top_tokens.sum(axis=1, keepdims=True))], axis=1)
 
 
@@ -363,9 +363,9 @@ def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
 
 def _least(observed: Observed) -> Floats:
     """Return the least ratio of the drafts accepted before in the same window, [N]; 1 at its first token."""
-    if observed.accept is None or observed.kept is None:
+    if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
-    ratios, going_on = np.maximum(observed.accept, TINY), _going_on(observed, observed.kept)
+    ratios, going_on = np.maximum(observed.accepted_if_drafted, TINY), _going_on(observed, observed.accepted_if_emitted)
     least = np.ones(observed.tokens)
     while True:
         further = np.where(going_on[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
@@ -374,10 +374,10 @@ def _least(observed: Observed) -> Floats:
         least[1:] = further
 
 
-def _going_on(observed: Observed, kept: Floats) -> Bools:
+def _going_on(observed: Observed, accepted_if_emitted: Floats) -> Bools:
     """Return which tokens stand, for certain, behind an accepted draft of their own window, [N]."""
     slots, before = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
-    accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (kept == 1.0))[:-1]])
+    accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (accepted_if_emitted == 1.0))[:-1]])
     return np.asarray(before & np.where(slots.known, slots.slot > 0, accepted))
 
 

@@ -41,9 +41,9 @@ __all__ = [
     "by_rank",
     "by_share",
     "margin",
-    "raw",
+    "raw_distribution",
+    "raw_probabilities",
     "requested",
-    "unasked",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -235,9 +235,9 @@ class TokenDistribution:
     """[N], upper bound on the probability of the emitted token itself; inf where truncation leaves none."""
     chosen_floor: Floats
     """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 where truncation or the scores leave none."""
-    unasked: Floats
+    raw: Floats
     """[N, K+1], the raw distribution: what is emitted where nothing that the request asks for is done."""
-    chosen_unasked: Floats
+    chosen_raw: Floats
     """[N], the raw probability of the emitted token itself; 0 where it is not told."""
     noise: Floats | float = NOISE
     """[N] or one for all, of the requested distribution in nats of log-ratio: what the null is widened for. Temperature divides logits and
@@ -396,12 +396,12 @@ def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut:
         chosen=np.where(moved.guessed, known / 2.0, known),
         chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
         chosen_floor=np.where(told, floor, 0.0),
-        unasked=unasked(raw),
-        chosen_unasked=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
+        raw=raw_probabilities(raw),
+        chosen_raw=np.where(np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs)),
     )
 
 
-def unasked(raw: RawDistribution) -> Floats:
+def raw_probabilities(raw: RawDistribution) -> Floats:
     """Return the raw distribution on top tokens and tail, [N, K+1]."""
     mass = np.exp(raw.logprobs)
     remainder = np.where(_whole(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
@@ -431,7 +431,7 @@ def _cooled_remainder(weights: Weights) -> Floats:
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
 
 
-def raw(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
+def raw_distribution(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
     """Return the arrays of ``positions``, at most ``top_tokens`` top tokens each, by falling probability.
 
     Servers add the chosen token to the list when it lies outside the most probable ones; beyond ``top_tokens`` it is cut off again, for the

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
 __all__ = [
-    "CLEAN",
-    "NOBODY",
-    "PLAIN",
+    "NEVER_REJECTED",
+    "NO_DRAFT",
+    "NO_TOKEN",
     "REMAINDER",
     "UNKNOWN",
     "WIDEST_VOCABULARY",
@@ -133,9 +133,9 @@ def joined(parts: Sequence[VerifySlots]) -> VerifySlots:
     )
 
 
-DRAFT, BONUS, PLAIN = 0, 1, 2
+DRAFT, BONUS, NO_DRAFT = 0, 1, 2
 """PLAIN: nothing was drafted, as for the prefill's token."""
-CLEAN, EVER, SHORT = 0, 1, 2
+NEVER_REJECTED, REJECTED_BEFORE, AFTER_REJECTION = 0, 1, 2
 """No draft token of the answer was rejected before; one was; one was in the very window before."""
 
 
@@ -159,19 +159,19 @@ class SlotChances:
     @property
     def after_rejection(self) -> Floats:
         """[N], of the verify step behind a rejection."""
-        return np.asarray(self.at[:, :, SHORT].sum(axis=1))
+        return np.asarray(self.at[:, :, AFTER_REJECTION].sum(axis=1))
 
     @property
     def rejected_before(self) -> Floats:
         """[N], of any rejection before in the answer."""
-        return np.asarray(self.at[:, :, EVER:].sum(axis=(1, 2)))
+        return np.asarray(self.at[:, :, REJECTED_BEFORE:].sum(axis=(1, 2)))
 
 
 def certain(slots: VerifySlots) -> SlotChances:
     """Return the chances of known windows, 0 or 1; all 0 where the window is not known."""
     at = np.zeros((len(slots.slot), 3, 3))
-    state = np.where(slots.after_rejection, SHORT, np.where(slots.rejected_before, EVER, CLEAN))
-    for slot, here in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (PLAIN, slots.known & (slots.drafted == 0))):
+    state = np.where(slots.after_rejection, AFTER_REJECTION, np.where(slots.rejected_before, REJECTED_BEFORE, NEVER_REJECTED))
+    for slot, here in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (NO_DRAFT, slots.known & (slots.drafted == 0))):
         at[here, slot, state[here]] = 1.0
     return SlotChances(at=at)
 
@@ -185,16 +185,16 @@ def filtered(kept: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
     at = np.zeros((len(last), 3, 3))
-    at[starts, PLAIN, CLEAN] = 1.0
+    at[starts, NO_DRAFT, NEVER_REJECTED] = 1.0
     now = np.zeros((len(starts), k + 1, 3))
-    now[:, 0, CLEAN] = 1.0
+    now[:, 0, NEVER_REJECTED] = 1.0
     for step in range(1, int(lengths.max(initial=0))):
         going = lengths > step
         rows, state = starts[going] + step, now[going]
         known = drafted[rows][:, None]
         slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)
-        at[rows, DRAFT:PLAIN] = np.where(known[:, None], slots, 0.0)
-        at[rows, PLAIN] = np.where(known, 0.0, state.sum(axis=1))
+        at[rows, DRAFT:NO_DRAFT] = np.where(known[:, None], slots, 0.0)
+        at[rows, NO_DRAFT] = np.where(known, 0.0, state.sum(axis=1))
         now[going] = np.where(known[:, None], _behind(state, kept[rows]), _again(state))
     return SlotChances(at=at)
 
@@ -203,9 +203,9 @@ def _behind(state: Floats, kept: Floats) -> Floats:
     """Return the chances [A, k+1, 3] of the next token's place from those of this one, whose window goes on with chance ``kept`` [A]."""
     after = np.zeros_like(state)
     after[:, 1:] = state[:, :-1] * kept[:, None, None]
-    after[:, 0, SHORT] = (state[:, :-1] * (1.0 - kept)[:, None, None]).sum(axis=(1, 2))
-    after[:, 0, CLEAN] += state[:, -1, CLEAN]
-    after[:, 0, EVER] += state[:, -1, EVER] + state[:, -1, SHORT]
+    after[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - kept)[:, None, None]).sum(axis=(1, 2))
+    after[:, 0, NEVER_REJECTED] += state[:, -1, NEVER_REJECTED]
+    after[:, 0, REJECTED_BEFORE] += state[:, -1, REJECTED_BEFORE] + state[:, -1, AFTER_REJECTION]
     return after
 
 
@@ -225,7 +225,7 @@ def chances(slots: VerifySlots, kept: Floats | None, drafted: Bools, k: int) -> 
     return SlotChances(at=np.where(slots.known[:, None, None], known.at, hidden.at))
 
 
-NOBODY = -1
+NO_TOKEN = -1
 """The id before a text's first token."""
 REMAINDER = -2
 """The remainder's id."""
@@ -248,15 +248,15 @@ class Observed:
     slots: VerifySlots
     k: int
     """Draft tokens per verify step."""
-    kept: Floats | None = None
+    accepted_if_emitted: Floats | None = None
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
     q_chosen: Floats | None = None
     """[N], lower bound on q of the emitted token itself, adding up to one at most over all tokens; None where tokens are listed only."""
-    accept: Floats | None = None
+    accepted_if_drafted: Floats | None = None
     """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted; None with ``q``."""
     listed: Bools | None = None
     """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
-    q_unasked: Floats | None = None
+    q_raw: Floats | None = None
     """[N, K+1], the draft's distribution where nothing that the request asks for is done; None with ``q``."""
     vocabulary: int = 0
     """0 where unknown."""
@@ -284,12 +284,12 @@ class Observed:
             return self.previous
         ids = np.column_stack([self.ids, np.full(self.tokens, REMAINDER)])
         emitted = np.take_along_axis(ids, self.distribution.outcome[:, None], axis=1)[:-1, 0]
-        return np.concatenate([[NOBODY], np.where(self.slots.last[:-1], NOBODY, emitted)]).astype(np.int64)
+        return np.concatenate([[NO_TOKEN], np.where(self.slots.last[:-1], NO_TOKEN, emitted)]).astype(np.int64)
 
     @property
     def slot_chances(self) -> SlotChances:
         """Where in their windows the tokens stand, as far as windows or the draft's distribution tell."""
-        return chances(self.slots, self.kept, self.drafted, self.k)
+        return chances(self.slots, self.accepted_if_emitted, self.drafted, self.k)
 
     @property
     def slots_known(self) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import FAULTS, RIGHT, Rules, simulate
-from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import SplitRemainder, merged
 from pytest_specdec.stats.fault_models import CATALOGUE, ratio, residual, verified
@@ -83,6 +83,6 @@ def test_a_planted_fault_is_seen_in_time(fault, certain, most):
     random = np.random.default_rng(8)
     bank = zipf(random, positions=2000, vocabulary=512, top_tokens=20, certain=certain)
     observed = simulate(bank, FAULTS[fault], random, runs=1, answers=64, tokens=64, k=3)
-    tokens = settled(bettors(observed)).tokens_to(-np.log(6.25e-5))
+    tokens = wealth_process(bettors(observed)).tokens_to(-np.log(6.25e-5))
     assert tokens is not None
     assert tokens <= most

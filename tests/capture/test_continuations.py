@@ -22,7 +22,7 @@ from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
-from pytest_specdec.stats.token_distribution import raw
+from pytest_specdec.stats.token_distribution import raw_distribution
 from tests.capture.test_reference_capture import CONFIG, workload
 
 REFUSING = replace(CONFIG, engine=replace(CONFIG.engine, args={**CONFIG.engine.args, "prompt-logprobs": False}))
@@ -83,7 +83,9 @@ def test_a_judge_gets_the_form_of_the_distribution_whose_size_is_measured(run):
     plan, _, _ = run
     for _, asked, distributions in scored(run):
         if asked.workload == "sampled":
-            found = raw([p for distribution in distributions for p in distribution.positions], plan.workload("sampled").top_tokens, 4096)
+            found = raw_distribution(
+                [p for distribution in distributions for p in distribution.positions], plan.workload("sampled").top_tokens, 4096
+            )
             is_listed = (found.ids == found.chosen[:, None]).any(axis=1)
             assert (np.isnan(found.chosen_logprobs) == ~is_listed).all()
 

@@ -35,6 +35,10 @@ def _schema(number):
     return lambda lines: [lines[0].replace("transcript:2", f"transcript:{number}"), *lines[1:]]
 
 
+def _no_header(lines):
+    return ["[]", *lines[1:]]
+
+
 def _wrong_answer(lines):
     return [*lines[:2], lines[2].replace("500", '"oops"'), *lines[3:]]
 
@@ -50,7 +54,7 @@ DAMAGE = [
     (_schema(1), ":1", "an older release wrote this run"),
     (_schema(9), ":1", "a newer release wrote this run"),
     (_schema("x"), ":1", "the file is of another kind"),
-    (lambda lines: ["[]", *lines[1:]], ":1", "the file is of another kind"),
+    (_no_header, ":1", "the file is of another kind"),
     (_wrong_answer, ":3  status", "this is no Answer"),
     (_wrong_header, ":1  boot", "this is no Transcript"),
     (lambda _: [""], ":1", "the file is not whole"),

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
 from pytest_specdec.judge.fault_naming import Acceptance, acceptance, name
-from pytest_specdec.stats.betting import Bettor, settled
-from pytest_specdec.stats.bettors import bettors, chance_of, dues
+from pytest_specdec.stats.betting import Bettor, wealth_process
+from pytest_specdec.stats.bettors import bettors, chance_of, expected_payoffs
 from pytest_specdec.stats.fault_models import Fault
 
 STATE, TILTED, IMPROBABLE = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.IMPROBABLE.value
@@ -57,13 +57,13 @@ FIRST = np.arange(100) < 10
     (-0.5, STATE),
 ])  # fmt: skip
 def test_a_fault_is_behind_rejections_only_where_it_is_paid_less_before_any(before, named):
-    book = settled([paid(Fault.TEMPERATURE, 0.5, before, FIRST), bettor(Fault.STATE, 60.0, BEHIND)])
+    book = wealth_process([paid(Fault.TEMPERATURE, 0.5, before, FIRST), bettor(Fault.STATE, 60.0, BEHIND)])
     assert name(book, observed(), SEEN) == named
 
 
 @pytest.mark.parametrize("behind, named", [(39.0, TILTED), (41.0, STATE)])
 def test_a_state_that_explains_less_of_the_tokens_is_not_named(behind, named):
-    book = settled([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, behind, BEHIND)])
+    book = wealth_process([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, behind, BEHIND)])
     assert name(book, observed(), SEEN) == named
 
 
@@ -75,12 +75,12 @@ def test_where_windows_are_chances_the_state_has_to_explain_more_all_the_same(le
     assert 0.3 < chance.mean() < 0.6
     assert not np.isin(chance, (0.0, 1.0)).all()
     first = paid(Fault.TEMPERATURE, 0.9, 0.0, chance < 0.3)
-    book = settled([first, bettor(Fault.STATE, first.log_wealth + lead, BEHIND)])
+    book = wealth_process([first, bettor(Fault.STATE, first.log_wealth + lead, BEHIND)])
     assert name(book, seen, SEEN) == named
 
 
 def test_a_handful_of_tokens_tells_nothing_of_where_a_fault_is():
-    book = settled([paid(Fault.TEMPERATURE, 0.5, 0.1, np.arange(100) < 2), bettor(Fault.STATE, 60.0, BEHIND)])
+    book = wealth_process([paid(Fault.TEMPERATURE, 0.5, 0.1, np.arange(100) < 2), bettor(Fault.STATE, 60.0, BEHIND)])
     assert name(book, observed(before=0.02), SEEN) == TILTED
 
 
@@ -88,25 +88,25 @@ def test_what_is_due_counts_where_the_distribution_is_known():
     """Before any rejection the tokens leave little choice: a right temperature bettor is paid little there and nothing is missing."""
     seen = observed()
     words = "temperature 1.25 times the asked"
-    book = settled([bettor(Fault.TEMPERATURE, 5.0, words), bettor(Fault.STATE, 60.0, BEHIND)])
-    due = dues(seen, book.bettors[0])
+    book = wealth_process([bettor(Fault.TEMPERATURE, 5.0, words), bettor(Fault.STATE, 60.0, BEHIND)])
+    due = expected_payoffs(seen, book.bettors[0])
     assert due.shape == (100,)
     assert (due > 0).all()
     spread = np.where(np.arange(100) % 2 == 0, 0.1, -0.1) * np.sqrt(due)
     as_due = replace(book.bettors[0], log_payoffs=due + spread)
-    assert name(settled([as_due, book.bettors[1]]), seen, SEEN) == TILTED
+    assert name(wealth_process([as_due, book.bettors[1]]), seen, SEEN) == TILTED
     nothing_before = replace(as_due, log_payoffs=np.where(FIRST, 0.0, due) + spread)
-    assert name(settled([nothing_before, book.bettors[1]]), seen, SEEN) == STATE
+    assert name(wealth_process([nothing_before, book.bettors[1]]), seen, SEEN) == STATE
 
 
 @pytest.mark.parametrize("behind, named", [(98.5, TILTED), (101.0, TILTED), (104.0, STATE)])
 def test_without_the_drafts_distribution_the_state_has_to_be_decisively_ahead(behind, named):
-    book = settled([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, behind)])
+    book = wealth_process([bettor(Fault.TEMPERATURE, 100.0), bettor(Fault.STATE, behind)])
     assert name(book, observed(known=False), None) == named
 
 
 def test_tokens_for_which_nothing_was_drafted_owe_nothing():
-    book = settled([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, 60.0, BEHIND)])
+    book = wealth_process([paid(Fault.TEMPERATURE, 0.5, -0.5, FIRST), bettor(Fault.STATE, 60.0, BEHIND)])
     prefill = observed(drafted=np.where(FIRST, 0, 3))
     assert (name(book, observed(), SEEN), name(book, prefill, SEEN)) == (STATE, TILTED)
 
@@ -120,7 +120,7 @@ def test_tokens_for_which_nothing_was_drafted_owe_nothing():
 def test_without_told_windows_a_fault_that_spares_the_prefill_is_the_steps(prefill, rival, named):
     seen = observed(drafted=np.where(FIRST, 0, 3))
     seen = replace(seen, slots=replace(seen.slots, implied=True))
-    book = settled([paid(Fault.TEMPERATURE, 0.5, prefill, FIRST), bettor(Fault.RESIDUAL, rival, "recover by argmax")])
+    book = wealth_process([paid(Fault.TEMPERATURE, 0.5, prefill, FIRST), bettor(Fault.RESIDUAL, rival, "recover by argmax")])
     assert name(book, seen, None) == named
 
 
@@ -135,7 +135,7 @@ def test_the_few_tokens_before_any_rejection_tell_a_wrong_state_from_a_wrong_dis
     bank = zipf(np.random.default_rng(1), positions=300, vocabulary=5000, top_tokens=20, certain=True)
     seen = simulate(bank, rules, np.random.default_rng(seed), runs=1, answers=40, tokens=60, k=3)
     assert seen.slots.rejected_before.mean() > 0.9
-    book = settled([one for one in bettors(seen) if one.fault in {Fault.IMPROBABLE, Fault.TEMPERATURE, Fault.STATE}])
+    book = wealth_process([one for one in bettors(seen) if one.fault in {Fault.IMPROBABLE, Fault.TEMPERATURE, Fault.STATE}])
     assert name(book, seen, SEEN) == named
 
 
@@ -144,7 +144,9 @@ def test_a_bonus_that_is_the_token_before_once_more_is_out_of_place():
     bank = zipf(np.random.default_rng(1), positions=300, vocabulary=64, top_tokens=20, certain=True)
     seen = simulate(bank, Rules(stutters=True), np.random.default_rng(2), runs=1, answers=60, tokens=40, k=3)
     out, other = bettor(Fault.BONUS, 5.0, "bonus out of place"), bettor(Fault.BONUS, 40.0, "greedy bonus")
-    book = settled([replace(one, log_payoffs=np.full(seen.tokens, wealth / seen.tokens)) for one, wealth in ((out, 5.0), (other, 40.0))])
+    book = wealth_process(
+        [replace(one, log_payoffs=np.full(seen.tokens, wealth / seen.tokens)) for one, wealth in ((out, 5.0), (other, 40.0))]
+    )
     assert name(book, seen, None) == "bonus out of place"
     told = replace(seen, previous=np.full(seen.tokens, -1))
     assert name(book, told, None) == "greedy bonus", "of a token before that is not told nothing is expected"
@@ -154,7 +156,7 @@ def test_a_bonus_that_is_the_token_before_once_more_is_out_of_place():
 
 def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_decisively_ahead():
     for lead, named in ((1.0, "greedy bonus"), (3.0, STATE)):
-        book = settled([bettor(Fault.BONUS, 50.0, "greedy bonus"), bettor(Fault.STATE, 50.0 + lead)])
+        book = wealth_process([bettor(Fault.BONUS, 50.0, "greedy bonus"), bettor(Fault.STATE, 50.0 + lead)])
         assert name(book, observed(), None) == named
 
 
@@ -163,10 +165,10 @@ def test_a_fault_at_the_bonus_yields_to_one_behind_rejections_only_when_that_is_
 def test_without_told_windows_a_wrong_step_is_called_no_more_than_that(windows, guessed, said):
     seen = observed()
     slots = replace(seen.slots, implied=True) if windows == "implied" else replace(seen.slots, slot=np.full(100, -1))
-    book = settled([replace(bettor(Fault.RESIDUAL, 50.0), guessed=guessed)])
+    book = wealth_process([replace(bettor(Fault.RESIDUAL, 50.0), guessed=guessed)])
     assert name(book, replace(seen, slots=slots), None) == said
     assert acceptance(replace(seen, slots=replace(seen.slots, implied=True))) is None
-    tilted = settled([bettor(Fault.TEMPERATURE, 50.0)])
+    tilted = wealth_process([bettor(Fault.TEMPERATURE, 50.0)])
     assert name(tilted, replace(seen, slots=slots), None) == TILTED
 
 
@@ -181,7 +183,7 @@ def test_a_fault_that_would_have_accepted_more_everywhere_is_somewhere_where_it_
     """No fault of the step accepts as often as was seen, and one that has nothing to do with acceptance must not be named for it."""
     order, lenient = bettor(Fault.ORDER, 20.0, "reused"), bettor(Fault.LENIENT, 20.0 + lead, "accept-all")
     seen = replace(SEEN, accepted=accepted, excess={"accept-all": 0.3})
-    assert name(settled([order, lenient]), observed(), seen) == said
+    assert name(wealth_process([order, lenient]), observed(), seen) == said
 
 
 def test_an_expectation_that_rests_on_estimates_allows_for_them():
@@ -211,7 +213,7 @@ def test_the_spread_of_accepted_drafts_is_that_of_the_martingale():
 
 
 def test_with_nothing_else_at_the_table_the_state_is_named():
-    assert name(settled([bettor(Fault.STATE, 5.0)]), observed(), None) == STATE
+    assert name(wealth_process([bettor(Fault.STATE, 5.0)]), observed(), None) == STATE
 
 
 @pytest.mark.parametrize("asked, tilt, named", [
@@ -221,7 +223,7 @@ def test_with_nothing_else_at_the_table_the_state_is_named():
 ])  # fmt: skip
 def test_improbable_tokens_are_a_temperature_where_the_top_tokens_say_so_on_their_own(asked, tilt, named):
     """At temperature 1 a tilt is paid for the remainder as well, so it says nothing on its own."""
-    book = settled(
+    book = wealth_process(
         [bettor(Fault.IMPROBABLE, 60.0, "10.0% drawn evenly"), bettor(Fault.TEMPERATURE, tilt, "temperature 1.25 times the asked")]
     )
     assert name(book, observed(asked), None) == named

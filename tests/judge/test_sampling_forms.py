@@ -13,7 +13,7 @@ from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.transcript import Choice, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
-from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties
 from pytest_specdec.stats.request_params import sampling_params
@@ -217,7 +217,7 @@ def test_a_scoring_bias_does_not_excuse_a_fault():
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.FAIL
     assert "the scores are biased" in said_of_noise(verdict)
-    upright = settled(bettors(gather(one, scoring_bias=logit_noise(one).scoring_bias).observed))
+    upright = wealth_process(bettors(gather(one, scoring_bias=logit_noise(one).scoring_bias).observed))
     assert verdict.figures["log10_wealth"] == pytest.approx(upright.peak / np.log(10))
 
 

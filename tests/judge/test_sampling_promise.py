@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.judge.sensitivity import Sensitivity, _slots, promise
-from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import overlap
 from pytest_specdec.stats.fault_models import leak, tilted
@@ -56,7 +56,7 @@ def shown(observed, truth, seed=0):
 )
 def test_a_leak_shows_as_often_as_promised(certain, share, answers):
     observed = healthy(certain=certain, answers=answers)
-    made = promise(observed, settled(bettors(observed)), BARRIER, "")
+    made = promise(observed, wealth_process(bettors(observed)), BARRIER, "")
     f = (observed.slot_chances.draft * observed.drafted)[:, None]
     truth = f * leak(share)(observed.distribution.p, observed.q) + (1 - f) * observed.distribution.p
     seen = shown(observed, truth)
@@ -82,7 +82,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
     bank = zipf(random, positions=3000, vocabulary=512, top_tokens=20, certain=certain)
     bank = replace(bank, q=np.where(random.random((3000, 1)) < tail, np.eye(21)[20], bank.q))
     once = simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
-    promised = promise(once, settled(bettors(once)), BARRIER, "").faults[fault]
+    promised = promise(once, wealth_process(bettors(once)), BARRIER, "").faults[fault]
     faulty = simulate(bank, FAULTS[fault], random, runs=RUNS, answers=answers, tokens=64, k=3)
     seen = (mixture(bettors(faulty), runs=RUNS).max(axis=1) >= BARRIER).mean()
     assert 0.2 < promised < 0.995
@@ -92,7 +92,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
 @pytest.mark.statistics
 def test_a_wrong_temperature_shows_as_often_as_promised():
     observed = healthy(answers=5)
-    made = promise(replace(observed, q=None), settled(bettors(replace(observed, q=None))), BARRIER, "no")
+    made = promise(replace(observed, q=None), wealth_process(bettors(replace(observed, q=None))), BARRIER, "no")
     truth = tilted(1.25)(observed.distribution.p, observed.distribution.p)
     seen = shown(replace(observed, q=None), truth)
     assert 0.2 < made.tilts[1.25] < 0.995

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, simulate
-from pytest_specdec.stats.betting import Bettor, mixture, pointwise, settled, table, unasked, violations, weighed
+from pytest_specdec.stats.betting import Bettor, mixture, pointwise, raw_payoffs, table, violations, wealth_process, weighed
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import Fault
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, TokenDistribution, requested
@@ -33,13 +33,13 @@ def distribution_of(p, outcome, core=None, violation=None, bound=1e-4, raw=None)
         chosen=chosen,
         chosen_bound=chosen,
         chosen_floor=chosen,
-        unasked=p if raw is None else np.asarray(raw),
-        chosen_unasked=chosen if raw is None else np.asarray(raw)[np.arange(n), outcome],
+        raw=p if raw is None else np.asarray(raw),
+        chosen_raw=chosen if raw is None else np.asarray(raw)[np.arange(n), outcome],
     )
 
 
 def test_wealth_multiplies_and_mixes():
-    book = settled([bettor([2.0, 2.0, 0.5], weight=3.0), bettor([0.5, 0.1, 1.0], weight=1.0)])
+    book = wealth_process([bettor([2.0, 2.0, 0.5], weight=3.0), bettor([0.5, 0.1, 1.0], weight=1.0)])
     assert np.exp(book.log_wealth) == pytest.approx([0.75 * 2 + 0.25 * 0.5, 0.75 * 4 + 0.25 * 0.05, 0.75 * 2 + 0.25 * 0.05])
     assert book.tokens_to(LN(3.0)) == 2
     assert book.tokens_to(LN(4.0)) is None
@@ -47,16 +47,13 @@ def test_wealth_multiplies_and_mixes():
 
 
 def test_evidence_never_counts_for_less_than_none():
-    assert settled([bettor([0.5, 0.5])]).peak == 0.0
+    assert wealth_process([bettor([0.5, 0.5])]).peak == 0.0
 
 
-def test_the_winner_holds_most_of_the_mixture_and_the_richest_guesses_nothing():
+def test_the_winner_holds_most_of_the_mixture():
     small, big = bettor([10.0], weight=0.01, name="small"), bettor([2.0], name="big", fault=Fault.BONUS)
-    guess = bettor([99.0], weight=1e-9, name="guess", guessed=True)
-    book = settled([small, big, guess])
+    book = wealth_process([small, big])
     assert book.winner is big
-    assert book.richest({Fault.IMPROBABLE}) is small
-    assert book.richest({Fault.ORDER}) is None
     assert repr(small) == "<Bettor 'small': 10^1.0>"
 
 
@@ -115,14 +112,14 @@ def test_no_view_of_violations_gains_whatever_their_mass_within_the_bound_and_th
 
 def test_what_was_asked_and_not_done_is_seen_in_the_tokens_own_probabilities():
     cooled = distribution_of([[0.9, 0.1]] * 2, [1, 0], raw=[[0.7, 0.3]] * 2)
-    assert np.exp(unasked(cooled)) == pytest.approx([0.05 + 0.95 * 3.0, 0.05 + 0.95 * 0.7 / 0.9], rel=2e-3)
-    cooled.chosen_unasked[0] = 0.0
-    assert unasked(cooled)[0] == pytest.approx(LN(0.05), rel=2e-3)
+    assert np.exp(raw_payoffs(cooled)) == pytest.approx([0.05 + 0.95 * 3.0, 0.05 + 0.95 * 0.7 / 0.9], rel=2e-3)
+    cooled.chosen_raw[0] = 0.0
+    assert raw_payoffs(cooled)[0] == pytest.approx(LN(0.05), rel=2e-3)
     truncated = distribution_of(
         [[0.9, 0.1, 0.0]], [2], core=[[True, False, False]], violation=[[False, False, True]], raw=[[0.5, 0.2, 0.3]]
     )
     truncated.chosen_bound[0] = np.inf
-    assert np.exp(unasked(truncated))[0] == pytest.approx((0.05 * 1e-4 + 0.95 * 0.3) / 1e-4)
+    assert np.exp(raw_payoffs(truncated))[0] == pytest.approx((0.05 * 1e-4 + 0.95 * 0.3) / 1e-4)
 
 
 def test_who_stakes_a_part_keeps_the_rest():
@@ -150,8 +147,8 @@ def every_outcome(p, q, ids, slots, *, temperature=1.0, top_k=0, top_p=1.0):
         distribution=requested(raw, asked),
         ids=raw.ids,
         q=np.repeat(q, outcomes, axis=0),
-        q_unasked=np.repeat(q[:, ::-1], outcomes, axis=0),
-        kept=np.linspace(0.0, 1.0, outcomes),
+        q_raw=np.repeat(q[:, ::-1], outcomes, axis=0),
+        accepted_if_emitted=np.linspace(0.0, 1.0, outcomes),
         drafted=np.ones(outcomes, dtype=bool),
         slots=slots(outcomes),
         k=3,
@@ -233,5 +230,5 @@ def test_choosing_tokens_by_what_became_of_them_would_alarm_falsely():
     peeking = [
         Bettor(name="peeking", fault=Fault.LENIENT, weight=1.0, log_payoffs=np.where(accepted, one.log_payoffs, 0.0)) for one in honest
     ]
-    assert settled(honest).peak < LN(1000)
-    assert settled(peeking).peak > LN(1e9)
+    assert wealth_process(honest).peak < LN(1000)
+    assert wealth_process(peeking).peak > LN(1e9)

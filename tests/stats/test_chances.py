@@ -9,12 +9,12 @@ from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, emit, observe
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.verify_slots import (
+    AFTER_REJECTION,
     BONUS,
-    CLEAN,
     DRAFT,
-    EVER,
-    PLAIN,
-    SHORT,
+    NEVER_REJECTED,
+    NO_DRAFT,
+    REJECTED_BEFORE,
     certain,
     chances,
     filtered,
@@ -34,7 +34,13 @@ def spoken(*, sure):
 
 def test_known_windows_leave_no_doubt():
     at = certain(slots_from_windows((1, 4, 2, 1), 8, lambda start: 3 if start < 7 else 0)).at
-    cells = [(PLAIN, CLEAN), *[(DRAFT, CLEAN)] * 3, (BONUS, CLEAN), *[(DRAFT, CLEAN)] * 2, (PLAIN, SHORT)]
+    cells = [
+        (NO_DRAFT, NEVER_REJECTED),
+        *[(DRAFT, NEVER_REJECTED)] * 3,
+        (BONUS, NEVER_REJECTED),
+        *[(DRAFT, NEVER_REJECTED)] * 2,
+        (NO_DRAFT, AFTER_REJECTION),
+    ]
     assert [(int(np.argwhere(each)[0, 0]), int(np.argwhere(each)[0, 1])) for each in at] == cells
     assert at.sum() == len(cells)
     assert certain(unknown_slots(3)).at.sum() == 0.0
@@ -77,13 +83,13 @@ def test_a_new_answer_begins_anew_even_behind_one_that_is_cut_off():
 
 def test_where_nothing_was_drafted_a_window_begins():
     at = filtered(np.ones(4), np.array([True, True, False, True]), np.arange(4) == 3, 3).at
-    assert (at[2, PLAIN, CLEAN], at[3, DRAFT, CLEAN]) == (1.0, 1.0)
+    assert (at[2, NO_DRAFT, NEVER_REJECTED], at[3, DRAFT, NEVER_REJECTED]) == (1.0, 1.0)
 
 
 def test_what_windows_do_not_tell_the_filter_does():
     slots = slots_from_windows((1, 2), 6, lambda _start: 3)
     at = chances(slots, np.zeros(6), np.ones(6, dtype=np.bool_), 3).at
-    assert (at[2, DRAFT, CLEAN], at[3, DRAFT, SHORT]) == (1.0, 1.0)
+    assert (at[2, DRAFT, NEVER_REJECTED], at[3, DRAFT, AFTER_REJECTION]) == (1.0, 1.0)
     assert chances(slots, None, np.ones(6, dtype=np.bool_), 3).at[3].sum() == 0.0
 
 
@@ -97,4 +103,11 @@ def test_everybody_bets_alike_on_windows_that_are_told_and_that_follow():
 
 def test_rejections_are_remembered_to_the_end_of_the_answer():
     at = filtered(np.array([0.0, 0.0, 1.0, 1.0, 1.0, 0.0]), np.ones(6, dtype=np.bool_), np.arange(6) == 5, 2).at
-    assert [int(state) for state in at.sum(axis=1).argmax(axis=1)] == [CLEAN, CLEAN, SHORT, SHORT, SHORT, EVER]
+    assert [int(state) for state in at.sum(axis=1).argmax(axis=1)] == [
+        NEVER_REJECTED,
+        NEVER_REJECTED,
+        AFTER_REJECTION,
+        AFTER_REJECTION,
+        AFTER_REJECTION,
+        REJECTED_BEFORE,
+    ]

@@ -90,7 +90,7 @@ def test_pairs_are_counted_with_what_was_to_be_expected():
     assert repeats(distribution, said, list("abcd")).pairs == 0
 
 
-def seated(said, prompts, ends=True):
+def panel(said, prompts, ends=True):
     ids, distribution = distribution_of(said)
     marked = np.column_stack([ids == END, np.zeros(len(ids), dtype=np.bool_)])
     slots = joined([unknown_slots(len(tokens)) for tokens in said])
@@ -102,7 +102,7 @@ def seated(said, prompts, ends=True):
 
 def test_the_panel_seats_the_bets_on_whole_answers():
     said = drawn(np.random.default_rng(1), 4, copied={2})
-    book = betting.settled(seated(said, ["p"] * 4))
+    book = betting.wealth_process(panel(said, ["p"] * 4))
     assert book.winner.fault is Fault.DEPENDENCE
     assert book.tokens_to(np.log(1e4)) < 4 * LENGTH
 
@@ -113,7 +113,7 @@ def test_an_end_that_comes_too_often_or_too_seldom_is_bet_on(factor, table):
     wrong = CHAIN.copy()
     wrong[:, END] += table
     said = drawn(np.random.default_rng(6), 150, table=wrong, until_end=True)
-    richest = max((bettor for bettor in seated(said, list(range(150))) if bettor.fault is Fault.ENDING), key=lambda one: one.log_wealth)
+    richest = max((bettor for bettor in panel(said, list(range(150))) if bettor.fault is Fault.ENDING), key=lambda one: one.log_wealth)
     assert richest.name == f"end of sequence {factor:g} times as probable"
     assert richest.log_wealth > np.log(1e3)
 

@@ -7,13 +7,13 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
-from pytest_specdec.stats.betting import settled
+from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import (
     AT_THE_BONUS,
     DRAWN,
+    PARAMS_IGNORED,
     SPARSE,
     SURROGATE,
-    UNASKED,
     WITH_DRAFT_DISTRIBUTION,
     WITHOUT_DRAFT_DISTRIBUTION,
     bettors,
@@ -28,7 +28,7 @@ LN = np.log
 
 def drawn(rules=RIGHT, *, bank=BANK, seed=0, answers=24, windows=True, known=False):
     seen = simulate(bank, rules, np.random.default_rng(seed), runs=1, answers=answers, tokens=16, k=3, windows=windows)
-    return seen if known else replace(seen, q=None, kept=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
+    return seen if known else replace(seen, q=None, accepted_if_emitted=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
 
 
 def with_every_outcome(seen, at):
@@ -87,7 +87,7 @@ def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
     for one in CATALOGUE:
         assert {one.name + SURROGATE, one.name + DRAWN} <= names
     large = {seat.name for seat in bettors(drawn(known=True)) if seat.guessed or seat.name.endswith(AT_THE_BONUS)}
-    assert large == {UNASKED + AT_THE_BONUS}, "what is ignored at the bonus alone shows to nobody else"
+    assert large == {PARAMS_IGNORED + AT_THE_BONUS}, "what is ignored at the bonus alone shows to nobody else"
     assert all(seat.guessed for seat in seats(unknown))
 
 
@@ -125,6 +125,6 @@ def test_correct_servers_do_not_alarm():
     high = []
     for seed in range(60):
         seen = drawn(seed=seed, answers=32)
-        high.append(settled(seats(seen)).peak)
+        high.append(wealth_process(seats(seen)).peak)
     assert max(high) < LN(1000)
     assert np.mean(np.array(high) > LN(20)) <= 0.1

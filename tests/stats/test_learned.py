@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
 from pytest_specdec.stats.adaptive_bettors import BLOCK, COMMON, PUPILS, inside, log_payoffs, rates, remembered
-from pytest_specdec.stats.betting import mixture, settled
+from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
@@ -20,7 +20,7 @@ def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
     """Answers of a drafter that draws, and whose distribution is not known."""
     random = np.random.default_rng(seed)
     seen = simulate(BANK, rules, random, runs=runs, answers=answers, tokens=tokens, k=3, windows=windows)
-    return replace(seen, q=None, kept=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
+    return replace(seen, q=None, accepted_if_emitted=None, listed=None, drafted=np.zeros(seen.tokens, dtype=bool))
 
 
 def with_outcome(seen, at, outcome):
@@ -137,12 +137,12 @@ def test_a_distribution_within_the_allowance_pays_no_more_than_one():
 @pytest.mark.parametrize("fault", ["resample from p", "acceptance leak of 20%"])
 def test_a_fault_that_hides_behind_an_unknown_draft_shows(fault):
     seen = drawn(FAULTS[fault], answers=256)
-    assert settled(log_payoffs(seen)).peak > 2 * LN(1000)
-    assert settled(bettors(seen)).peak < LN(1000)
+    assert wealth_process(log_payoffs(seen)).peak > 2 * LN(1000)
+    assert wealth_process(bettors(seen)).peak < LN(1000)
 
 
 def test_correct_servers_do_not_alarm():
-    high = [settled(log_payoffs(drawn(seed=seed, answers=32))).peak for seed in range(40)]
+    high = [wealth_process(log_payoffs(drawn(seed=seed, answers=32))).peak for seed in range(40)]
     assert max(high) < LN(1000)
     assert sum(peak >= LN(20) for peak in high) <= 6
 

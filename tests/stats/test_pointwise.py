@@ -54,9 +54,9 @@ def every_token(p, q, *, temperature=1.0, certain=False, slot=0):
         drafted=np.ones(VOCABULARY, dtype=bool),
         slots=joined([place(slot)] * VOCABULARY),
         k=3,
-        kept=np.zeros(VOCABULARY),
+        accepted_if_emitted=np.zeros(VOCABULARY),
         q_chosen=(best == every).astype(float) if certain else own.chosen_floor,
-        accept=np.ones(VOCABULARY),
+        accepted_if_drafted=np.ones(VOCABULARY),
         listed=top_tokens if certain else listed(draft.ids, raw.ids),
         vocabulary=VOCABULARY,
     )
@@ -127,8 +127,8 @@ def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():
         drafted=np.ones(5, dtype=bool),
         slots=slots,
         k=3,
-        kept=np.ones(5),
-        accept=np.array([1.0, 0.5, 0.8, 0.2, 1.0]),
+        accepted_if_emitted=np.ones(5),
+        accepted_if_drafted=np.array([1.0, 0.5, 0.8, 0.2, 1.0]),
     )
     split = SplitRemainder(p=np.tile(np.insert(p, 2, 0.0), (5, 1)), q=np.tile(np.insert(q, 2, 0.0), (5, 1)))
     assert accepts_once(split, short)[:, 0] == pytest.approx([0.25, 0.25, 0.5, 0.5, 1.0])
@@ -137,4 +137,4 @@ def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():
 def test_one_number_for_a_window_has_a_seat():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
     assert ReusedNumber.WINDOW.value in {one.name for one in bettors(seen)}
-    assert betting.settled(bettors(seen)).bettors
+    assert betting.wealth_process(bettors(seen)).bettors

@@ -29,7 +29,7 @@ def test_the_distribution_is_that_of_a_server_that_draws_so(reuse, distribution)
         np.random.default_rng(1),
         reuse,
         q=wide[0],
-        accept=wide[1],
+        accepted_if_drafted=wide[1],
         otherwise=wide[2],
         verify=np.ones(servers, dtype=np.bool_),
         order=wide[3],
@@ -54,9 +54,9 @@ def test_the_remainder_lies_evenly_among_the_ids(index):
 def test_bets_are_on_draft_slots():
     random = np.random.default_rng(3)
     seen = simulate(zipf(random, positions=40, vocabulary=64, top_tokens=5), RIGHT, random, runs=1, answers=20, tokens=12, k=3)
-    seated = [bettor for bettor in bettors(seen) if bettor.name in REUSED]
-    assert len(seated) == 2
-    for bettor in seated:
+    unweighted = [bettor for bettor in bettors(seen) if bettor.name in REUSED]
+    assert len(unweighted) == 2
+    for bettor in unweighted:
         assert (bettor.log_payoffs[~seen.slots.draft_slot] == 0.0).all()
         assert (bettor.log_payoffs[seen.slots.draft_slot] != 0.0).any()
     assert not [bettor for bettor in bettors(replace(seen, q=None)) if bettor.name in REUSED]
