@@ -183,11 +183,6 @@ class SpecCounters:
         return self.draft_tokens - self.accepted_tokens
 
     @property
-    def acceptance_rate(self) -> float:
-        """Accepted over drafted tokens, 0..1; 0 when nothing was drafted."""
-        return self.accepted_tokens / self.draft_tokens if self.draft_tokens else 0.0
-
-    @property
     def mean_acceptance_length(self) -> float:
         """Tokens per verify step, the bonus or recovered token included; 1 when nothing was drafted."""
         return 1.0 + (self.accepted_tokens / self.drafts if self.drafts else 0.0)

@@ -1,10 +1,9 @@
-"""Verify slots: where an emitted token stood in its verify step, known or as chances, and all that is known of it before it came.
+"""Verify slots: the place of each emitted token in its verify step, known from windows or as chances, and all that is known before it.
 
-Where in its window a token stands, as chances: certain where windows are known, filtered from the tokens where the draft's distribution is.
-A window goes on behind a draft slot if the draft token was accepted. Of a correct server that emitted x there, it was with chance ``min(1,
-q(x)/p(x))``, which hangs on x and both distributions only: so the place of the next token has a distribution given the tokens before it, by
-the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Bets may be weighed with it, since nothing of the token itself
-enters. A draft that is certain leaves no doubt, and the windows follow from the tokens alone.
+A window goes on behind a draft slot if the draft token was accepted. A correct server that emitted x there had accepted it with chance
+``min(1, q(x)/p(x))``, which depends on x and both distributions only. So the slot of the next token has a distribution given the tokens
+before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Nothing of that token enters, so a test may weigh
+it so. A one-hot draft leaves no doubt: the windows follow from the tokens.
 """
 
 from __future__ import annotations
@@ -38,18 +37,28 @@ __all__ = [
 ]
 
 UNKNOWN = -1
+"""Slot and draft length of a token whose window is unknown."""
+DRAFT, BONUS, NO_DRAFT = 0, 1, 2
+"""Kinds of slot; without a draft for the prefill's token."""
+NEVER_REJECTED, REJECTED_BEFORE, AFTER_REJECTION = 0, 1, 2
+"""Rejections before a token: none in its answer, one in an earlier window, one in the window right before."""
+NO_TOKEN = -1
+"""The id before an answer's first token."""
+REMAINDER = -2
+"""The id of a token in the remainder."""
+WIDEST_VOCABULARY = 2**18
+"""Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VerifySlots:
-    """Window places of N tokens.
+    """Slots of N tokens in their windows.
 
-    A bettor may use ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t hold the tokens up to t and whether the
-    window of each of them went on behind it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else
+    A test may condition on ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t hold the tokens up to t and whether
+    the window of each of them went on behind it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else
     recover: marginally p whatever q) as at a bonus slot. The slot of t+1 is that of t plus one where t's window went on and 0 where it
-    ended, so it is in F_t; the windows before it, and whether they came short of their draft, are in F_t as well. ``ended`` is not:
-    whether t's own window goes on is told after t and depends on it, so no token may be chosen by its own ``ended`` (accepted tokens do
-    not follow p); it serves the naming only.
+    ended, so it is in F_t; the windows before it, and whether they came short of their draft, are in F_t as well. ``ended`` is not: it is
+    known after t and depends on it, so no token may be chosen by its own ``ended`` (accepted tokens do not follow p); it serves the naming.
     """
 
     slot: Ints
@@ -65,7 +74,7 @@ class VerifySlots:
     last: Bools
     """[N], whether it is the last token of its answer: a limit may have cut its window."""
     implied: bool = False
-    """Whether the windows are those of a correct server with these drafts, not told by the server: nothing can be learnt from them."""
+    """Whether the windows are computed as a correct server with these drafts would have them: they carry no evidence."""
 
     @property
     def known(self) -> Bools:
@@ -83,68 +92,12 @@ class VerifySlots:
         return np.asarray(self.known & (self.slot == self.drafted) & (self.drafted > 0))
 
 
-def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> VerifySlots:
-    """Return the places of an answer's tokens, from its window lengths, the prefill's first.
-
-    ``drafts`` tells how many tokens were drafted for the window that begins after so many emitted tokens. Tokens that the windows do not
-    cover are UNKNOWN.
-    """
-    slots = unknown_slots(tokens)
-    start, short, ever = 0, False, False
-    for step, length in enumerate(windows):
-        if start >= tokens:
-            break
-        drafted = drafts(start) if step else 0
-        here = slice(start, min(start + length, tokens))
-        slots.slot[here] = np.arange(here.stop - here.start)
-        slots.drafted[here] = drafted
-        slots.after_rejection[here] = short
-        slots.rejected_before[here] = ever
-        slots.ended[here.stop - 1] = here.stop == start + length
-        short = drafted > 0 and length < drafted + 1
-        ever |= short
-        start += length
-    return slots
-
-
-def unknown_slots(tokens: int) -> VerifySlots:
-    """Return the places of an answer whose windows are unknown."""
-    none = np.zeros(tokens, dtype=np.bool_)
-    return VerifySlots(
-        slot=np.full(tokens, UNKNOWN, dtype=np.int64),
-        drafted=np.full(tokens, UNKNOWN, dtype=np.int64),
-        after_rejection=none.copy(),
-        rejected_before=none.copy(),
-        ended=none.copy(),
-        last=np.arange(tokens) == tokens - 1,
-    )
-
-
-def joined(parts: Sequence[VerifySlots]) -> VerifySlots:
-    """Return the places of all answers, one behind the other."""
-    return VerifySlots(
-        slot=np.concatenate([part.slot for part in parts]),
-        drafted=np.concatenate([part.drafted for part in parts]),
-        after_rejection=np.concatenate([part.after_rejection for part in parts]),
-        rejected_before=np.concatenate([part.rejected_before for part in parts]),
-        ended=np.concatenate([part.ended for part in parts]),
-        last=np.concatenate([part.last for part in parts]),
-        implied=any(part.implied for part in parts),
-    )
-
-
-DRAFT, BONUS, NO_DRAFT = 0, 1, 2
-"""PLAIN: nothing was drafted, as for the prefill's token."""
-NEVER_REJECTED, REJECTED_BEFORE, AFTER_REJECTION = 0, 1, 2
-"""No draft token of the answer was rejected before; one was; one was in the very window before."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotChances:
     """The chances of N tokens to stand at a draft slot, a bonus slot or where nothing was drafted, behind rejections or not."""
 
     at: Floats
-    """[N, 3, 3]: DRAFT, BONUS and PLAIN by CLEAN, EVER and SHORT; they add up to one, or to 0 where nothing tells."""
+    """[N, 3, 3]: DRAFT, BONUS and NO_DRAFT by NEVER_REJECTED, REJECTED_BEFORE and AFTER_REJECTION; their sum is 1, or 0 where unknown."""
 
     @property
     def draft(self) -> Floats:
@@ -167,6 +120,133 @@ class SlotChances:
         return np.asarray(self.at[:, :, REJECTED_BEFORE:].sum(axis=(1, 2)))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """N emitted tokens with all that is known before each of them."""
+
+    distribution: TokenDistribution
+    ids: Ints
+    """[N, K], the top tokens' token ids."""
+    q: Floats | None
+    """[N, K+1], the draft's distribution on the same outcomes; None where unknown."""
+    drafted: Bools
+    """[N], where ``q`` is known and there was a draft, or would be if a window began here."""
+    slots: VerifySlots
+    k: int
+    """Draft tokens per verify step."""
+    accepted_if_emitted: Floats | None = None
+    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
+    q_chosen: Floats | None = None
+    """[N], lower bound on q of the emitted token itself, adding up to one at most over all tokens; None where only top tokens are known."""
+    accepted_if_drafted: Floats | None = None
+    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted; None with ``q``."""
+    listed: Bools | None = None
+    """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
+    q_raw: Floats | None = None
+    """[N, K+1], the draft's distribution before sampling parameters; None with ``q``."""
+    vocabulary: int = 0
+    """0 where unknown."""
+    previous: Ints | None = None
+    """[N], the token id before each, -1 for an answer's first; None where unknown."""
+    contexts: Ints | None = None
+    """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
+    ends: Bools | None = None
+    """[N, K+1], outcomes that end an answer; None where unknown."""
+    copies: Floats | None = None
+    """[N, K+1], the distribution of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
+    mishandled: Mapping[str, Floats] = field(default_factory=dict)
+    """Distributions [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty without
+    any."""
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return len(self.distribution.outcome)
+
+    @property
+    def before(self) -> Ints:
+        """[N], ``previous``, or else the top token before it in the answer: REMAINDER where it was none, NO_TOKEN for an answer's first."""
+        if self.previous is not None:
+            return self.previous
+        ids = np.column_stack([self.ids, np.full(self.tokens, REMAINDER)])
+        emitted = np.take_along_axis(ids, self.distribution.outcome[:, None], axis=1)[:-1, 0]
+        return np.concatenate([[NO_TOKEN], np.where(self.slots.last[:-1], NO_TOKEN, emitted)]).astype(np.int64)
+
+    @property
+    def slot_chances(self) -> SlotChances:
+        """The chances of each slot, from windows or from the draft's distribution."""
+        return chances(self.slots, self.accepted_if_emitted, self.drafted, self.k)
+
+    @property
+    def slots_known(self) -> bool:
+        """Whether windows or the draft's distribution are known."""
+        return self.q is not None or bool(self.slots.known.any())
+
+    @property
+    def size(self) -> int:
+        """The vocabulary's size, WIDEST_VOCABULARY where unknown."""
+        return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)
+
+
+def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> VerifySlots:
+    """Return the slots of an answer's tokens, from its window lengths, the prefill's first.
+
+    ``drafts`` returns how many tokens were drafted for the window that begins after so many emitted tokens. Tokens that the windows do not
+    cover are UNKNOWN.
+    """
+    slots = unknown_slots(tokens)
+    start, short, ever = 0, False, False
+    for step, length in enumerate(windows):
+        if start >= tokens:
+            break
+        drafted = drafts(start) if step else 0
+        here = slice(start, min(start + length, tokens))
+        slots.slot[here] = np.arange(here.stop - here.start)
+        slots.drafted[here] = drafted
+        slots.after_rejection[here] = short
+        slots.rejected_before[here] = ever
+        slots.ended[here.stop - 1] = here.stop == start + length
+        short = drafted > 0 and length < drafted + 1
+        ever |= short
+        start += length
+    return slots
+
+
+def unknown_slots(tokens: int) -> VerifySlots:
+    """Return the slots of an answer whose windows are unknown."""
+    none = np.zeros(tokens, dtype=np.bool_)
+    return VerifySlots(
+        slot=np.full(tokens, UNKNOWN, dtype=np.int64),
+        drafted=np.full(tokens, UNKNOWN, dtype=np.int64),
+        after_rejection=none.copy(),
+        rejected_before=none.copy(),
+        ended=none.copy(),
+        last=np.arange(tokens) == tokens - 1,
+    )
+
+
+def joined(parts: Sequence[VerifySlots]) -> VerifySlots:
+    """Return the slots of all answers, one behind the other."""
+    return VerifySlots(
+        slot=np.concatenate([part.slot for part in parts]),
+        drafted=np.concatenate([part.drafted for part in parts]),
+        after_rejection=np.concatenate([part.after_rejection for part in parts]),
+        rejected_before=np.concatenate([part.rejected_before for part in parts]),
+        ended=np.concatenate([part.ended for part in parts]),
+        last=np.concatenate([part.last for part in parts]),
+        implied=any(part.implied for part in parts),
+    )
+
+
+def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Bools, k: int) -> SlotChances:
+    """Return the chances of each slot: certain where ``slots`` are known, filtered elsewhere if q is known."""
+    known = certain(slots)
+    if accepted_if_emitted is None or bool(slots.known.all()):
+        return known
+    hidden = filtered(accepted_if_emitted, drafted, slots.last, k)
+    return SlotChances(at=np.where(slots.known[:, None, None], known.at, hidden.at))
+
+
 def certain(slots: VerifySlots) -> SlotChances:
     """Return the chances of known windows, 0 or 1; all 0 where the window is not known."""
     at = np.zeros((len(slots.slot), 3, 3))
@@ -176,127 +256,41 @@ def certain(slots: VerifySlots) -> SlotChances:
     return SlotChances(at=at)
 
 
-def filtered(kept: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
+def filtered(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
     """Return the chances of hidden windows, answer by answer; the first token of each is the prefill's, every window drafts ``k`` tokens.
 
-    ``kept`` [N] is the chance that a correct server that emits the token at a draft slot had accepted it; ``drafted`` [N] tells where it
-    is known: elsewhere nothing is taken to be drafted, and the next token begins a window. ``last`` [N] marks the ends of answers.
+    ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted, and
+    the next token begins a window. ``last`` [N] marks the ends of answers.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
     at = np.zeros((len(last), 3, 3))
     at[starts, NO_DRAFT, NEVER_REJECTED] = 1.0
-    now = np.zeros((len(starts), k + 1, 3))
-    now[:, 0, NEVER_REJECTED] = 1.0
+    current = np.zeros((len(starts), k + 1, 3))
+    current[:, 0, NEVER_REJECTED] = 1.0
     for step in range(1, int(lengths.max(initial=0))):
         going = lengths > step
-        rows, state = starts[going] + step, now[going]
+        rows, state = starts[going] + step, current[going]
         known = drafted[rows][:, None]
         slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)
         at[rows, DRAFT:NO_DRAFT] = np.where(known[:, None], slots, 0.0)
         at[rows, NO_DRAFT] = np.where(known, 0.0, state.sum(axis=1))
-        now[going] = np.where(known[:, None], _behind(state, kept[rows]), _again(state))
+        current[going] = np.where(known[:, None], _next_slot(state, accepted_if_emitted[rows]), _next_window(state))
     return SlotChances(at=at)
 
 
-def _behind(state: Floats, kept: Floats) -> Floats:
-    """Return the chances [A, k+1, 3] of the next token's place from those of this one, whose window goes on with chance ``kept`` [A]."""
+def _next_slot(state: Floats, accepted: Floats) -> Floats:
+    """Return the chances [A, k+1, 3] of the next token's slot from those of this one, which was accepted with chance ``accepted`` [A]."""
     after = np.zeros_like(state)
-    after[:, 1:] = state[:, :-1] * kept[:, None, None]
-    after[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - kept)[:, None, None]).sum(axis=(1, 2))
+    after[:, 1:] = state[:, :-1] * accepted[:, None, None]
+    after[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - accepted)[:, None, None]).sum(axis=(1, 2))
     after[:, 0, NEVER_REJECTED] += state[:, -1, NEVER_REJECTED]
     after[:, 0, REJECTED_BEFORE] += state[:, -1, REJECTED_BEFORE] + state[:, -1, AFTER_REJECTION]
     return after
 
 
-def _again(state: Floats) -> Floats:
+def _next_window(state: Floats) -> Floats:
     """Return the chances behind a token for which nothing was drafted: a window begins."""
     after = np.zeros_like(state)
     after[:, 0] = state.sum(axis=1)
     return after
-
-
-def chances(slots: VerifySlots, kept: Floats | None, drafted: Bools, k: int) -> SlotChances:
-    """Return what is known of the places: ``slots`` themselves, and for tokens whose window they do not tell the filter, if there is q."""
-    known = certain(slots)
-    if kept is None or bool(slots.known.all()):
-        return known
-    hidden = filtered(kept, drafted, slots.last, k)
-    return SlotChances(at=np.where(slots.known[:, None, None], known.at, hidden.at))
-
-
-NO_TOKEN = -1
-"""The id before a text's first token."""
-REMAINDER = -2
-"""The remainder's id."""
-
-WIDEST_VOCABULARY = 2**18
-"""Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Observed:
-    """N emitted tokens with everything that was known before each of them."""
-
-    distribution: TokenDistribution
-    ids: Ints
-    """[N, K], the top tokens' token ids."""
-    q: Floats | None
-    """[N, K+1], the draft's distribution on the same outcomes; None where it is not known at all."""
-    drafted: Bools
-    """[N], where ``q`` is known and there was a draft, or would be if a window began here."""
-    slots: VerifySlots
-    k: int
-    """Draft tokens per verify step."""
-    accepted_if_emitted: Floats | None = None
-    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
-    q_chosen: Floats | None = None
-    """[N], lower bound on q of the emitted token itself, adding up to one at most over all tokens; None where tokens are listed only."""
-    accepted_if_drafted: Floats | None = None
-    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted; None with ``q``."""
-    listed: Bools | None = None
-    """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
-    q_raw: Floats | None = None
-    """[N, K+1], the draft's distribution where nothing that the request asks for is done; None with ``q``."""
-    vocabulary: int = 0
-    """0 where unknown."""
-    previous: Ints | None = None
-    """[N], the token id before each, -1 for an answer's first; None where the order of tokens tells nothing."""
-    contexts: Ints | None = None
-    """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
-    ends: Bools | None = None
-    """[N, K+1], outcomes that end an answer; None where they are not known."""
-    copies: Floats | None = None
-    """[N, K+1], the distribution of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
-    mishandled: Mapping[str, Floats] = field(default_factory=dict)
-    """Distributions [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty where none are asked
-    for."""
-
-    @property
-    def tokens(self) -> int:
-        """How many."""
-        return len(self.distribution.outcome)
-
-    @property
-    def before(self) -> Ints:
-        """[N], ``previous``, or else the top token before it in the answer: REMAINDER where it was none, NOBODY for an answer's first."""
-        if self.previous is not None:
-            return self.previous
-        ids = np.column_stack([self.ids, np.full(self.tokens, REMAINDER)])
-        emitted = np.take_along_axis(ids, self.distribution.outcome[:, None], axis=1)[:-1, 0]
-        return np.concatenate([[NO_TOKEN], np.where(self.slots.last[:-1], NO_TOKEN, emitted)]).astype(np.int64)
-
-    @property
-    def slot_chances(self) -> SlotChances:
-        """Where in their windows the tokens stand, as far as windows or the draft's distribution tell."""
-        return chances(self.slots, self.accepted_if_emitted, self.drafted, self.k)
-
-    @property
-    def slots_known(self) -> bool:
-        """Whether anything tells where tokens stand."""
-        return self.q is not None or bool(self.slots.known.any())
-
-    @property
-    def size(self) -> int:
-        """The vocabulary's size, or what is taken for it."""
-        return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)

@@ -4,9 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import transcripts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.transcript import Position, Score
 
 
 def test_a_transcript_is_read_as_it_was_written_but_for_fractions_of_a_microsecond(directory, transcript):
@@ -80,3 +84,47 @@ def test_the_file_is_json_lines_that_any_program_reads(directory, transcript):
 
     parsed = [json.loads(line, parse_constant=no_constants) for line in text.removesuffix("\n").split("\n")]
     assert parsed[0]["count"] == len(parsed) - 1 == 3
+
+
+def test_scores_are_read_as_they_were_written_to_seven_digits(directory, scores):
+    transcripts.write_scores(directory, "org/d", "v", "w", scores("v", "org/d"))
+    read = transcripts.read_scores(directory, "org/d", "v", "w")
+    assert [score.key for score in read] == [("chat-00", 0), ("chat-01", 1)]
+    assert (read[0].arm, read[0].under) == ("v", "org/d")
+    assert read[0].positions[0] == Position(token_id=7, logprob=-0.1234568, top_ids=(7, 9), top_logprobs=(-0.1234568, float("-inf")))
+
+
+def test_absent_scores_are_none_at_all(directory):
+    assert transcripts.read_scores(directory, "baseline", "v", "w") == ()
+
+
+LOGPROBS = st.floats(max_value=0.0, allow_nan=False)
+POSITIONS = st.builds(
+    Position,
+    token_id=st.integers(0, 10**6),
+    logprob=LOGPROBS,
+    top_ids=st.lists(st.integers(0, 10**6)).map(tuple),
+    top_logprobs=st.lists(LOGPROBS).map(tuple),
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(positions=st.lists(POSITIONS).map(tuple), name=st.text(max_size=5))
+def test_rounding_twice_changes_nothing(tmp_path_factory, positions, name):
+    directory = RunDirectory(tmp_path_factory.mktemp("run"))
+    transcripts.write_scores(directory, "baseline", "v", "w", [Score(request_id=name, arm="v", under="baseline", positions=positions)])
+    once = transcripts.read_scores(directory, "baseline", "v", "w")
+    transcripts.write_scores(directory, "baseline", "v", "w", once)
+    assert transcripts.read_scores(directory, "baseline", "v", "w") == once
+    assert all(a.logprob == pytest.approx(b.logprob, rel=1e-6) for a, b in zip(once[0].positions, positions, strict=True))
+
+
+@pytest.mark.parametrize("line", ["[]", '{"request_id":"a","pass_index":0}', '{"request_id":"a","pass_index":0,"positions":[[1,2]]}', "7"])
+def test_a_line_that_is_no_score_is_told_with_its_number(directory, line, scores):
+    transcripts.write_scores(directory, "baseline", "v", "w", scores("v"))
+    path = directory.scores("baseline", "v", "w")
+    header, first, _, end = path.read_text().split("\n")
+    path.write_text(f"{header}\n{first}\n{line}\n{end}")
+    with pytest.raises(RunError, match="this is no Score") as caught:
+        transcripts.read_scores(directory, "baseline", "v", "w")
+    assert caught.value.where == f"{path}:3"

@@ -27,11 +27,11 @@ def test_a_difference_and_its_subtrahend_add_up_again():
 
 def test_acceptance_is_told_in_the_fields_own_figures():
     counters = SpecCounters(drafts=10, draft_tokens=30, accepted_tokens=15)
-    assert (counters.acceptance_rate, counters.mean_acceptance_length, counters.rejected_tokens) == (0.5, 2.5, 15)
+    assert (counters.mean_acceptance_length, counters.rejected_tokens) == (2.5, 15)
 
 
-def test_a_server_that_never_drafts_has_acceptance_zero_and_length_one():
-    assert (SpecCounters().acceptance_rate, SpecCounters().mean_acceptance_length) == (0.0, 1.0)
+def test_a_server_that_never_drafts_has_acceptance_length_one():
+    assert SpecCounters().mean_acceptance_length == 1.0
 
 
 def test_timing_is_told_in_seconds_from_sending():

@@ -6,7 +6,6 @@ import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured, run_documents, transcripts
-from pytest_specdec.files import transcripts as stored
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.plan import Role
@@ -21,10 +20,10 @@ def run(directory, plan, scores, transcript):
     run_documents.write_plan(directory, plan)
     for arm in ARMS:
         transcripts.write(directory, transcript(arm))
-        stored.write_scores(directory, "baseline", arm, "greedy-mixed", scores(arm))
+        transcripts.write_scores(directory, "baseline", arm, "greedy-mixed", scores(arm))
         run_documents.write_capabilities(directory, arm, Capabilities(vocabulary=7))
     for arm in ARMS[:2]:
-        stored.write_scores(directory, "org/d", arm, "greedy-mixed", scores(arm, "org/d"))
+        transcripts.write_scores(directory, "org/d", arm, "greedy-mixed", scores(arm, "org/d"))
     return directory
 
 
@@ -108,7 +107,7 @@ def test_scores_of_no_tokens_are_no_error(run, plan, scores):
 
 
 def test_scores_that_only_the_draft_lacks_are_no_error(run, plan, scores):
-    stored.write_scores(run, "baseline", "v", "greedy-mixed", ())
+    transcripts.write_scores(run, "baseline", "v", "greedy-mixed", ())
     missing(run, "v", "greedy-mixed", "no scores under org/d: it did not boot")
     assert captured.read(run, plan, plan.judgements[0], ()).scores["v"] == ()
 
@@ -142,7 +141,7 @@ def says(transcript, *token_ids):
 def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, scores, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
-    distribution = stored.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
+    distribution = transcripts.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
     once = tuple((-0.25, position) for position in distribution)
     assert captured.read_calibration(run, asked_for_logprobs(plan)) == once, "the control said the same, token by token"
     transcripts.write(run, says(told(transcript("control")), 3, 2, 1))

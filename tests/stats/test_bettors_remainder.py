@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats import bettors as pointwise
-from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.bettors import bettors, excess, leak, refined
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed, mapped, one_hot
 from pytest_specdec.stats.fault_models import ReusedNumber, accepts_once
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
@@ -83,7 +82,7 @@ def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_top_tokens():
     random = np.random.default_rng(5)
     p, q = (random.dirichlet(np.full(VOCABULARY, 0.5)) for _ in range(2))
     seen = every_token(p, q)
-    paid = np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.distribution.p.shape)))
+    paid = np.exp(leak(seen, 0.2, np.zeros(seen.distribution.p.shape)))
     assert paid == pytest.approx(0.8 + 0.2 * q / p, rel=2e-2)
     assert (paid <= 0.8 + 0.2 * q / p + 1e-12).all()
 
@@ -91,23 +90,23 @@ def test_a_leak_is_paid_by_the_tokens_own_ratio_beyond_the_top_tokens():
 def test_a_token_of_no_probability_is_the_least_that_a_leak_is_paid_for():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
     seen.distribution.chosen_bound[:] = 0.0
-    assert np.exp(pointwise.leak(seen, 0.2, np.zeros(seen.distribution.p.shape))) == pytest.approx(0.8)
+    assert np.exp(leak(seen, 0.2, np.zeros(seen.distribution.p.shape))) == pytest.approx(0.8)
 
 
 def test_under_truncation_the_top_tokens_alone_tell():
     seen = every_token(np.full(VOCABULARY, 1 / VOCABULARY), np.full(VOCABULARY, 1 / VOCABULARY))
     seen.distribution.chosen_bound[:] = np.inf
     table = np.full(seen.distribution.p.shape, 0.7)
-    assert pointwise.leak(seen, 0.2, table) == pytest.approx(0.7)
-    assert not pointwise.refined(seen, np.full(VOCABULARY, 0.5)).any()
+    assert leak(seen, 0.2, table) == pytest.approx(0.7)
+    assert not refined(seen, np.full(VOCABULARY, 0.5)).any()
 
 
 def test_what_is_staked_on_the_remainder_follows_what_is_accepted_too_much():
     split = SplitRemainder(p=np.array([[0.5, 0.2, 0.0, 0.3]]), q=np.array([[0.2, 0.2, 0.0, 0.6]]))
     right = np.minimum(1.0, np.array([[2.5, 1.0, 1.0, 0.5]]))
-    assert pointwise.excess(split, right) == pytest.approx(0.0)
-    assert pointwise.excess(split, np.ones((1, 4))) == pytest.approx(0.475)
-    assert pointwise.excess(split, np.array([[1.0, 1.0, 0.0, 0.0]])) == pytest.approx(0.0)
+    assert excess(split, right) == pytest.approx(0.0)
+    assert excess(split, np.ones((1, 4))) == pytest.approx(0.475)
+    assert excess(split, np.array([[1.0, 1.0, 0.0, 0.0]])) == pytest.approx(0.0)
 
 
 def test_one_number_for_a_window_accepts_by_the_least_ratio_so_far():

@@ -10,7 +10,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_specdec.files import baselines, run_documents, transcripts, yaml
-from pytest_specdec.files import transcripts as stored
 from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.families import FamilyRow
 from pytest_specdec.model.pair import Draft, Pair, Variant
@@ -66,7 +65,7 @@ def test_every_line_of_a_transcript_is_valid(directory, transcript):
 
 
 def test_every_line_of_scores_is_valid(directory, scores):
-    stored.write_scores(directory, "baseline", "v", "w", scores("v"))
+    transcripts.write_scores(directory, "baseline", "v", "w", scores("v"))
     for line in lines(directory.scores("baseline", "v", "w")):
         Draft202012Validator(schema("score")).validate(line)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.stats import betting
+from pytest_specdec.stats import betting, verify_slots
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties, adjustment, joined
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, Weights, by_share, requested
 from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
-from pytest_specdec.stats.verify_slots import joined as all_places
 
 VOCABULARY = 60
 RANDOM = np.random.default_rng(11)
@@ -113,7 +112,7 @@ def test_no_bet_has_a_mean_above_one_under_a_correct_server(form, asked, slot):
         drafted=np.ones(VOCABULARY, dtype=np.bool_),
         q_raw=np.roll(distribution.raw, 2, axis=1),
         accepted_if_emitted=np.ones(VOCABULARY),
-        slots=all_places([at_slot(slot)] * VOCABULARY),
+        slots=verify_slots.joined([at_slot(slot)] * VOCABULARY),
         k=3,
         vocabulary=VOCABULARY,
         ends=np.column_stack([ids % 7 == 0, np.zeros(VOCABULARY, dtype=np.bool_)]),
