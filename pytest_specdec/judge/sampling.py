@@ -24,9 +24,8 @@ from pytest_specdec.judge.sensitivity import promise
 from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats.betting import wealth_process
+from pytest_specdec.stats.betting import DOUBT, Earnings, counterpart, difference, least_score, wealth_process
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.control_difference import DOUBT, Earnings, counterpart, difference, least_score
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.sampling_data import SamplingData
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.stats.betting import Bettor, WealthProcess
-    from pytest_specdec.stats.control_difference import ControlDifference
+    from pytest_specdec.stats.betting import Bettor, ControlDifference, WealthProcess
     from pytest_specdec.stats.logprob_noise import Calibration
     from pytest_specdec.stats.verify_slots import Observed
 
@@ -61,7 +59,7 @@ class ControlComparison:
         return self.control_peak < DOUBT or self.found.score >= self.needed
 
     def __str__(self) -> str:
-        mine, theirs = self.found.mine, self.found.theirs
+        mine, theirs = self.found.arm, self.found.control
         return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
 
 

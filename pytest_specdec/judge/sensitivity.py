@@ -13,7 +13,7 @@ from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import catalogue_tables
 from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
 from pytest_specdec.stats.fault_models import leak, tilt_name, tilted
-from pytest_specdec.stats.power import WealthGrowth, growth
+from pytest_specdec.stats.power import EvidenceGrowth, growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -128,7 +128,7 @@ def promise(observed: Observed, book: WealthProcess, log_barrier: float, untesta
     )
 
 
-def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, WealthGrowth]]]:
+def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q)
@@ -137,7 +137,7 @@ def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
         yield one.name, {one.name: growth(table, truth, barriers[one.name]).times(slots)}
 
 
-def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, WealthGrowth]]]:
+def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     if observed.q is None:
         return
     bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed) if one.leak is not None)
@@ -172,16 +172,16 @@ def _slots(observed: Observed, accepted: Floats) -> float:
     return shares[0] / shares[1]
 
 
-def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, WealthGrowth]]]:
+def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     for power in POWERS:
         m = tilted(power)(observed.distribution.p, observed.distribution.p)
         words = tilt_name(power)
         yield power, {words: growth(betting.table(observed.distribution, m), m, barriers[words])}
 
 
-def _chance(growths: Mapping[str, WealthGrowth], barriers: Mapping[str, float]) -> float:
+def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
     return max(one.shown(barriers[words]) for words, one in growths.items())
 
 
-def _length(growths: Mapping[str, WealthGrowth], barriers: Mapping[str, float]) -> float:
+def _length(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
     return min((one.length_for(barriers[words], CONFIDENCE) for words, one in growths.items() if one.drift > 0), default=inf)

@@ -1,11 +1,11 @@
 """Power: with what probability a fault would have shown, from the very distributions and token counts of a run.
 
-Under an alternative the log payoffs of a bettor are independent given the prefixes, with known mean and variance at every token. Their sum
-is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the first-passage
-formula (Siegmund 1985, *Sequential Analysis*, chapter III), the level raised by how far a walk in such steps overshoots it in the mean
-(same, chapter X): much, where a few tokens pay nearly everything. A fault that pays seldom and then much has a skewed sum: the Brownian
-motion is the one whose time of passage, begun earlier or later, has the same three moments. The bettor must earn the alarm alone, its share
-of the starting wealth charged; payoffs are capped at the level. What the other bettors add is left out.
+Under an alternative a test's log-likelihood ratios are independent given the prefixes, with known mean and variance at every token. Their
+sum is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the first-passage
+formula (Siegmund 1985, *Sequential Analysis*, chapter III), the level raised by the mean overshoot of a walk in such steps (same, chapter
+X): much, where a few tokens give nearly all evidence. A fault with rare and strong evidence has a skewed sum: the Brownian motion is the
+one with the same three moments of the time of passage, begun earlier or later. The test must reach the alarm alone, its share of the
+mixture charged; ratios are capped at the level. Evidence of other tests in the mixture is left out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from scipy.special import log_ndtr, ndtr
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["WealthGrowth", "first_passage", "growth", "overshoot"]
+__all__ = ["EvidenceGrowth", "first_passage", "growth", "overshoot"]
 
 BINS = 2048
-"""Of payoffs, for the distribution of a step."""
+"""Of log ratios, for the distribution of a step."""
 FREQUENCIES = np.geomspace(1e-3, 100.0, 64)
 """Of that distribution's characteristic function, in units of one over its standard deviation."""
 TINY = 1e-24
-"""Spread of payoffs below which a bettor does not move."""
+"""Variance of log ratios below which a test does not move."""
 STEADIEST = 0.9
 """Of 1, at which the time of passage would be no longer skewed; a motion that is steadier still counts as this one."""
 MOST = 1e7
@@ -35,17 +35,17 @@ MOST = 1e7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WealthGrowth:
-    """How a bettor's log wealth moves under an alternative, over a whole run."""
+class EvidenceGrowth:
+    """How a test's log evidence moves under an alternative, over a whole run."""
 
     drift: float
-    """Expected log wealth at the end, nats."""
+    """Expected log evidence at the end, nats."""
     variance: float
-    """Of the log wealth at the end."""
+    """Of the log evidence at the end."""
     steps: int
     """Tokens at which it can move."""
     third: float = 0.0
-    """Third central moment of the log wealth at the end."""
+    """Third central moment of the log evidence at the end."""
     overshoot: float = 0.0
     """How far it lies above a level in the mean when it first reaches it, nats."""
 
@@ -55,7 +55,7 @@ class WealthGrowth:
             return 0.0
         return first_passage(length * self.drift, length * self.variance, log_barrier + self.overshoot, length * self.third)
 
-    def times(self, factor: float) -> WealthGrowth:
+    def times(self, factor: float) -> EvidenceGrowth:
         """Return the growth over ``factor`` times as many tokens of the same kind."""
         return replace(
             self,
@@ -78,30 +78,30 @@ class WealthGrowth:
         return high
 
 
-def growth(log_payoffs: Floats, truth: Floats, cap: float) -> WealthGrowth:
-    """Return the growth of a bettor with ``log_payoffs`` [N, K+1] when tokens follow ``truth`` [N, K+1]."""
-    paid = np.minimum(log_payoffs, cap)
-    mean = (truth * paid).sum(axis=1)
-    variance = np.maximum((truth * paid**2).sum(axis=1) - mean**2, 0.0)
-    away = paid - mean[:, None]
+def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
+    """Return the growth of a test with ``log_ratios`` [N, K+1] when tokens follow ``truth`` [N, K+1]."""
+    capped = np.minimum(log_ratios, cap)
+    mean = (truth * capped).sum(axis=1)
+    variance = np.maximum((truth * capped**2).sum(axis=1) - mean**2, 0.0)
+    away = capped - mean[:, None]
     third = (truth * (away * away * away)).sum()  # numpy's third power takes a hundred times as long
     moves = variance > 0
-    return WealthGrowth(
+    return EvidenceGrowth(
         drift=float(mean.sum()),
         variance=float(variance.sum()),
         steps=int(moves.sum()),
         third=float(third),
-        overshoot=overshoot(paid[moves], truth[moves]),
+        overshoot=overshoot(capped[moves], truth[moves]),
     )
 
 
-def overshoot(paid: Floats, truth: Floats) -> float:
-    """Return the mean overshoot of a walk without drift whose steps are ``paid`` [N, K+1] with chances ``truth``, every row as likely.
+def overshoot(log_ratios: Floats, truth: Floats) -> float:
+    """Return the mean overshoot of a walk without drift whose steps are ``log_ratios`` [N, K+1] with chances ``truth``, every row as likely.
 
     ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund
     1985, chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.
     """
-    steps, chance = _pooled(paid, truth)
+    steps, chance = _pooled(log_ratios, truth)
     variance = float(chance @ steps**2)
     if variance <= TINY:
         return 0.0
@@ -113,14 +113,14 @@ def overshoot(paid: Floats, truth: Floats) -> float:
     return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
 
 
-def _pooled(paid: Floats, truth: Floats) -> tuple[Floats, Floats]:
-    """Return the steps less their mean, payoffs that hardly differ taken together, and their chances."""
-    low, high = paid.min(initial=0.0), paid.max(initial=0.0)
-    bins = ((paid.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
+def _pooled(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
+    """Return the steps less their mean, log ratios that hardly differ taken together, and their chances."""
+    low, high = log_ratios.min(initial=0.0), log_ratios.max(initial=0.0)
+    bins = ((log_ratios.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
     mass = np.bincount(bins, truth.ravel())
     filled = mass > 0.0
     chance = mass[filled] / mass.sum()
-    steps = np.bincount(bins, (truth * paid).ravel())[filled] / mass[filled]
+    steps = np.bincount(bins, (truth * log_ratios).ravel())[filled] / mass[filled]
     return steps - chance @ steps, chance
 
 

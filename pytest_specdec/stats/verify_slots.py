@@ -2,8 +2,8 @@
 
 A window goes on behind a draft slot if the draft token was accepted. A correct server that emitted x there had accepted it with chance
 ``min(1, q(x)/p(x))``, which depends on x and both distributions only. So the slot of the next token has a distribution given the tokens
-before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Nothing of that token enters, so a test may weigh
-it so. A one-hot draft leaves no doubt: the windows follow from the tokens.
+before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Nothing of that token enters, so a test may
+weigh it so. A one-hot draft leaves no doubt: the windows follow from the tokens.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ def certain(slots: VerifySlots) -> SlotChances:
 def filtered(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
     """Return the chances of hidden windows, answer by answer; the first token of each is the prefill's, every window drafts ``k`` tokens.
 
-    ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted, and
-    the next token begins a window. ``last`` [N] marks the ends of answers.
+    ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted,
+    and the next token begins a window. ``last`` [N] marks the ends of answers.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])

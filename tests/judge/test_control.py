@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from pytest_specdec.judge.sampling import ControlComparison
-from pytest_specdec.stats.control_difference import ControlDifference
+from pytest_specdec.stats.betting import ControlDifference
 
 
 @pytest.mark.parametrize(
@@ -20,5 +20,5 @@ from pytest_specdec.stats.control_difference import ControlDifference
     ],
 )
 def test_a_veto_needs_wealth_of_the_controls_own(score, control_peak, holds):
-    found = ControlDifference(mine=0.1 * score, theirs=0.0, error=0.1, answers=40)
+    found = ControlDifference(arm=0.1 * score, control=0.0, error=0.1, answers=40)
     assert ControlComparison(name="tilt", found=found, needed=2.5, control_peak=control_peak).holds is holds

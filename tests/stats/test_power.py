@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.power import WealthGrowth, first_passage, growth, overshoot
+from pytest_specdec.stats.power import EvidenceGrowth, first_passage, growth, overshoot
 
 
 @pytest.mark.parametrize(
@@ -59,21 +59,21 @@ def test_a_sum_skewed_to_the_right_passes_its_mean_less_often_and_levels_off_it_
 
 
 def test_so_many_times_the_tokens_are_so_many_times_the_moments():
-    assert WealthGrowth(drift=2.0, variance=4.0, steps=100, third=1.0, overshoot=0.3).times(0.5) == WealthGrowth(
+    assert EvidenceGrowth(drift=2.0, variance=4.0, steps=100, third=1.0, overshoot=0.3).times(0.5) == EvidenceGrowth(
         drift=1.0, variance=2.0, steps=50, third=0.5, overshoot=0.3
     )
 
 
 def test_the_length_asked_for_is_the_length_that_suffices():
-    one = WealthGrowth(drift=2.0, variance=4.0, steps=100)
+    one = EvidenceGrowth(drift=2.0, variance=4.0, steps=100)
     length = one.length_for(10.0, 0.99)
     assert one.shown(10.0, length=length) == pytest.approx(0.99, abs=1e-6)
-    assert WealthGrowth(drift=2000.0, variance=4.0, steps=100).length_for(10.0, 0.99) < 0.01
+    assert EvidenceGrowth(drift=2000.0, variance=4.0, steps=100).length_for(10.0, 0.99) < 0.01
 
 
 def test_a_bettor_that_does_not_grow_never_settles_anything():
-    assert WealthGrowth(drift=-1.0, variance=1.0, steps=10).length_for(10.0, 0.99) == inf
-    assert WealthGrowth(drift=0.0, variance=0.0, steps=0).shown(1.0) == 0.0
+    assert EvidenceGrowth(drift=-1.0, variance=1.0, steps=10).length_for(10.0, 0.99) == inf
+    assert EvidenceGrowth(drift=0.0, variance=0.0, steps=0).shown(1.0) == 0.0
 
 
 def test_a_motion_is_never_taken_for_steadier_than_the_formula_can_say():
