@@ -83,7 +83,7 @@ def logit_noise(captured: Captured) -> Calibration:
     if captured.calibration:
         return calibrate(captured.calibration)
     own = (pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm))
-    return calibrate(own, plain=all(request.unprocessed for request in captured.workload.requests))
+    return calibrate(own, unprocessed=all(request.unprocessed for request in captured.workload.requests))
 
 
 def _reported(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:

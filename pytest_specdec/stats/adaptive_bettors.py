@@ -1,12 +1,8 @@
-"""Bettors that learn from earlier tokens where a drafter of unknown distribution is wrong.
+"""Adaptive bettors: bets that learn from earlier tokens where a drafter of unknown distribution is wrong.
 
-Learned: bettors that do not know the draft's distribution and learn from earlier tokens where the drafter is wrong and what follows from
-it. The view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
-predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so a correct server pays a mean of at most one whatever was
-learned.
-
-Recovering: which tokens a drafter proposes too seldom, learned from the windows of earlier tokens, and how often each was emitted. In a
-correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: the windows tell token by token where q falls short of p.
+The view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
+predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so its mean payoff under a correct server is one at most. In a
+correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows tell token by token where q falls short of p.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["ALLOWANCE", "PUPILS", "AdaptiveBettor", "AdaptiveInputs", "inside", "log_payoffs", "rates"]
+__all__ = ["ADAPTIVE_BETTORS", "ALLOWANCE", "AdaptiveBettor", "AdaptiveInputs", "inside", "log_payoffs", "rates"]
 
 ALLOWANCE = 0.01
 """How far a correct server's distribution p' may lie from the scored p at every context anew: the root of ``sum p (p'/p - 1)^2``."""
@@ -37,30 +33,30 @@ STEEPEST = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveBettor:
-    """Who learns slopes s of the view ``m = p exp(s . features)``, normalised, one bettor for each of some ``spreads``.
+    """A learner of slopes s of the view ``m = p exp(s . features)``, normalised; one bettor for each of its ``spreads``.
 
-    Online Newton steps on the likelihood of the emitted tokens, from slopes that are 0 but for the rate of recovered tokens: a fault of
-    acceptance or recovery takes from those.
+    Online Newton steps on the likelihood of the emitted tokens, from slopes that are 0 but on the rate of recovered tokens, which any fault
+    of acceptance or recovery lowers.
     """
 
     start: float
-    """Of the slope on that rate."""
-    firmness: float
+    """First slope on that rate."""
+    prior_tokens: float
     """Fisher information, in tokens, that the first slopes are worth."""
     spreads: tuple[float, ...] = (0.0,)
-    """Standard deviations of ``ln m/p`` around the tilt at each context, of which the counts of the same context tell; 0 for none."""
+    """Standard deviations of ``ln m/p`` around the tilt at each context, estimated from the counts at it; 0 for none."""
     bonus: bool = False
     """Whether it learns and bets at bonus slots instead of draft slots."""
 
     def name(self, spread: float) -> str:
-        """Return what its bettor bets on, in words."""
-        first = "boldly" if self.start < PUPILS[0].start else "carefully"
+        """Return the name of its bettor."""
+        first = "boldly" if self.start < ADAPTIVE_BETTORS[0].start else "carefully"
         return f"learned {first}" + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
     def tilted(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view [M, K+1] on tokens of ``distribution`` with ``features`` [M, K+1, F], each from the blocks before its own."""
         p, views = inside(distribution), np.empty(distribution.p.shape)
-        slopes, gram = np.zeros(features.shape[2]), self.firmness * np.eye(features.shape[2])
+        slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
         slopes[-1] = self.start
         counted = betting.at_outcome(distribution.core.astype(np.float64), distribution)
         for first in range(0, len(p), BLOCK):
@@ -74,10 +70,10 @@ class AdaptiveBettor:
         return views
 
 
-PUPILS = (
-    AdaptiveBettor(start=-0.06, firmness=1000.0, spreads=(0.0, 0.1, 0.2)),
-    AdaptiveBettor(start=-0.16, firmness=1000.0, spreads=(0.0, 0.1)),
-    AdaptiveBettor(start=-0.16, firmness=200.0, bonus=True),
+ADAPTIVE_BETTORS = (
+    AdaptiveBettor(start=-0.06, prior_tokens=1000.0, spreads=(0.0, 0.1, 0.2)),
+    AdaptiveBettor(start=-0.16, prior_tokens=1000.0, spreads=(0.0, 0.1)),
+    AdaptiveBettor(start=-0.16, prior_tokens=200.0, bonus=True),
 )
 
 
@@ -88,7 +84,7 @@ def log_payoffs(
     previous: Ints | None = None,
     allowance: float = ALLOWANCE,
 ) -> tuple[Bettor, ...]:
-    """Return the bettors of all pupils, equal weights.
+    """Return the bettors of ADAPTIVE_BETTORS, equal weights.
 
     ``contexts`` [N] has the same number where prompt and answer so far are the same; without it they are told apart by their top tokens.
     ``previous`` [N] is the token id before each; without it that of the token emitted before, where a top token of the same answer was.
@@ -99,26 +95,28 @@ def log_payoffs(
     slots, learned = observed.slots, rates(observed, contexts=contexts, previous=previous)
     return tuple(
         bettor
-        for pupil in PUPILS
-        for bettor in _seated(
-            pupil, observed.distribution, learned, slots.bonus_slot if pupil.bonus else slots.draft_slot | ~slots.known, allowance
+        for adaptive in ADAPTIVE_BETTORS
+        for bettor in _bettors(
+            adaptive, observed.distribution, learned, slots.bonus_slot if adaptive.bonus else slots.draft_slot | ~slots.known, allowance
         )
     )
 
 
-def _seated(
-    pupil: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
+def _bettors(
+    adaptive: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
 ) -> Iterator[Bettor]:
-    """Yield the bettors of ``pupil``, who bet ``here`` [N]."""
+    """Yield the bettors of ``adaptive``, which bet at the tokens ``here`` [N]."""
     part, seen = _at(distribution, here), learned.seen[here]
-    view = pupil.tilted(part, learned.features[here])
-    for spread in pupil.spreads:
+    view = adaptive.tilted(part, learned.features[here])
+    for spread in adaptive.spreads:
         paid = np.zeros(len(here))
-        paid[here] = _paid(part, remembered(view, seen, spread), allowance)
-        yield Bettor(name=pupil.name(spread), fault=Fault.BONUS if pupil.bonus else Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True)
+        paid[here] = _log_payoffs(part, tilted_by_counts(view, seen, spread), allowance)
+        yield Bettor(
+            name=adaptive.name(spread), fault=Fault.BONUS if adaptive.bonus else Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True
+        )
 
 
-def remembered(view: Floats, seen: Floats, spread: float) -> Floats:
+def tilted_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:
     """Return ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1]: n of N earlier tokens at the context were this one.
 
     To first order the exponent is the mean of ``ln m/v`` given n, from a normal distribution around 0 of standard deviation ``spread``.
@@ -136,7 +134,7 @@ def _at(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
     return replace(distribution, **{name: value[here] for name, value in arrays.items()})
 
 
-def _paid(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
+def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
     paid = betting.table(distribution, m)
     deviation = np.sqrt((inside(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
     return betting.at_outcome(np.where(distribution.core, paid - np.log1p(allowance * deviation), 0.0), distribution)
@@ -144,23 +142,23 @@ def _paid(distribution: TokenDistribution, m: Floats, allowance: float) -> Float
 
 BLOCK = 64
 """Tokens that share what was learned from all blocks before."""
-OWN = 3.0
-"""Tokens of the same kind at the same context that count for as much as the rate learned over all contexts."""
-COMMON = 0.25
-"""The rate before any token was seen, and RIDGE for how many tokens it counts."""
+PRIOR_AT_CONTEXT = 3.0
+"""Weight of the rate over all contexts, in tokens at one context."""
+PRIOR_RATE = 0.25
+"""Rate of recovered tokens before any token is seen, worth RIDGE tokens."""
 RIDGE = 3.0
-BACKED = 4.0
-"""Tokens behind the same previous token that count for as much as the mean distribution of all."""
+PRIOR_AT_PREVIOUS = 4.0
+"""Weight of the mean distribution of all tokens, in tokens behind one previous token."""
 FEATURES = 6
-LEAST = 1e-7
-"""Least probability that is told from nothing."""
-USUAL = 0.2
-"""About the standard deviation of rates at one context."""
+LEAST_PROBABILITY = 1e-7
+"""Least probability whose logarithm is used."""
+RATE_SD = 0.2
+"""Typical standard deviation of rates at one context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AdaptiveInputs:
-    """What was known before each of N tokens, [N, K+1]."""
+    """Features known before each of N tokens, [N, K+1]."""
 
     rate: Floats
     """Of being recovered rather than accepted, when emitted at a draft slot; an estimate in 0..1."""
@@ -177,35 +175,35 @@ def inside(distribution: TokenDistribution) -> Floats:
 
 
 def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None) -> AdaptiveInputs:
-    """Return what was learned before each token; see ``learned.log_payoffs`` for the arguments.
+    """Return what was learned before each token; see :func:`log_payoffs` for the arguments.
 
     The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean distribution so far, and on the mean
-    distribution so far behind the same previous token: a drafter is a worse model, and leans to what is frequent. Each feature stands
+    distribution so far behind the same previous token: a drafter is a worse model and prefers frequent tokens. Each feature stands
     twice, less its mean under p and as that mean, so that a difference between positions is not taken for one between tokens (Mundlak
     1978).
     """
     slots, distribution = observed.slots, observed.distribution
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
     flagged = counted & slots.known & ~slots.last
-    words = _words(observed)
-    told = _Features.of(distribution, words, observed.before if previous is None else previous)
-    memory = _Memory.of(observed, words, _alike(observed.ids) if contexts is None else contexts)
+    tokens = _token_numbers(observed)
+    told = _Features.of(distribution, tokens, observed.before if previous is None else previous)
+    counts = _ContextCounts.of(observed, tokens, _alike(observed.ids) if contexts is None else contexts)
     gram = RIDGE * np.eye(2 * FEATURES + 1)
-    moment = COMMON * gram[-1]
+    moment = PRIOR_RATE * gram[-1]
     rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
     centred = np.empty((*distribution.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
         here = slice(first, first + BLOCK)
         features = told.at(here)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
-        rate[here], seen[here] = memory.at(here, common)
+        rate[here], seen[here] = counts.at(here, common)
         centred[here, :, :FEATURES] = features[:, :, :FEATURES]
         emitted = np.take_along_axis(features, distribution.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
         gram = gram + emitted.T @ emitted
         moment = moment + emitted.T @ slots.ended[here][flagged[here]]
         told.learn(here)
-        memory.learn(here, counted[here], flagged[here])
-    centred[:, :, -1] = (rate - (told.p * rate).sum(axis=1, keepdims=True)) / USUAL
+        counts.learn(here, counted[here], flagged[here])
+    centred[:, :, -1] = (rate - (told.p * rate).sum(axis=1, keepdims=True)) / RATE_SD
     return AdaptiveInputs(rate=rate, seen=np.where(distribution.core, seen, 0.0), features=centred)
 
 
@@ -213,17 +211,17 @@ def _alike(ids: Ints) -> Ints:
     return np.asarray(np.unique(ids, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)
 
 
-def _words(observed: Observed) -> Ints:
-    """Return a small number for every outcome's token id, [N, K+1]."""
+def _token_numbers(observed: Observed) -> Ints:
+    """Return every outcome's token id renumbered from 0, [N, K+1]."""
     ids = np.column_stack([observed.ids, np.full(observed.tokens, REMAINDER)])
     return np.asarray(np.unique(ids, return_inverse=True)[1], dtype=np.int64).reshape(ids.shape)
 
 
-def _numbered(groups: Ints, words: Ints) -> tuple[Ints, int]:
-    """Return a number for every pair of a group [N] and an outcome's word [N, K+1], and how many there are."""
+def _numbered(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
+    """Return a number for every pair of a group [N] and an outcome's token [N, K+1], and how many there are."""
     kinds = np.unique(groups, return_inverse=True)[1].reshape(-1, 1)
-    pairs, cells = np.unique(kinds * (words.max() + 1) + words, return_inverse=True)
-    return np.asarray(cells, dtype=np.int64).reshape(words.shape), len(pairs)
+    pairs, cells = np.unique(kinds * (tokens.max() + 1) + tokens, return_inverse=True)
+    return np.asarray(cells, dtype=np.int64).reshape(tokens.shape), len(pairs)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -240,14 +238,14 @@ class _Mean:
     """By group."""
 
     @classmethod
-    def of(cls, groups: Ints, words: Ints) -> _Mean:
-        cells, count = _numbered(groups, words)
+    def of(cls, groups: Ints, tokens: Ints) -> _Mean:
+        cells, count = _numbered(groups, tokens)
         kinds, group = np.unique(groups, return_inverse=True)
         return cls(cells=cells, groups=group.reshape(-1), mass=np.zeros(count), tokens=np.zeros(len(kinds)))
 
-    def at(self, here: slice, backed: float, prior: Floats) -> Floats:
-        """Return the mean distribution, with ``prior`` [M, K+1] for as much as ``backed`` tokens."""
-        return np.asarray((self.mass[self.cells[here]] + backed * prior) / (self.tokens[self.groups[here]][:, None] + backed))
+    def at(self, here: slice, prior_tokens: float, prior: Floats) -> Floats:
+        """Return the mean distribution, with ``prior`` [M, K+1] for as much as ``prior_tokens`` tokens."""
+        return np.asarray((self.mass[self.cells[here]] + prior_tokens * prior) / (self.tokens[self.groups[here]][:, None] + prior_tokens))
 
     def learn(self, here: slice, p: Floats) -> None:
         np.add.at(self.mass, self.cells[here], p)
@@ -256,7 +254,7 @@ class _Mean:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Features:
-    """What the common rate is a linear function of."""
+    """The regressors of the rate over all contexts."""
 
     p: Floats
     fixed: Floats
@@ -265,21 +263,21 @@ class _Features:
     following: _Mean
 
     @classmethod
-    def of(cls, distribution: TokenDistribution, words: Ints, previous: Ints) -> _Features:
+    def of(cls, distribution: TokenDistribution, tokens: Ints, previous: Ints) -> _Features:
         p = inside(distribution)
-        surprise = np.log(np.maximum(p, LEAST))
+        surprise = np.log(np.maximum(p, LEAST_PROBABILITY))
         remainder = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
             p=p,
             fixed=np.stack([surprise / 1.5, surprise**2 / 7.5, 3.0 * remainder, 4.0 * p], axis=2),
-            usual=_Mean.of(np.zeros_like(previous), words),
-            following=_Mean.of(previous, words),
+            usual=_Mean.of(np.zeros_like(previous), tokens),
+            following=_Mean.of(previous, tokens),
         )
 
     def at(self, here: slice) -> Floats:
         """Return the features, less their means under p, these means, and 1, [M, K+1, twice as many + 1]."""
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
-        distributions = np.log(np.stack([usual, self.following.at(here, BACKED, usual)], axis=2)) / 3.0
+        distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0
         told = np.concatenate([self.fixed[here], distributions], axis=2)
         mean = (self.p[here][:, :, None] * told).sum(axis=1, keepdims=True)
         return np.concatenate([told - mean, np.broadcast_to(mean, told.shape), np.ones((*told.shape[:2], 1))], axis=2)
@@ -290,8 +288,8 @@ class _Features:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Memory:
-    """What was emitted at each context, by token id."""
+class _ContextCounts:
+    """Counts of emitted tokens at each context, by token id."""
 
     cells: Ints
     """[N, K+1], of a context and a token id."""
@@ -304,8 +302,8 @@ class _Memory:
     recovered: Floats
 
     @classmethod
-    def of(cls, observed: Observed, words: Ints, contexts: Ints) -> _Memory:
-        cells, count = _numbered(contexts, words)
+    def of(cls, observed: Observed, tokens: Ints, contexts: Ints) -> _ContextCounts:
+        cells, count = _numbered(contexts, tokens)
         emitted = np.take_along_axis(cells, observed.distribution.outcome[:, None], axis=1)[:, 0]
         nothing = np.zeros((3, count))
         return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
@@ -313,7 +311,7 @@ class _Memory:
     def at(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
         """Return the rate, drawn towards ``common`` [M, K+1], and the counts."""
         cells = self.cells[here]
-        return (OWN * common + self.recovered[cells]) / (OWN + self.flagged[cells]), self.seen[cells]
+        return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]
 
     def learn(self, here: slice, counted: Bools, flagged: Bools) -> None:
         np.add.at(self.seen, self.emitted[here], counted)

@@ -59,7 +59,7 @@ DOUBT = log(10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bettor:
-    """One bettor: what it bets on, its share of the starting wealth, and what each token paid it."""
+    """One bettor: the fault it bets on, its share of the starting wealth, and its payoff at each token."""
 
     name: str
     fault: Fault
@@ -69,7 +69,7 @@ class Bettor:
     guessed: bool = False
     """Whether its view rests on a guess at the draft."""
     chance: float = 0.0
-    """Share of the answers that it takes for faulty; 0 where it bets on all of them."""
+    """Share of faulty answers that it bets on; 0 for a bet on all of them."""
 
     @property
     def log_wealth(self) -> float:
@@ -82,7 +82,7 @@ class Bettor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WealthProcess:
-    """The accounts of a panel: ``E_t = sum_d w_d prod_{s<=t} e_d(x_s)``."""
+    """The wealth of a panel: ``E_t = sum_d w_d prod_{s<=t} e_d(x_s)``."""
 
     bettors: tuple[Bettor, ...]
     log_wealth: Floats = field(repr=False)
@@ -110,7 +110,7 @@ class WealthProcess:
 
 
 def unweighted(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
-    """Return a bettor whose weight is not yet settled."""
+    """Return a bettor of weight 1, to be scaled within its group."""
     return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
 
 
@@ -149,7 +149,7 @@ def _widening(p: Floats, m: Floats, noise: Floats | float) -> Floats:
 
 
 def _outside(distribution: TokenDistribution, m: Floats) -> tuple[Floats, Floats]:
-    """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 where it sees no more of them than allowed."""
+    """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 for a share within the bound."""
     bound = np.where(distribution.violation.any(axis=1), distribution.violation_bound, 1.0)
     share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     share = RESERVE * bound + (1.0 - RESERVE) * share
@@ -166,7 +166,7 @@ def _conditioned(distribution: Floats, core: Bools) -> Floats:
 
 
 def weighed(log_payoffs: Floats, chance: Floats) -> Floats:
-    """Return the log payoffs ``ln(1 - c + c e)`` of a bettor that stakes the share ``chance`` [N] of its wealth, told before."""
+    """Return the log payoffs ``ln(1 - c + c e)`` of a bettor that stakes the share ``chance`` [N] of its wealth, fixed before the token."""
     partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
     return np.where(chance >= 1.0, log_payoffs, partly)
 
@@ -191,10 +191,10 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 
 
 def raw_payoffs(distribution: TokenDistribution) -> Floats:
-    """Return the log payoffs [N] of a bettor on the raw distribution, as if nothing that the request asks for were done.
+    """Return the log payoffs [N] of a bettor on the raw distribution, before any sampling parameter.
 
     Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the remainder: an upper bound of p(x)
-    serves, and a raw probability that is not told counts as 0. Under truncation as :func:`table`.
+    serves, and an unknown raw probability counts as 0. Under truncation as :func:`table`.
     """
     listed = at_outcome(table(distribution, distribution.raw), distribution)
     whole = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -210,7 +210,7 @@ def violations(distribution: TokenDistribution, share: float) -> Floats:
 
 
 def wealth_process(bettors: Sequence[Bettor]) -> WealthProcess:
-    """Return the accounts of ``bettors``, whose weights are scaled to add up to one."""
+    """Return the wealth process of ``bettors``, their weights scaled to add up to one."""
     return WealthProcess(bettors=tuple(bettors), log_wealth=mixture(bettors)[0])
 
 

@@ -1,12 +1,9 @@
-"""The bettors: which faults are bet on, on which tokens, and how the starting wealth is shared out.
+"""The bettors: the faults that are bet on, the tokens that each bet is on, and the shares of the starting wealth.
 
-Sparse: bettors on faults that only some answers have, as a cache hit, one slot of a batch or a mixed batch would bring them. A bettor on
-all tokens loses in the sound answers what it earns in the faulty ones. These bettors give every answer the same small chance to be faulty
-and begin their bets anew in each.
-
-Pointwise: bets on a draft's distribution by the emitted token's own two probabilities, p(x) and q(x), wherever it lies in the vocabulary.
-What hangs on q at tokens beyond the top tokens is lost in one tail outcome. These bets look at the token itself, and need no more of q than
-lower bounds that add up to one at most over the whole vocabulary. Of p they need an upper bound at the emitted token.
+Bettors on some answers give every answer the same small chance to be faulty and begin anew in each, as a cache hit, one slot of a batch or
+a mixed batch would need: a bettor on all tokens loses in sound answers what it earns in faulty ones. Bets on the emitted token's own two
+probabilities, p(x) and q(x), reach beyond the top tokens, where a table has one remainder: of q they need lower bounds that add up to one
+at most over the vocabulary, of p an upper bound at the emitted token.
 """
 
 from __future__ import annotations
@@ -56,11 +53,11 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
     """Yield for each of ``panel`` and each pi of CHANCES who holds ``W = prod_r (1 - pi + pi E_r)`` after every token.
 
     E_r is the wealth of the bettor begun anew at answer r, as far as r has come; ``last`` [N] marks the ends of answers. Within r only the
-    last factor moves. It is the mixture of a stake that is kept and one that is bet, so its mean given all that came before a token, r's
+    last factor moves. It is the mixture of a stake that rests and one that is bet, so its mean given all that came before a token, r's
     own tokens and those of earlier answers, is at most what it was before it. W is a product of such factors, each from 1: a
     non-negative supermartingale, so that it may be looked at after every token, and mixed with others. Answers that were drawn at the same
-    time are in no one's way: every bet is on the distribution of one token given its prefix, and whose answers come first is settled before
-    any is.
+    time do no harm: every bet is on the distribution of one token given its prefix, and the order of the answers is fixed before any is
+    drawn.
     """
     for bettor in panel:
         for chance in FAULTY_SHARES:
@@ -68,11 +65,11 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
 
 
 def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
-    """Return who bets as ``bettor`` does, begun anew at every answer, that the share ``chance`` of the answers is faulty."""
-    held = np.logaddexp(np.log1p(-chance), np.log(chance) + within(bettor, last))
-    paid = np.diff(held, prepend=0.0)
+    """Return ``bettor`` begun anew at every answer, betting that the share ``chance`` of the answers is faulty."""
+    wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + within(bettor, last))
+    paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])
-    paid[starts] = held[starts]
+    paid[starts] = wealth[starts]
     return replace(bettor, name=f"{bettor.name}{_words(chance)}", log_payoffs=paid, chance=chance)
 
 
@@ -87,13 +84,13 @@ def _words(chance: float) -> str:
 
 def within(bettor: Bettor, last: Bools) -> Floats:
     """Return the log wealth [N] of ``bettor``, begun anew at every answer."""
-    held = bettor.log_payoffs.cumsum()
-    ends = np.concatenate([[0.0], held[last]])
-    return np.asarray(held - ends[np.concatenate([[0], last[:-1].cumsum()])])
+    wealth = bettor.log_payoffs.cumsum()
+    ends = np.concatenate([[0.0], wealth[last]])
+    return np.asarray(wealth - ends[np.concatenate([[0], last[:-1].cumsum()])])
 
 
 LEAST = 1e-5
-"""Mass below which rounding decides what it is."""
+"""Least mass that is not rounding."""
 MOST = 0.95
 """Largest share of a payoff that is staked on the token's own ratio."""
 
@@ -102,7 +99,7 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l q(x)/p(x)`` for the leak l = ``share``; those of ``table`` [N, K+1] under truncation.
 
     Its mean under p is ``1 - l + l sum_x p(x) q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``, p' >= p being the bound and q the lower bounds. A
-    token whose p is told as 0 pays ``1 - l``, the least there is. Divided by what noise in p makes of it, as in ``betting.table``.
+    token with p = 0 pays ``1 - l``, the least there is. Divided by what noise in p makes of it, as in ``betting.table``.
     """
     distribution = observed.distribution
     listed = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
@@ -117,7 +114,7 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
 def refined(observed: Observed, stake: Floats) -> Floats:
     """Return by what log factor [N] a bet on q at the remainder is multiplied: ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; 0 elsewhere.
 
-    l is the ``stake`` [N], settled before the token; q' bounds q's mass in the remainder from above: one less what q has on top tokens
+    l is the ``stake`` [N], fixed before the token; q' bounds q's mass in the remainder from above: one less what q has on top tokens
     where it is exact. Given the remainder outcome, the mean of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q')
     (p_remainder/p(x))``, which is ``1 - l + l sum_x q(x)/q' <= 1``, the sums over the remainder's tokens; so the product with any bet of
     mean one at most has a mean of one at most. Only where the remainder is a single outcome of known mass.
@@ -134,8 +131,8 @@ def refined(observed: Observed, stake: Floats) -> Floats:
 def excess(split: SplitRemainder, accept: Floats) -> Floats:
     """Return half the share [N] of the draft tokens that a correct server rejects and ``accept`` [N, K+2] accepts, 0..MOST / 2.
 
-    About so much of what a fault emits beyond the top tokens follows q, for most faults accept no more than some multiple of p; nothing
-    does where no draft is accepted there.
+    About so much of what a fault emits beyond the top tokens follows q, for most faults accept no more than some multiple of p; 0
+    where no draft is accepted there.
     """
     overlap = np.minimum(split.p, split.q).sum(axis=1)
     more = (split.q * accept).sum(axis=1) - overlap
@@ -149,7 +146,7 @@ def _bounded(distribution: TokenDistribution) -> Bools:
 
 
 def _ratio(distribution: TokenDistribution, q: Floats) -> Floats:
-    """Return ``q(x)/p(x)`` [N]; 0 where p is told as 0, or not bounded."""
+    """Return ``q(x)/p(x)`` [N]; 0 where p is 0 or has no bound."""
     known = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
     return np.where(known, q / np.where(known, distribution.chosen_bound, 1.0), 0.0)
 
@@ -161,14 +158,14 @@ DRAWN = " of a token as the baseline draws it"
 def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Bet as if the drafter always proposed the baseline's best token, and as if it proposed one that the baseline would draw.
 
-    Best guesses at a greedy drafter whose distribution is unknown: the first where it mostly agrees with the baseline, the second where it
-    is often wrong, nobody knows how.
+    Guesses at a greedy drafter of unknown distribution: the first where it mostly agrees with the baseline, the second where it is often
+    wrong.
     """
     p = observed.distribution.p
     best = favourite(p)
-    share = _guessed(observed, slot_chances, overlap(p, best))
+    share = _draft_slot_chances(observed, slot_chances, overlap(p, best))
     yield from _guessed_catalogue(observed, SURROGATE, lambda one: at_drafts(one, p, best), share)
-    share = _guessed(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
+    share = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
     apart, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
     yield from _guessed_catalogue(observed, DRAWN, lambda one: _at_any_draft(one, apart)[rows.reshape(-1)], share)
 
@@ -188,14 +185,14 @@ def _at_any_draft(one: Alternative, p: Floats) -> Floats:
     return np.asarray(mixed)
 
 
-def _guessed(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
-    """Return the chances [N] of a draft slot, from a guess at the overlap ``beta`` [N] where nothing tells of the windows."""
+def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
+    """Return the chances [N] of a draft slot, from a guess at the overlap ``beta`` [N] where the windows are unknown."""
     guess = 1.0 - hidden_bonus(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
 
 def learners(observed: Observed) -> Iterator[Bettor]:
-    """Bet on what earlier tokens tell of a drafter whose distribution is not known."""
+    """Bet by what earlier tokens show of a drafter of unknown distribution."""
     if observed.previous is not None:
         yield from adaptive_bettors.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous)
 
@@ -231,10 +228,9 @@ WITHOUT_DRAFT_DISTRIBUTION = {
     "learned": 0.11,
     "answers": 0.05,
 }
-"""Shares of the starting wealth by group, equal within a group; a group without seats is left out.
+"""Shares of the starting wealth by group, equal within a group; an empty group is left out.
 
-Who sits at the table is settled by the set-up (a draft distribution, windows), never by what was emitted: a panel chosen afterwards would
-be no bet.
+The set-up alone (a draft distribution, windows) decides the panel, never an emitted token: a panel chosen afterwards would be no bet.
 """
 SPARSE = 0.25
 """Share that is staked on faults in some answers only, by the bettors of SOMETIMES; the groups share the rest."""
@@ -243,11 +239,11 @@ SOMETIMES = frozenset({"catalogue", "surrogate", "generic", "bonus", "learned"})
 
 
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
-    """Return everybody who bets on ``observed``, weights not yet scaled."""
+    """Return all bettors on ``observed``, weights not yet scaled."""
     shares = WITHOUT_DRAFT_DISTRIBUTION if observed.q is None else WITH_DRAFT_DISTRIBUTION
     generic, slot_chances = tuple(_generic(observed)), observed.slot_chances
     groups = {
-        **(_of_the_draft(observed) if observed.q is not None else _of_guesses(observed, generic, slot_chances)),
+        **(_with_draft_distribution(observed) if observed.q is not None else _without_draft_distribution(observed, generic, slot_chances)),
         "generic": generic,
         "order": tuple(_order(observed, slot_chances)),
         "bonus": tuple(_bonus(observed, slot_chances)),
@@ -255,19 +251,19 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
         "answers": tuple(_answers(observed)),
     }
     panel = {name: [replace(bettor, weight=shares[name] / len(group)) for bettor in group] for name, group in groups.items()}
-    everybody = [bettor for group in panel.values() for bettor in group]
+    on_all = [bettor for group in panel.values() for bettor in group]
     some = tuple(sparse_bettors([bettor for name in groups if name in SOMETIMES for bettor in panel[name]], observed.slots.last))
-    stake = SPARSE / (1.0 - SPARSE) * sum(bettor.weight for bettor in everybody) / sum(bettor.weight for bettor in some)
-    return (*everybody, *(replace(bettor, weight=stake * bettor.weight) for bettor in some))
+    stake = SPARSE / (1.0 - SPARSE) * sum(bettor.weight for bettor in on_all) / sum(bettor.weight for bettor in some)
+    return (*on_all, *(replace(bettor, weight=stake * bettor.weight) for bettor in some))
 
 
-def _of_the_draft(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
-    """Return who bets where the draft's distribution is known."""
+def _with_draft_distribution(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
+    """Return the groups that need the draft's distribution."""
     return {"catalogue": tuple(_catalogue(observed)), "window": tuple(window(observed))}
 
 
-def _of_guesses(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
-    """Return who bets where it is not."""
+def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
+    """Return the groups in their place where it is unknown."""
     return {
         "surrogate": tuple(surrogate(observed, slot_chances)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),
@@ -334,7 +330,7 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
 
 
 def window(observed: Observed) -> Iterator[Bettor]:
-    """Yield who bets that one number decides on all drafts of a window, on a remainder in parts that the draft likes more or less."""
+    """Yield the bettor on one number for all drafts of a window, with a remainder in parts that the draft prefers more or less."""
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
@@ -347,7 +343,7 @@ def window(observed: Observed) -> Iterator[Bettor]:
 
 
 def _ruled(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
-    """Return what a server emits [N, K+1] that accepts with chances ``accept``, the remainder in ``parts``, and recovers rightly."""
+    """Return what a server emits [N, K+1] that accepts with chances ``accept`` and recovers correctly, the remainder in ``parts``."""
     return merged(fault_models.verified(split.q, accept, fault_models.residual(split.p, split.q)), parts)
 
 
@@ -398,7 +394,7 @@ def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
 
 
 def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet on any generic fault at bonus slots only, where the draft's distribution is not known: with it the bonus has bettors enough."""
+    """Bet on any generic fault at bonus slots only, where the draft's distribution is unknown: with it the bonus has other bettors."""
     if not observed.slots_known:
         return
     for one in generic:
@@ -415,8 +411,8 @@ def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChan
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
-    """Bet on what hangs on the answer so far: when it ends, whether it is an earlier answer again, what is counted of its tokens."""
-    # Who knows nothing keeps the stake: a panel that grew when a run is continued would be another bet.
+    """Bet on faults that depend on the answer so far: its end, an earlier answer given again, penalties."""
+    # A bettor without inputs rests: a panel that grew when a run is continued would be another bet.
     nothing = np.zeros(observed.tokens)
     for factor in HAZARDS:
         paid = (

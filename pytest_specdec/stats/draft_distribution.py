@@ -1,7 +1,6 @@
-"""Draft distributions q on the baseline's top-K tokens, and the draft of prompt lookup.
+"""Draft distributions: q on the baseline's top tokens and remainder, and the draft of prompt lookup.
 
-Draft distributions q on the baseline's top tokens: what the drafter would have proposed, token by token. Any normalised array is a valid
-bettor's view, so an approximation here costs power and never validity.
+Any normalised array makes a valid alternative, so an approximation of q costs power and never validity.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     """Return the draft's distribution on the baseline's outcomes, [N, K+1].
 
     ``draft`` [N, J+1] is over its own top tokens ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. A top token
-    that the draft lists has the draft's probability; the draft's tail is shared over the other outcomes in proportion to p; what the draft
-    lists and the baseline does not belongs to the remainder.
+    that the draft lists has the draft's probability; the draft's remainder is shared over the other outcomes in proportion to p; tokens
+    that only the draft lists belong to the remainder.
     """
     same = _same(ids, draft_ids)
     listed = same.any(axis=2)
@@ -97,7 +96,7 @@ class SplitRemainder:
         )
 
     def spread(self) -> SplitRemainder:
-        """Return the same on [N, K+4]: the rest as tokens that the draft prefers, likes less than the target, and hardly knows.
+        """Return the same on [N, K+4]: the rest as tokens that the draft prefers, prefers less than the target, and rarely proposes.
 
         About as a draft whose log-probabilities are off by one nat would have them.
         """
@@ -110,7 +109,7 @@ SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
 
 
 def merged(distribution: Floats, parts: int = 2) -> Floats:
-    """Return a distribution on split outcomes, [N, K+2] or as many ``parts`` of the remainder, with one tail again, [N, K+1]."""
+    """Return a distribution on split outcomes, [N, K+2] or as many ``parts`` of the remainder, with one remainder again, [N, K+1]."""
     return np.column_stack([distribution[:, :-parts], distribution[:, -parts:].sum(axis=1)])
 
 

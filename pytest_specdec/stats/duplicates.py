@@ -1,8 +1,8 @@
 """Duplicates: answers that are not drawn on their own, and answers that end too soon or too late.
 
-Each answer alone may look right while requests hang together: one seed for all, a slot's state that leaks, the answer to one request served
-to another. Given an earlier answer to the same prompt, an independent one begins with the same tokens with the probability that teacher
-forcing gives them, so that the bet on "given again" is one more bettor on the same conditionals.
+Each answer alone may look right while requests depend on each other: one seed for all, a slot's state that leaks, the answer to one request
+served to another. An independent answer begins with the tokens of an earlier one to the same prompt with the probability that teacher
+forcing gives them, so "an answer given again" is one more alternative to the same conditionals.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["FIRST", "HAZARDS", "Repeats", "again", "hazard", "repeats"]
 
 HAZARDS = (2.0, 0.5)
-"""How many times too probable the end of an answer is bet to be."""
+"""Factors on the probability of the end of an answer, one alternative each."""
 PRIOR = 0.02
-"""Bet on an answer's being an earlier one before its first token is seen: answers that are not cost a fiftieth each."""
+"""Probability, before its first token, that an answer copies an earlier one."""
 FIRST = 16
 """Tokens at the head of two answers that are compared for the report."""
 
 
 def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
-    """Return the distribution [N, K+1] in which what ``ends`` an answer is ``factor`` times as probable to the rest, of ``p`` [N, K+1]."""
+    """Return ``p`` [N, K+1] with the odds of the outcomes that end an answer, ``ends``, multiplied by ``factor``."""
     weight = np.where(ends, factor * p, p)
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
@@ -40,8 +40,8 @@ def again(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[in
     """Return the distribution [N, K+1] of a server that gives an earlier answer to an equal prompt again with probability PRIOR.
 
     ``answers`` are the emitted tokens, in the order of ``distribution`` and of the requests; answers to ``prompts`` that compare equal
-    belong together, and must not have been asked for with the same seed. Bayes' rule takes the chance up or down from token to token;
-    earlier answers count alike. Where none agrees with what was said so far the distribution is p.
+    belong together, and must not share a seed. Bayes' rule takes the chance up or down from token to token;
+    earlier answers count alike. Where none agrees with the tokens so far the distribution is p.
     """
     m, start = distribution.p.copy(), 0
     earlier: dict[object, list[tuple[int, ...]]] = {}
@@ -61,16 +61,16 @@ def _follow(
     tokens, start = answer
     copied, own, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
-        agreeing = [one for one in agreeing if len(one) > step]
+        agreeing = [other for other in agreeing if len(other) > step]
         if not agreeing:
             return
         row = start + step
-        next_tokens = np.array([one[step] for one in agreeing], dtype=np.int64)
+        next_tokens = np.array([other[step] for other in agreeing], dtype=np.int64)
         slots = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
         chance = copied * len(agreeing) / (copied * len(agreeing) + own)
         m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(slots, minlength=m.shape[1]) / len(agreeing)
         own *= float(distribution.p[row, distribution.outcome[row]])
-        agreeing = [one for one in agreeing if one[step] == token]
+        agreeing = [other for other in agreeing if other[step] == token]
         copied, own = copied / (copied + own), own / (copied + own)
 
 

@@ -1,14 +1,13 @@
 """Fault models: the distribution of an emitted token under each named fault, given the target's p and the draft's q.
 
-Alternatives: the distribution of an emitted token under each named fault, as a function of the requested distribution p and the draft's
-distribution q. A verified position under any accept-or-replace rule has the distribution ``m(x) = q(x) a(x) + (1 - sum_y q(y) a(y))
-rho(x)`` with acceptance probability a and replacement distribution rho; the correct rule is ``a = min(1, p/q)``, ``rho = max(p - q, 0) /
-sum`` and gives m = p (Leviathan et al. 2023, arXiv 2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Distributions
-are arrays [N, K+1], the remainder last.
+A verified position under any accept-or-replace rule has the distribution ``m(x) = q(x) a(x) + (1 - sum_y q(y) a(y)) rho(x)`` with
+acceptance probability a and replacement distribution rho; the correct rule is ``a = min(1, p/q)``, ``rho = max(p - q, 0) / sum`` and gives
+m = p (Leviathan et al. 2023, arXiv 2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Distributions are arrays [N,
+K+1], the remainder last.
 
-Distributions of a draft slot at which one random number serves two decisions: the tie shows in the order of token ids. A token is drawn by
-inverse CDF: token x where the number falls into ``[F(x-), F(x)]``, tokens ordered by id. The remainder's tokens lie anywhere among the ids,
-so its mass is spread over them evenly (an assumption that costs power where it is wrong, and no validity).
+One random number that serves two decisions shows in the order of token ids: by inverse CDF, token x is drawn where the number falls into
+``[F(x-), F(x)]``, tokens ordered by id. The remainder's mass is spread evenly over the ids (an assumption that costs power where it is
+wrong, and no validity).
 """
 
 from __future__ import annotations
@@ -82,9 +81,9 @@ class Alternative:
     accept: Shape = ratio
     """Probability with which it accepts each draft token."""
     draft: bool = True
-    """Whether its distribution hangs on q."""
+    """Whether its distribution depends on q."""
     leak: float | None = None
-    """Share of rejected draft tokens that is emitted all the same, where that is all there is to it."""
+    """Share of rejected draft tokens that is emitted all the same; None for any other fault."""
     repeats: bool = False
     """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
 
@@ -209,7 +208,7 @@ def tilted(power: float) -> Shape:
     def distribution(p: Floats, _q: Floats) -> Floats:
         top_tokens = p[:, :-1]
         last = _last(top_tokens) / 2.0
-        # A tail that is nothing but slack has no tokens that a temperature could raise.
+        # A remainder that is nothing but slack has no tokens that a temperature could raise.
         rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
         weight = np.concatenate([top_tokens**power, rest[:, None]], axis=1)
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
@@ -223,7 +222,7 @@ def _last(top_tokens: Floats) -> Floats:
 
 
 def tilt_name(power: float) -> str:
-    """Return what the bettor on ``tilted(power)`` is called."""
+    """Return the name of the alternative ``tilted(power)``."""
     return f"temperature {1 / power:.3g} times the asked"
 
 
@@ -231,7 +230,7 @@ def beyond_nucleus(factor: float) -> Shape:
     """Multiply the mass outside the 0.9 nucleus by ``factor``: truncated, or not truncated where it should be."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
-        weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus of statistics.md section 2
+        weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus in the name of the alternative
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
     return distribution
@@ -283,14 +282,14 @@ CATALOGUE = (
     Alternative(name="residual argmax", fault=Fault.RESIDUAL, distribution=ruled(ratio, residual_best)),
     Alternative(name="residual not normalised", fault=Fault.RESIDUAL, distribution=unnormalised),
 )
-"""What goes wrong at a draft slot, given the draft's distribution."""
+"""Faults at a draft slot, given the draft's distribution."""
 
 BONUS = (
     Alternative(name="bonus from q", fault=Fault.BONUS, distribution=accept_all),
     Alternative(name="greedy bonus", fault=Fault.BONUS, distribution=greedy(1.0), draft=False),
     Alternative(name="bonus out of place", fault=Fault.BONUS, distribution=remainder(0.8), draft=False),
 )
-"""What goes wrong at a bonus slot; a stale or shifted token is an improbable one there."""
+"""Faults at a bonus slot; a stale or shifted token is an improbable one there."""
 
 GENERIC = (
     *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, distribution=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
@@ -305,7 +304,7 @@ GENERIC = (
     ),
     Alternative(name="2% beyond the top tokens", fault=Fault.IMPROBABLE, distribution=remainder(0.02)),
 )
-"""What needs no draft distribution: wrong temperature, greedy leaks, improbable tokens."""
+"""Faults at any token, without a draft distribution: wrong temperature, greedy leaks, improbable tokens."""
 
 
 TINY = 1e-9
@@ -356,7 +355,7 @@ def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
 
     Behind accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is uniform below the least of them and of 1, so that the next is accepted
     with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens that were emitted
-    before; where windows are not certain, nothing is taken to be known of them.
+    before; where windows are not certain, they count as unknown.
     """
     return np.minimum(1.0, ratio(split.p, split.q) / _least(observed)[:, None])
 

@@ -1,8 +1,6 @@
-"""Logprob noise: how far two computations of one distribution by the same engine lie apart, and whether reported ones lie farther.
+"""Logprob noise: the difference between two computations of one distribution by the same engine, and whether an arm's is larger.
 
-Reported log-probabilities: whether an arm's lie farther from the scores than the baseline's own do. Numerical faults have no direction: the
-tokens hardly show them, the log-probabilities that a server reports of its own tokens show them
-in 50 to 400 tokens.
+Numerical faults have no direction: emitted tokens hardly show them, reported log-probabilities show them in 50 to 400 tokens.
 """
 
 from __future__ import annotations
@@ -29,16 +27,16 @@ INVALID_ABOVE = 0.2
 """Logit noise, nats, above which a token-level gate says nothing."""
 
 _LEAST_WEIGHT = 0.05
-"""Tokens that are all but certain show no noise: those are left out."""
+"""Least weight of a token: those that are all but certain show no noise."""
 _LEAST_TOKENS = 200
-"""Fewer say nothing of a scoring bias: its error would be guessed from too little."""
+"""Least tokens for the standard error of a scoring bias."""
 _LEAST_SCORING_BIAS = 0.002
-"""A scoring bias that no bettor lives on: in 32,768 tokens with two nats squared of choice each it earns 0.13 nats at best."""
+"""A scoring bias too small to matter: it gives 0.13 nats of evidence at best in 32,768 tokens with two nats squared of choice each."""
 _MOST_REMAINDER = 0.25
 """Mass outside the top tokens; what is left of it flattens the slope of a small model's wide distributions by a tenth or so."""
 _SCORING_BIAS_OF_NOISE = 1.0 / 3.0
 """Times the square of the noise: tokens are drawn from the noisy distribution, so that improbable ones are reported a little high."""
-_SURE = 3.0
+_STANDARD_ERRORS = 3.0
 """Standard errors."""
 
 
@@ -56,25 +54,25 @@ class Calibration:
     noise_error: float = 0.0
     """Standard error of ``noise``; 0 where it is not known."""
     scoring_bias: float = 0.0
-    """By how much the power differs from one to which the scores have to be taken to become the reported distribution; 0 where that is not
-    known."""
+    """By how much the power differs from one to which the scores have to be taken to become the reported distribution; 0 where
+    unknown."""
     scoring_bias_error: float = math.inf
-    """Standard error of ``scoring_bias``, for tokens drawn on their own from the distribution as it is."""
+    """Standard error of ``scoring_bias``, for tokens drawn independently from the raw distribution."""
 
     @property
     def is_biased(self) -> bool:
         """Whether the scores are of another distribution than the tokens were drawn from, beyond what noise makes of it."""
         return abs(self.scoring_bias) > (self.noise or 0.0) ** 2 * _SCORING_BIAS_OF_NOISE + max(
-            _LEAST_SCORING_BIAS, _SURE * self.scoring_bias_error
+            _LEAST_SCORING_BIAS, _STANDARD_ERRORS * self.scoring_bias_error
         )
 
     @property
     def valid(self) -> bool:
-        """Whether a token-level gate may rest on it: the noise is not above the limit for sure, however the estimate fell."""
-        return self.noise is None or self.noise - _SURE * self.noise_error <= INVALID_ABOVE
+        """Whether a token-level gate may rest on it: three standard errors below the estimate are within the limit."""
+        return self.noise is None or self.noise - _STANDARD_ERRORS * self.noise_error <= INVALID_ABOVE
 
 
-def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) -> Calibration:
+def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = True) -> Calibration:
     """Return the noise behind pairs of (log-probability as reported when the token was emitted, its teacher-forced position).
 
     With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so
@@ -82,21 +80,21 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, plain: bool = True) ->
     only the top tokens are known: s_hat errs to the large side. Both log-probabilities must be raw.
 
     A scorer that takes the distribution to the wrong power (a cache of another precision, a template, a temperature twice) makes delta
-    proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured of ``plain`` draws, from the distribution as it
-    is: a token drawn cold is chosen for what noise adds to it, which makes a slope too.
+    proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws, from the raw
+    distribution: a token drawn cold is chosen for what noise adds to it, which makes a slope too.
     """
     known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
-    found, line = squares(known), _line([(delta, position) for delta, position in known if plain and math.isfinite(delta)])
+    squared, line = squares(known), _line([(delta, position) for delta, position in known if unprocessed and math.isfinite(delta)])
     measured = Calibration(
-        noise=math.sqrt(math.fsum(found) / len(found)) if found else None,
-        tokens=len(found),
-        noise_error=_root_error(found),
+        noise=math.sqrt(math.fsum(squared) / len(squared)) if squared else None,
+        tokens=len(squared),
+        noise_error=_root_error(squared),
         largest=max((abs(delta) for delta, _ in known), default=0.0),
         scoring_bias=line.slope,
         scoring_bias_error=line.error,
     )
-    upright = replace(measured, noise=line.noise)
-    return upright if upright.is_biased else measured
+    biased = replace(measured, noise=line.noise)
+    return biased if biased.is_biased else measured
 
 
 def _root_error(squared: Sequence[float]) -> float:
@@ -144,14 +142,14 @@ def _line(known: Sequence[tuple[float, Position]]) -> _Line:
     deltas = np.array([delta for delta, _ in usable])
     surprise = np.array([_surprise(position) for _, position in usable])
     inverse = 1.0 / np.array([_weight(position) for _, position in usable])
-    apart = surprise - np.average(surprise, weights=inverse)
-    spread = float((inverse * apart**2).sum())
+    centred = surprise - np.average(surprise, weights=inverse)
+    spread = float((inverse * centred**2).sum())
     if spread == 0.0:
         return _Line()
-    slope = float((inverse * apart * deltas).sum()) / spread
-    left = deltas - np.average(deltas, weights=inverse) - slope * apart
-    error = math.sqrt(float(((inverse * apart * left) ** 2).sum())) / spread
-    return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * left**2).mean())))
+    slope = float((inverse * centred * deltas).sum()) / spread
+    residual = deltas - np.average(deltas, weights=inverse) - slope * centred
+    error = math.sqrt(float(((inverse * centred * residual) ** 2).sum())) / spread
+    return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * residual**2).mean())))
 
 
 def _remainder(position: Position) -> float:
@@ -205,19 +203,19 @@ class NoiseComparison:
         return TOLERATED * self.granted * exp((self.quantile + DETECTED) * self.error / 2.0)
 
 
-def compare(mine: Sequence[float], theirs: Sequence[float], alpha: float) -> NoiseComparison:
-    """Compare ``mine`` with ``theirs``, both not empty: ``log ratio - 2 log 1.3 > q sqrt(kappa/n + kappa/n0)``.
+def compare(arm: Sequence[float], baseline: Sequence[float], alpha: float) -> NoiseComparison:
+    """Compare ``arm`` with ``baseline``, both not empty: ``log ratio - 2 log 1.3 > q sqrt(kappa/n + kappa/n0)``.
 
     For Gaussian noise kappa is 2; where the baseline's own z have heavier tails, their squared coefficient of variation.
     """
-    z, own = np.asarray(mine, dtype=np.float64), np.asarray(theirs, dtype=np.float64)
-    granted = max(sqrt(float(own.mean())), FLOOR)
-    kappa = max(NORMAL, float(own.var()) / granted**4)
+    z, z0 = np.asarray(arm, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
+    granted = max(sqrt(float(z0.mean())), FLOOR)
+    kappa = max(NORMAL, float(z0.var()) / granted**4)
     noise = sqrt(float(z.mean()))
     return NoiseComparison(
         noise=noise,
         granted=granted,
         excess=2.0 * (log(noise / granted) - log(TOLERATED)) if noise > 0.0 else -np.inf,
-        error=sqrt(kappa / len(z) + kappa / len(own)),
+        error=sqrt(kappa / len(z) + kappa / len(z0)),
         alpha=alpha,
     )

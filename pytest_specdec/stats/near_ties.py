@@ -28,7 +28,7 @@ __all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "GreedyTokens", "NearTieWealth"
 SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
 """Nats: the least standard deviation that the difference of two logits is granted, whatever is measured."""
 _MARGIN = 1.3
-"""Times what is measured: noise differs between the tokens that show it and those that are judged."""
+"""Factor on the measured noise: it differs between the tokens that show it and those that are judged."""
 _UNSEEN = 1e-4
 """Probability of a flip that no noise explains: so large that one token within tolerance never is evidence enough by itself, as one of
 1e-6 would be at the shares of a run (1 : 10^4.9)."""
@@ -52,7 +52,7 @@ class GreedyTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NearTieWealth:
-    """What the bettors made of a run."""
+    """The wealth of the bettors over a run."""
 
     log_wealth: Floats
     """[N], natural log of the mixture's wealth after each token."""

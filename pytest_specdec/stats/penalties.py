@@ -1,7 +1,7 @@
-"""Penalties: what logit biases and penalties add to the logits at every token, given what was said before it.
+"""Penalties: what logit biases and penalties add to the logits at every token, given the tokens before it.
 
-Biases, presence and frequency penalties add known amounts, so that log-probabilities tell the adjusted distribution exactly up to one
-factor. A repetition penalty scales the logit itself, which log-probabilities do not tell: the tokens that it touches are marked unsure.
+Biases, presence and frequency penalties add known amounts, so log-probabilities give the adjusted distribution exactly up to one factor. A
+repetition penalty scales the logit itself, which log-probabilities do not give: the tokens that it touches are marked unsure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Adjustment", "Penalties", "adjustment", "joined"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalties:
-    """What one request asks to be done to the logits, before temperature."""
+    """Penalties and biases of one request, applied to the logits before temperature."""
 
     presence: float = 0.0
     """Taken off every token that was emitted before, nats."""
@@ -74,38 +74,38 @@ class Adjustment:
         return replace(self, top_tokens=factor * self.top_tokens, chosen=factor * self.chosen)
 
 
-def adjustment(asked: Penalties, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
-    """Return what ``asked`` adds at every token of one answer, ``ids`` [T, K] being the top tokens there, -1 for none.
+def adjustment(penalties: Penalties, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
+    """Return what ``penalties`` add at every token of one answer, ``ids`` [T, K] being the top tokens there, -1 for none.
 
     As vLLM does it: presence and frequency count the answer alone, repetition the prompt as well.
     """
-    touched = sorted({*prompt, *emitted, *asked.bias})
+    touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
     added = np.zeros((len(emitted), len(touched)))
     scaled = np.zeros((len(emitted), len(touched)), dtype=np.bool_)
-    counts, said = np.zeros(len(touched)), np.zeros(len(touched), dtype=np.bool_)
-    said[[column[token] for token in prompt]] = True
-    bias = np.array([asked.bias.get(token, 0.0) for token in touched])
+    counts, in_text = np.zeros(len(touched)), np.zeros(len(touched), dtype=np.bool_)
+    in_text[[column[token] for token in prompt]] = True
+    bias = np.array([penalties.bias.get(token, 0.0) for token in touched])
     for step, token in enumerate(emitted):
-        added[step] = bias - asked.presence * (counts > 0) - asked.frequency * counts
-        scaled[step] = said & (asked.repetition != 1.0)
+        added[step] = bias - penalties.presence * (counts > 0) - penalties.frequency * counts
+        scaled[step] = in_text & (penalties.repetition != 1.0)
         counts[column[token]] += 1
-        said[column[token]] = True
+        in_text[column[token]] = True
     return _over(ids, np.array(emitted), np.array(touched), added, scaled)
 
 
 def _over(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
     """Spread what is added to the ``touched`` tokens, ``added`` and ``scaled`` [T, M], over the top tokens."""
-    place = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
-    known = touched[place] == ids
+    column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
+    known = touched[column] == ids
     rows = np.arange(len(ids))[:, None]
     own = np.searchsorted(touched, emitted)
     listed = np.zeros(added.shape, dtype=np.bool_)
-    listed[np.broadcast_to(rows, ids.shape)[known], place[known]] = True
+    listed[np.broadcast_to(rows, ids.shape)[known], column[known]] = True
     outside = ~listed & ((added != 0.0) | scaled)
     return Adjustment(
-        top_tokens=np.where(known, added[rows, place], 0.0),
-        unsure=known & scaled[rows, place],
+        top_tokens=np.where(known, added[rows, column], 0.0),
+        unsure=known & scaled[rows, column],
         chosen=added[rows[:, 0], own],
         chosen_unsure=scaled[rows[:, 0], own],
         elsewhere=outside.any(axis=1),

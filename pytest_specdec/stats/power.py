@@ -96,7 +96,7 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
 
 
 def overshoot(log_ratios: Floats, truth: Floats) -> float:
-    """Return the mean overshoot of a walk without drift whose steps are ``log_ratios`` [N, K+1] with chances ``truth``, every row as likely.
+    """Return the mean overshoot of a walk without drift with steps ``log_ratios`` [N, K+1] and chances ``truth``, every row as likely.
 
     ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund
     1985, chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.

@@ -1,4 +1,4 @@
-"""Proportions: exact statements about how often something happened, without normal approximations."""
+"""Proportions: exact tests and limits for binomial rates, without normal approximations."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: in
     _check(other_hits, other_trials)
     if not trials or not other_trials:
         return 1.0
-    every = hits + other_hits
-    ways = sum(comb(trials, mine) * comb(other_trials, every - mine) for mine in range(hits, min(every, trials) + 1))
-    return ways / comb(trials + other_trials, every)
+    total = hits + other_hits
+    ways = sum(comb(trials, k) * comb(other_trials, total - k) for k in range(hits, min(total, trials) + 1))
+    return ways / comb(trials + other_trials, total)
 
 
 def greater_than_rate(hits: int, trials: int, rate: float) -> float:
     """Return P(at least ``hits`` of ``trials``) when each has probability ``rate``.
 
-    Where probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the remainder from one hit above the
+    Where probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the tail from one hit above the
     mean on (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
     """
     _check(hits, trials)
@@ -53,9 +53,9 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
 def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
     """Return the exact limits of a binomial rate (Clopper and Pearson 1934); 0..1 without trials."""
     _check(hits, trials)
-    remainder = (1.0 - confidence) / 2.0
-    low = float(betaincinv(hits, trials - hits + 1, remainder)) if hits else 0.0
-    high = float(betaincinv(hits + 1, trials - hits, 1.0 - remainder)) if hits < trials else 1.0
+    tail = (1.0 - confidence) / 2.0
+    low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, trials - hits, 1.0 - tail)) if hits < trials else 1.0
     return Interval(low=low, high=high, confidence=confidence)
 
 

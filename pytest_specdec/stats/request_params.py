@@ -1,4 +1,4 @@
-"""Request parameters: what a request's body asks to be done to the distribution, read once for everybody who applies it."""
+"""Request parameters: the sampling parameters of a request's body, read in one place for capture and judges."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "guided_grammar": (),
     "tools": ([], ()),
 }
-"""Fields of a request that change the distribution in ways not modelled here, with the values at which they do not; None is neutral for
-all."""
+"""Fields that change the distribution in ways not modelled here, with their neutral values; None is neutral for all."""
 
 NONE = Penalties()
 MOST_BIAS = 100.0
@@ -38,7 +37,7 @@ MOST_BIAS = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """What a request asks to be done to the raw distribution."""
+    """The sampling parameters of one request."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -50,7 +49,7 @@ class SamplingParams:
     """Why its distribution cannot be computed; empty when it can."""
 
     def processing(self, tokens: int) -> Processing:
-        """Return what is done to the raw distribution at so many tokens, biases and penalties left out."""
+        """Return the parameters as arrays over so many tokens, without biases and penalties."""
         return Processing(
             temperature=np.full(tokens, self.temperature),
             top_k=np.full(tokens, self.top_k, dtype=np.int64),
@@ -60,7 +59,7 @@ class SamplingParams:
 
 
 def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
-    """Return what ``body`` asks for; OpenAI's defaults where it does not say."""
+    """Return the sampling parameters of ``body``, OpenAI's defaults where they are missing."""
     for field, neutral in NEUTRAL.items():
         value = body.get(field)
         if value is not None and value not in neutral:

@@ -7,13 +7,13 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import FAULTS, RIGHT, simulate
-from pytest_specdec.stats.adaptive_bettors import BLOCK, COMMON, PUPILS, inside, log_payoffs, rates, remembered
+from pytest_specdec.stats.adaptive_bettors import ADAPTIVE_BETTORS, BLOCK, PRIOR_RATE, inside, log_payoffs, rates, tilted_by_counts
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
 LN = np.log
-SEATS = [(pupil, spread) for pupil in PUPILS for spread in pupil.spreads]
+SEATS = [(adaptive, spread) for adaptive in ADAPTIVE_BETTORS for spread in adaptive.spreads]
 
 
 def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
@@ -87,11 +87,11 @@ def test_a_rate_is_learned_where_the_drafter_proposes_a_token_too_seldom():
 def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_counts():
     seen = drawn(windows=False)
     found = rates(seen)
-    assert found.rate == pytest.approx(np.full(seen.distribution.p.shape, COMMON))
+    assert found.rate == pytest.approx(np.full(seen.distribution.p.shape, PRIOR_RATE))
     assert found.features[:, :, -1] == pytest.approx(0.0)
     assert found.seen[-1].sum() > 0
-    for (pupil, _), one in zip(SEATS, log_payoffs(seen), strict=True):
-        assert (np.abs(one.log_payoffs[BLOCK:]) > 1e-9).mean() == (0.0 if pupil.bonus else pytest.approx(1.0, abs=0.1))
+    for (adaptive, _), one in zip(SEATS, log_payoffs(seen), strict=True):
+        assert (np.abs(one.log_payoffs[BLOCK:]) > 1e-9).mean() == (0.0 if adaptive.bonus else pytest.approx(1.0, abs=0.1))
 
 
 def test_features_are_centred_and_of_unit_size():
@@ -162,17 +162,17 @@ def test_contexts_and_previous_tokens_are_told_by_their_top_tokens_where_nobody_
 def test_a_memory_worked_out_by_hand():
     view, seen = np.array([[0.5, 0.3, 0.2]]), np.array([[6.0, 3.0, 1.0]])
     weight = view * np.exp(0.04 * np.array([1.0, 0.0, -1.0]) / (1 + 0.04 * np.array([5.0, 3.0, 2.0])))
-    assert remembered(view, seen, 0.2) == pytest.approx(weight / weight.sum())
-    assert remembered(view, seen, 0.0) == pytest.approx(view)
+    assert tilted_by_counts(view, seen, 0.2) == pytest.approx(weight / weight.sum())
+    assert tilted_by_counts(view, seen, 0.0) == pytest.approx(view)
 
 
-def test_a_pupil_learns_the_slope_of_a_server_that_tilts():
+def test_an_adaptive_bettor_learns_the_slope_of_a_server_that_tilts():
     seen = drawn(answers=400)
     random, p, features = np.random.default_rng(2), inside(seen.distribution), rates(seen).features
     weight = p * np.exp(0.5 * features[:, :, 0])
     mass = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
     distribution = replace(seen.distribution, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
-    view = PUPILS[0].tilted(distribution, features[:, :, :1])
+    view = ADAPTIVE_BETTORS[0].tilted(distribution, features[:, :, :1])
     want = weight[-1] / weight[-1].sum()
     assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
 

@@ -77,7 +77,7 @@ def test_a_cold_draw_leans_by_its_noise_alone():
         position = Position(token_id=token, logprob=scored[token], top_ids=tuple(order.tolist()), top_logprobs=tuple(scored[order]))
         pairs.append((reported[token], position))
     assert calibrate(pairs).is_biased
-    assert not calibrate(pairs, plain=False).is_biased
+    assert not calibrate(pairs, unprocessed=False).is_biased
 
 
 def test_what_is_not_finite_is_noise_and_no_scoring_bias():
