@@ -86,7 +86,7 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
     """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
     for boot in plan.boots:
         for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in reusable.answers):
-            server_failures.put_by(directory, arm, name)
+            server_failures.set_aside(directory, arm, name)
             directory.transcript(arm, name).unlink(missing_ok=True)
             directory.transcript(arm, f"{name}.partial").unlink(missing_ok=True)
         for task in boot.scores:

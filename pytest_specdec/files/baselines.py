@@ -26,15 +26,15 @@ _HEADER = """\
 # boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
 """
 _FIELDS = ("figure", "pair", "workload", "at_least", "log_ratios", "boot_log_ratios")
-_AGAIN = "put the file right, or put it away and measure again with --specdec-update-baselines"
-_OTHER = "put the file away and measure again with --specdec-update-baselines, or use the version of pytest-specdec that wrote it"
-_ELSEWHERE = "a baseline holds on the machine that it was measured on, and its file is named after it"
+_AGAIN = "correct the file, or move it away and measure again with --specdec-update-baselines"
+_OTHER = "move the file away and measure again with --specdec-update-baselines, or use the release that wrote it"
+_ELSEWHERE = "use the file of this machine: a baseline holds on the machine that it was measured on and is named after"
 
 
 def read(path: Path) -> tuple[Gate, ...]:
     """Return the gates of a baseline file; () when it is absent.
 
-    Raises ConfigError or RunError with file and line, also for a file that was measured on another machine than its name says.
+    Raises ConfigError or RunError with file and line, also for a file whose machine is not the one in its name.
     """
     text = _text(path)
     if text is None:
@@ -61,7 +61,7 @@ def _text(path: Path) -> str | None:
 
 
 def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
-    """Return the gates that other machines than ``machine`` have in ``folder``: to be shown, never to be held against."""
+    """Return the gates that other machines than ``machine`` have in ``folder``: to be shown, never to be gated on."""
     return tuple(gate for path in sorted(folder.glob("*.yaml")) if path.stem != machine for gate in read(path))
 
 
@@ -104,7 +104,7 @@ def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
 
 
 def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
-    """Look for values under which a gate can never fail, or nothing can be computed: key, found, expected."""
+    """Yield key, found value and expected value where a gate could never fail or has no usable number."""
     if gate.figure not in FIGURES:
         yield "figure", repr(gate.figure), " or ".join(FIGURES)
     if gate.at_least is not None and not 0.0 < gate.at_least < math.inf:
@@ -116,7 +116,7 @@ def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
 
 
 def _no_gate(where: str, found: str, expected: str) -> RunError:
-    what = "this is no gate"
+    what = "the baseline file has an invalid gate"
     return RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
 
 

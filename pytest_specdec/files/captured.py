@@ -1,4 +1,4 @@
-"""From a run directory to what a judge sees."""
+"""Captured answers: the files of a run read as the input of one judgement."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_TOKENS", "read", "read_calibration"]
 
+_AGAIN = "capture again, or restore the files that the capture wrote"
+
 MOST_TOKENS = 8192
-"""As many tell the noise to one part in a hundred."""
+"""Tokens of the calibration: enough for the noise to one part in a hundred."""
 
 
 def read_calibration(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], ...]:
     """Return log-probabilities that baseline and control reported of plain draws at temperature 1, with the scored positions.
 
-    Only there is what is reported of the scored distribution, whether the server reports it before or after processing; and a token drawn
-    cold is chosen for what noise adds to it. () where none are reported. A file that cannot be read is passed over: the judgement that it
-    belongs to says so.
+    Only such draws report the scored distribution both before and after processing, and a token drawn cold is selected by the noise. ()
+    where none are reported. A file that cannot be read is skipped: its own judgement reports the error.
     """
     return tuple(islice(_pairs(directory, plan), MOST_TOKENS))
 
@@ -41,34 +42,33 @@ def read_calibration(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, 
 def _pairs(directory: RunDirectory, plan: Plan) -> Iterator[tuple[float, Position]]:
     for workload in plan.workloads:
         wanted = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
-        heard: dict[tuple[str, int], tuple[int, ...]] = {}
+        earlier: dict[tuple[str, int], tuple[int, ...]] = {}
         for arm in (BASELINE, CONTROL) if wanted else ():
             with suppress(RunError):
-                yield from _of(directory, arm, workload.name, wanted, heard)
+                yield from _of(directory, arm, workload.name, wanted, earlier)
 
 
 def _of(
-    directory: RunDirectory, arm: str, workload: str, wanted: set[str], heard: dict[tuple[str, int], tuple[int, ...]]
+    directory: RunDirectory, arm: str, workload: str, wanted: set[str], earlier: dict[tuple[str, int], tuple[int, ...]]
 ) -> Iterator[tuple[float, Position]]:
-    """Yield the pairs of one arm; an answer that was ``heard`` before, token by token, is no further evidence."""
+    """Yield the pairs of one arm; an answer equal to the ``earlier`` one to its request is left out."""
     transcript = transcripts.read(directory, arm, workload)
-    distribution = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
+    scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
-        said = answer.choice
-        reported, positions = said.logprobs, distribution.get(answer.key, ())
-        again = heard.get(answer.key) == said.token_ids
-        if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not again:
-            heard[answer.key] = said.token_ids
+        token_ids, reported, positions = answer.choice.token_ids, answer.choice.logprobs, scored.get(answer.key, ())
+        repeated = earlier.get(answer.key) == token_ids
+        if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not repeated:
+            earlier[answer.key] = token_ids
             yield from zip(reported, positions, strict=True)
 
 
 def read(
     directory: RunDirectory, plan: Plan, judgement: Judgement, gates: tuple[Gate, ...], calibration: tuple[tuple[float, Position], ...] = ()
 ) -> Captured:
-    """Return everything that the run holds for one judgement; ``calibration`` is of the whole run (files/calibration.py).
+    """Return all that the run holds for one judgement; ``calibration`` is that of the whole run.
 
-    Raises RunError, with the reason that the capture gave, when an arm's answers or scores that the plan has are not there, and when an arm
-    answered another workload of that name.
+    Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
+    another workload of that name.
     """
     pair, parts = plan.pair(judgement.pair), _parts(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
@@ -82,7 +82,7 @@ def read(
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=_joined([run.transcript(judgement.pair) for run in runs]),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
-        draft_scores={arm: tuple(score for each in drafts for score in each.get(arm, ())) for arm in drafts[0]},
+        draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
         calibration=calibration,
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
@@ -92,10 +92,10 @@ def read(
 
 
 def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workload and those that take it further for this pair: only a sampling judge goes on where it stopped."""
-    further = plan.extensions.get(judgement.workload, ()) if judgement.family is Family.SAMPLING else ()
+    """Return the workload and its extensions for this pair: only a sampling verdict can be continued."""
+    extensions = plan.extensions.get(judgement.workload, ()) if judgement.family is Family.SAMPLING else ()
     answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
-    return (judgement.workload, *(name for name in further if name in answered))
+    return (judgement.workload, *(name for name in extensions if name in answered))
 
 
 def _joined(parts: Sequence[Transcript]) -> Transcript:
@@ -108,7 +108,7 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         first,
         answers=tuple(answer for part in parts for answer in part.answers),
         counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
-        server_failures=tuple(replace(met, failure=number) for number, met in _numbered(parts)),
+        server_failures=tuple(replace(failure, failure=number) for number, failure in _numbered(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),
@@ -116,15 +116,15 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
 
 
 def _numbered(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
-    """Give the server failures of all parts with the number of their failure over all of them."""
+    """Yield the server failures of all parts, numbered over all of them."""
     numbers: dict[tuple[int, int], int] = {}
     for part, transcript in enumerate(parts):
-        for met in transcript.server_failures:
-            yield numbers.setdefault((part, met.failure), len(numbers)), met
+        for failure in transcript.server_failures:
+            yield numbers.setdefault((part, failure.failure), len(numbers)), failure
 
 
 class _Run:
-    """One cell's part of a run."""
+    """The files of a run that one judgement reads."""
 
     def __init__(self, directory: RunDirectory, plan: Plan, judgement: Judgement) -> None:
         self._directory = directory
@@ -136,39 +136,41 @@ class _Run:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
 
     def is_scored(self, arm: str) -> bool:
-        asked = (scored for boot in self._plan.boots if boot.role is not Role.DRAFT for scored in boot.scores)
-        return any((scored.arm, scored.workload) == (arm, self._workload) for scored in asked)
+        tasks = (task for boot in self._plan.boots if boot.role is not Role.DRAFT for task in boot.scores)
+        return any((task.arm, task.workload) == (arm, self._workload) for task in tasks)
 
     def transcript(self, arm: str) -> Transcript:
-        found = transcripts.read(self._directory, arm, self._workload)
-        if found is None:
+        transcript = transcripts.read(self._directory, arm, self._workload)
+        if transcript is None:
             raise self._missing(arm, "answers")
-        wanted = self._plan.workload(self._workload).digest
-        if found.digest != wanted:
+        planned = self._plan.workload(self._workload).digest
+        if transcript.digest != planned:
             where = f"{self._directory.transcript(arm, self._workload)}:1"
             msg = "the answers are to another workload"
-            raise RunError(msg, where=where, found=f"digest {found.digest}", expected=f"{wanted}, as in plan.json")
-        return found
+            raise RunError(msg, where=where, found=f"digest {transcript.digest}", expected=f"{planned}, as in plan.json", remedy=_AGAIN)
+        return transcript
 
     def scores(self, arm: str) -> tuple[Score, ...]:
-        found = transcripts.read_scores(self._directory, BASELINE, arm, self._workload)
-        if not found and self._reason(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
+        scores = transcripts.read_scores(self._directory, BASELINE, arm, self._workload)
+        if not scores and self._reason(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
             raise self._missing(arm, "scores")
-        return found
+        return scores
 
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
-        """Return the draft model's distribution by arm: it sharpens a verdict, so that none is missing without it."""
+        """Return the draft model's distribution by arm, empty without one: a verdict needs none."""
         if model is None:
             return {}
-        found = {
+        scores = {
             arm: transcripts.read_scores(self._directory, model, arm, self._workload) for arm in (self._judgement.pair, CONTROL, BASELINE)
         }
-        return {arm: distribution for arm, distribution in found.items() if distribution}
+        return {arm: distribution for arm, distribution in scores.items() if distribution}
 
     def _missing(self, arm: str, what: str) -> RunError:
         where = f"{arm}/{self._workload}"
         return RunError(
-            f"the run has no {what} of {where}", where=str(self._directory.root), found=self._reason(arm) or "no file, and no reason"
+            f"the run has no {what} of {where}",
+            where=str(self._directory.root),
+            found=self._reason(arm) or "no file, and no reason in status.json",
         )
 
     def _reason(self, arm: str) -> str:
@@ -176,5 +178,5 @@ class _Run:
             status = run_documents.read_status(self._directory)
         except RunError:
             return ""
-        told = [missing.reason for missing in status.missing if missing.arm == arm and missing.workload in {self._workload, ""}]
-        return "\n".join(told) or status.error
+        reasons = [missing.reason for missing in status.missing if missing.arm == arm and missing.workload in {self._workload, ""}]
+        return "\n".join(reasons) or status.error

@@ -1,4 +1,4 @@
-"""JSON lines: a header that names its schema and says how many lines follow, then the lines."""
+"""JSON lines: a header with the schema and the number of lines, then the lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]
 
 
 def read(path: Path, schema: str) -> JsonLines | None:
-    """Return the lines of ``path``, None when it is absent. Raises RunError with file and line when it is cut, torn or of another kind."""
+    """Return the lines of ``path``, None when it is absent. Raises RunError with file and line when it is cut or of another schema."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
         text = data.decode()
     except UnicodeDecodeError as error:
         where, remedy = f"{path}:{data.count(10, 0, error.start) + 1}", "capture again: the file was cut or edited"
-        msg = "the file is not whole"
+        msg = "the file is incomplete"
         raise RunError(msg, where=where, found=str(error), expected="UTF-8", remedy=remedy) from None
     # Not splitlines: answers may hold U+2028 and its like, which JSON leaves as they are.
     parsed = [_parsed(path, number, line) for number, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
@@ -62,7 +62,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
     count = header.pop("count", None)
     if count != len(parsed) - 1:
         found, remedy = f"{len(parsed) - 1} lines after the header", "capture again: the file was cut"
-        msg = "the file is not whole"
+        msg = "the file is incomplete"
         raise RunError(msg, where=f"{path}:{len(parsed)}", found=found, expected=f"{count}", remedy=remedy)
     return JsonLines(path, header, tuple(parsed[1:]))
 
@@ -72,7 +72,7 @@ def _parsed(path: Path, number: int, line: str) -> JSON:
         return json.loads(line)  # type: ignore[no-any-return]
     except ValueError as error:
         remedy = "capture again: the file was cut or edited"
-        msg = "the file is not whole"
+        msg = "the file is incomplete"
         raise RunError(msg, where=f"{path}:{number}", found=str(error), expected="one JSON value a line", remedy=remedy) from None
 
 

@@ -1,4 +1,4 @@
-"""A run directory: where everything that a capture wrote and a judge reads has its place."""
+"""A run directory: the paths of all files that a capture writes and a judge reads."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class RunDirectory:
 
     root: Path
     secrets: Secrets = field(default_factory=Secrets, repr=False, compare=False)
-    """Struck out of what is written here: one edge for all of it."""
+    """Masked in all that is written here."""
 
     @classmethod
     def create(cls, root: Path) -> RunDirectory:
-        """Make ``root``. Raises RunError when there is something in it already."""
+        """Make ``root``. Raises RunError unless it is empty."""
         root.mkdir(parents=True, exist_ok=True)
-        found = next(iter(sorted(root.iterdir())), None)
-        if found is not None:
+        entry = next(iter(sorted(root.iterdir())), None)
+        if entry is not None:
             msg = "the run directory is in use"
             raise RunError(
                 msg,
                 where=str(root),
-                found=found.name,
+                found=entry.name,
                 expected="an empty folder, or none",
                 remedy="name another folder, or remove this one",
             )
@@ -52,13 +52,15 @@ class RunDirectory:
         directory = cls(root)
         if not directory.plan.is_file():
             found = "no plan.json" if root.is_dir() else "no such folder"
-            msg = "this is no run directory"
-            raise RunError(msg, where=str(root), found=found, expected="a folder that a capture wrote")
+            msg = "the folder is no run directory"
+            raise RunError(
+                msg, where=str(root), found=found, expected="a folder that a capture wrote", remedy="name the folder that holds plan.json"
+            )
         return directory
 
     @property
     def plan(self) -> Path:
-        """What the run was to do."""
+        """The plan."""
         return self.root / "plan.json"
 
     @property
@@ -73,17 +75,17 @@ class RunDirectory:
 
     @property
     def status(self) -> Path:
-        """How far the capture came."""
+        """The state of the capture."""
         return self.root / "status.json"
 
     @property
     def session(self) -> Path:
-        """Which session captures here, or did last."""
+        """The session that captures here, or did last."""
         return self.root / "session.json"
 
     @property
     def variables(self) -> Path:
-        """Digests of what the config took from the environment."""
+        """Salted digests of the config's ``${VAR}`` values."""
         return self.root / "variables.json"
 
     @property
@@ -103,16 +105,16 @@ class RunDirectory:
 
     @property
     def capabilities(self) -> Path:
-        """The folder with what the capability probe found, one file per arm."""
+        """The folder of probed capabilities, one file per arm."""
         return self.root / "capabilities"
 
     def capabilities_of(self, arm: str) -> Path:
-        """Return the file with what the capability probe found of ``arm``."""
+        """Return the file with the probed capabilities of ``arm``."""
         return self.capabilities / f"{safe(arm)}.json"
 
     @property
     def baselines(self) -> Path:
-        """The folder with the baseline file that the run was judged by, laid out as the one that it is from."""
+        """The folder with a copy of the baseline file that gated the run, ``<config>/<machine>.yaml``."""
         return self.root / "baselines"
 
     def server_log(self, boot: int, arm: str) -> Path:
@@ -120,7 +122,7 @@ class RunDirectory:
         return self.root / "servers" / f"{boot}-{safe(arm)}.log"
 
     def transcript(self, arm: str, workload: str) -> Path:
-        """Return the file with what ``arm`` answered to ``workload``."""
+        """Return the file with the answers of ``arm`` to ``workload``."""
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
     def scores(self, under: str, arm: str, workload: str) -> Path:
@@ -138,7 +140,7 @@ def safe(name: str) -> str:
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Make a full disk, a read-only folder and their like a RunError that names ``path``."""
+    """Turn OSError (disk full, read-only folder) into a RunError that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -147,13 +149,13 @@ def writable(path: Path) -> Iterator[None]:
             what,
             where=str(path),
             found=error.strerror or str(error),
-            expected="a folder that this user may write to, with room in it",
-            remedy="make room, mend its permissions, or keep the run elsewhere with --specdec-run-dir",
+            expected="a writable folder with free space",
+            remedy="free space, correct the permissions, or put the run elsewhere with --specdec-run-dir",
         ) from error
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees the old file or the whole new one, whatever happens meanwhile; RunError when it cannot.
+    """Write ``text`` so that a reader sees the old file or the whole new one. Raises RunError when it cannot.
 
     Halves of surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
     """

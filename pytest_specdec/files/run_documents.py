@@ -52,9 +52,145 @@ _NONE = Secrets()
 
 
 def write_plan(directory: RunDirectory, plan: Plan) -> None:
-    """Write what the run will do; from then on the folder is a run directory."""
+    """Write the plan; from then on the folder is a run directory."""
     _write(directory.plan, _PLAN, plan)
 
 
 def read_plan(directory: RunDirectory) -> Plan:
-    """Return what the run was to do. Raises RunError when it is missing or of another version, as all readers here."""
+    """Return the plan. Raises RunError when it is missing or of another schema, as all readers here."""
+    plan = _read(directory.plan, _PLAN, Plan)
+    undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
+    if undeclared:
+        msg = "the plan names a family that it does not declare"
+        raise RunError(msg, where=str(directory.plan), found=min(undeclared), expected="a row of it under families", remedy="capture again")
+    return plan
+
+
+def write_environment(directory: RunDirectory, environment: Environment) -> None:
+    """Write machine, engine and client."""
+    _write(directory.environment, _ENVIRONMENT, environment, secrets=directory.secrets)
+
+
+def read_environment(directory: RunDirectory) -> Environment:
+    """Return machine, engine and client."""
+    return _read(directory.environment, _ENVIRONMENT, Environment)
+
+
+def write_status(directory: RunDirectory, status: Status) -> None:
+    """Write the state of the capture."""
+    _write(directory.status, _STATUS, status, secrets=directory.secrets)
+
+
+def read_status(directory: RunDirectory) -> Status:
+    """Return the state of the capture."""
+    return _read(directory.status, _STATUS, Status)
+
+
+def write_session(directory: RunDirectory, session: str) -> None:
+    """Write which session captures here from now on."""
+    _write(directory.session, _SESSION, Session(id=session))
+
+
+def session(directory: RunDirectory) -> str:
+    """Return the session that captures here, or did last; empty if unknown."""
+    try:
+        return _read(directory.session, _SESSION, Session).id
+    except RunError:
+        return ""
+
+
+def write_variables(directory: RunDirectory, variables: Variables) -> None:
+    """Write the digests of ``${VAR}`` values."""
+    _write(directory.variables, _VARIABLES, variables)
+
+
+def read_variables(directory: RunDirectory) -> Variables:
+    """Return the digests of ``${VAR}`` values."""
+    return _read(directory.variables, _VARIABLES, Variables)
+
+
+def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:
+    """Write the probed capabilities of ``arm``."""
+    _write(directory.capabilities_of(arm), _CAPABILITIES, capabilities, secrets=directory.secrets, arm=arm)
+
+
+def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
+    """Return the probed capabilities by arm; empty without a probe."""
+    by_arm: dict[str, Capabilities] = {}
+    for path in sorted(directory.capabilities.glob("*.json")):
+        arm, capabilities = read_capabilities_file(path)
+        by_arm[arm] = capabilities
+    return by_arm
+
+
+def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
+    """Return an arm and its probed capabilities."""
+    document = _document(path, _CAPABILITIES)
+    arm = str(document.pop("arm", path.stem))
+    return arm, _decoded(path, Capabilities, document)
+
+
+def unscorable(directory: RunDirectory) -> str:
+    """Return why the baseline's distribution at given tokens cannot be had, by its capability probe; empty where it can."""
+    known = read_capabilities(directory).get(BASELINE)
+    return "" if known is None else known.unscorable
+
+
+def append_progress(directory: RunDirectory, progress: Progress) -> None:
+    """Add one step to the end of the progress file, where others read it while it grows."""
+    line = jsonl.compact(directory.secrets.masked(codec.encode(progress)))
+    with writable(directory.progress):
+        directory.progress.parent.mkdir(parents=True, exist_ok=True)
+        with directory.progress.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line + "\n")
+
+
+def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
+    """Return the steps so far; an incomplete line is left out."""
+    try:
+        text = directory.progress.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(step for line in text[: text.rfind("\n") + 1].split("\n")[:-1] if (step := _step(line)) is not None)
+
+
+def _step(line: str) -> Progress | None:
+    try:
+        return codec.decode(Progress, json.loads(line))
+    except (ValueError, RecursionError, RunError):
+        return None
+
+
+def _write(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
+    encoded = secrets.masked(codec.encode(value))
+    assert isinstance(encoded, dict)
+    document = {"schema": _SCHEMA.format(kind), **more, **encoded}
+    atomic_write(path, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def _read(path: Path, kind: str, cls: type[T]) -> T:
+    return _decoded(path, cls, _document(path, kind))
+
+
+def _document(path: Path, kind: str) -> dict[str, JSON]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        msg = f"the run has no {path.name}"
+        raise RunError(msg, where=str(path), expected="a capture that got so far", remedy="resume the run with --specdec-resume") from None
+    except (OSError, ValueError, RecursionError) as error:
+        where = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
+        msg, remedy = "the file is incomplete", "remove it, and resume the run with --specdec-resume"
+        raise RunError(msg, where=where, found=str(error), expected="one JSON document in UTF-8", remedy=remedy) from None
+    schema = document.pop("schema", None) if isinstance(document, dict) else None
+    codec.check_schema(str(path), schema, _SCHEMA.format(kind))
+    return dict(document)
+
+
+def _decoded(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
+    try:
+        return codec.decode(cls, document)
+    except RunError as error:
+        raise RunError(
+            error.what, where=f"{path}  {error.where}", found=error.found, expected=error.expected, remedy=error.remedy
+        ) from None

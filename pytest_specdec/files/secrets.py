@@ -1,4 +1,4 @@
-"""Secrets: the values that must reach no artifact, in all the ways in which they may be spelt, and the pen that strikes them out."""
+"""Secrets: values that must reach no artifact, in every encoding in which they may appear, and their masking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VARIABLE = re.compile(
     r"(?:(?:^|[-_.])(?:KEY|PASS|PAT|AUTH|AUTHORIZATION|BEARER)|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(?:_ID)?$",
     re.IGNORECASE,
 )
-"""Variables of the environment that hold secrets: their last word says so."""
+"""Environment variables that hold secrets, by the last word of their name."""
 _KEY = re.compile(
     r"(?:^|[-_.])(?:api[-_]?key|apikey|(?:access|private|secret|signing|auth|hf|hub)[-_](?:key|token)|secret|passw(?:or)?d|passphrase|"
     r"credentials?|pat|authorization|bearer)s?$",
@@ -36,12 +36,12 @@ _LITERAL = re.compile(
     r"|authorization\W+(?:bearer|basic)\s+(?!\$\{)[^\s\"']+",
     re.IGNORECASE,
 )
-"""Values that are secrets wherever they stand."""
+"""Values that are secrets in any place."""
 _SHORTEST = 6
-"""A shorter value of a variable that no config names is a word that ordinary text may hold."""
+"""Least characters of a value that no config names: ordinary text may hold a shorter word."""
 _OURS = frozenset({"schema", "arm", "workload", "digest", "request_id", "under", "state", "ending", "finish_reason", "doing", "route"})
 _BASE64 = 8
-"""Characters from which on a value is looked for in base64: of a shorter one too little is left that is its own."""
+"""Least characters of a value that is searched for in base64: a shorter one leaves too few of its own."""
 
 
 def is_secret(name: str, *, variable: bool = False) -> bool:
@@ -56,7 +56,7 @@ def is_literal(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """Values to be struck out of everything that is written or printed."""
+    """Values that are masked in all that is written or printed."""
 
     values: tuple[str, ...] = ()
 
@@ -64,8 +64,8 @@ class Secrets:
     def of(cls, *environments: Mapping[str, str], also: Iterable[str | None] = ()) -> Secrets:
         """Return the values of variables that are named like secrets (``HF_TOKEN``, ``MY_PAT``) and those in ``also``."""
         named = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
-        found = {value for value in named if len(value) >= _SHORTEST and not value.isdecimal()} | {value for value in also if value}
-        return cls(values=tuple(sorted(found, key=len, reverse=True)))
+        values = {value for value in named if len(value) >= _SHORTEST and not value.isdecimal()} | {value for value in also if value}
+        return cls(values=tuple(sorted(values, key=len, reverse=True)))
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Secrets:
         return _spellings(self.values)
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with every secret replaced by ``***``, however it is spelt."""
+        """Return ``text`` with every secret replaced by ``***``, in any spelling."""
         return _pattern(self.values).sub("***", text) if self.values else text
 
     def masked(self, data: JSON) -> JSON:
@@ -102,12 +102,12 @@ def _pattern(values: tuple[str, ...]) -> re.Pattern[str]:
 
 @cache
 def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
-    once = {text for value in values for text in _spelt(value)}
+    once = {text for value in values for text in _encodings(value)}
     encoded = {text for value in values for text in _in_base64(value) if len(value) >= _BASE64}
-    return tuple(sorted({text for each in once for text in _spelt(each)} | encoded, key=len, reverse=True))
+    return tuple(sorted({text for each in once for text in _encodings(each)} | encoded, key=len, reverse=True))
 
 
-def _spelt(value: str) -> Iterator[str]:
+def _encodings(value: str) -> Iterator[str]:
     yield value
     yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value).replace("/", "\\/")[1:-1])
     yield from (quote(value, safe=""), quote(value), quote_plus(value), html.escape(value), repr(value)[1:-1])
@@ -116,7 +116,7 @@ def _spelt(value: str) -> Iterator[str]:
 
 
 def _in_base64(text: str) -> Iterator[str]:
-    """Give what base64 makes of ``value`` wherever it begins in what is encoded: three bytes become four characters."""
+    """Yield the base64 of ``text`` at each of its three offsets in the encoded data."""
     value = text.encode(errors="surrogateescape")
     for before in range(3):
         first, length = (before * 8 + 5) // 6, ((before + len(value)) * 8) // 6

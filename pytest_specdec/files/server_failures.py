@@ -1,4 +1,4 @@
-"""Server failures: what befell an arm's servers over a whole run and did not recur, read from its transcripts."""
+"""Server failures: deaths, hangs and 5xx of an arm over a whole run that did not recur, read from its transcripts."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["put_by", "read"]
+__all__ = ["read", "set_aside"]
 
 
 def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, UnexplainedFailures]:
-    """Return the failures of ``pair``'s variant and, where it has any, of the baseline and the control, by arm; else nothing.
+    """Return by arm the failures of ``pair``'s variant, the baseline and the control; empty where the variant has none.
 
-    All workloads of the plan count, those that were not answered to the end too.
+    All workloads of the plan count, unfinished ones too.
     """
-    mine = _of_arm(directory, plan, pair)
-    if not mine.unexplained:
+    variant = _of_arm(directory, plan, pair)
+    if not variant.unexplained:
         return {}
-    return {pair: mine, **{arm: _of_arm(directory, plan, arm) for arm in (BASELINE, CONTROL)}}
+    return {pair: variant, **{arm: _of_arm(directory, plan, arm) for arm in (BASELINE, CONTROL)}}
 
 
-def put_by(directory: RunDirectory, arm: str, workload: str) -> None:
-    """Keep answers beside a failure that nothing brought about, before the workload is answered anew: another occasion undoes none."""
+def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
+    """Rename answers with an unexplained failure before the workload is answered again: a later success does not undo it."""
     for name in (workload, f"{workload}.partial"):
         with suppress(RunError):
             transcript = transcripts.read(directory, arm, name)
@@ -44,17 +44,17 @@ def put_by(directory: RunDirectory, arm: str, workload: str) -> None:
 
 
 def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailures:
-    found = list(_transcripts(directory, plan, arm))
+    parts = list(_transcripts(directory, plan, arm))
     return UnexplainedFailures(
-        requests=sum(_requests(transcript) for transcript in found),
-        unexplained=tuple(line for transcript in found for line in _lines(transcript)),
+        requests=sum(_requests(transcript) for transcript in parts),
+        unexplained=tuple(line for transcript in parts for line in _lines(transcript)),
     )
 
 
 def _transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
-    """Give what can be read: a torn file is the affair of its own workload."""
-    asked = dict.fromkeys(name for boot in plan.boots if arm in boot.arms for name in boot.answers)
-    for name in (each for one in asked for each in (one, f"{one}.partial", *_earlier(directory, arm, one))):
+    """Yield the readable transcripts: the judgement of its own workload reports an unreadable one."""
+    workloads = dict.fromkeys(name for boot in plan.boots if arm in boot.arms for name in boot.answers)
+    for name in (name for workload in workloads for name in (workload, f"{workload}.partial", *_earlier(directory, arm, workload))):
         with suppress(RunError):
             transcript = transcripts.read(directory, arm, name)
             if transcript is not None:
@@ -66,12 +66,12 @@ def _earlier(directory: RunDirectory, arm: str, workload: str) -> list[str]:
 
 
 def _requests(transcript: Transcript) -> int:
-    """Count the requests that came to an end, one way or the other."""
+    """Return the number of requests that were answered or failed."""
     failed = {server_failure.request_id for server_failure in transcript.server_failures}
     return sum(answer.status is not None or answer.request_id in failed for answer in transcript.answers)
 
 
 def _lines(transcript: Transcript) -> Iterator[str]:
-    for met in transcript.unexplained:
-        others = f" and {len(met) - 1} more in flight" if len(met) > 1 else ""
-        yield f"{transcript.workload}: {met[0].ending.value} on {met[0].request_id}{others}"
+    for failures in transcript.unexplained:
+        others = f" and {len(failures) - 1} more in flight" if len(failures) > 1 else ""
+        yield f"{transcript.workload}: {failures[0].ending.value} on {failures[0].request_id}{others}"

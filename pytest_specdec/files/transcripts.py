@@ -1,4 +1,4 @@
-"""Transcripts and scores on disk: a header line with what the arm and its server were, then one line per answer."""
+"""Transcripts and scores on disk: a header line on the arm and its server, then one line per answer."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
-    """Return what ``arm`` answered to ``workload``, None when there is no such file. Raises RunError with file and line."""
-    found = jsonl.read(directory.transcript(arm, workload), SCHEMA)
-    if found is None:
+    """Return the answers of ``arm`` to ``workload``, None without a file. Raises RunError with file and line."""
+    lines = jsonl.read(directory.transcript(arm, workload), SCHEMA)
+    if lines is None:
         return None
-    answers = tuple(_answer(found, number, line) for number, line in enumerate(found.rest, 2))
+    answers = tuple(_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))
     try:
-        return replace(codec.decode(Transcript, {**found.header, "answers": []}), answers=answers)
+        return replace(codec.decode(Transcript, {**lines.header, "answers": []}), answers=answers)
     except RunError as error:
-        raise found.error(error, 1) from None
+        raise lines.error(error, 1) from None
 
 
-def _answer(found: jsonl.JsonLines, number: int, line: JSON) -> Answer:
+def _answer(lines: jsonl.JsonLines, number: int, line: JSON) -> Answer:
     try:
         return codec.decode(Answer, line)
     except RunError as error:
-        raise found.error(error, number) from None
+        raise lines.error(error, number) from None
 
 
 def _rounded(answer: Answer) -> Answer:
@@ -71,10 +71,10 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
 
 def read_scores(directory: RunDirectory, under: str, arm: str, workload: str) -> tuple[Score, ...]:
     """Return the scores of ``arm`` under the distribution of ``under``; () when there are none. Raises RunError with file and line."""
-    found = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
-    if found is None:
+    lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
+    if lines is None:
         return ()
-    return tuple(_score(found, number, line, under=under, arm=arm) for number, line in enumerate(found.rest, 2))
+    return tuple(_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
 
 
 def _line(score: Score) -> JSON:
@@ -90,7 +90,7 @@ def _short(logprob: float) -> JSON:
     return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
 
 
-def _score(found: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
+def _score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
         positions = tuple(
@@ -100,4 +100,4 @@ def _score(found: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: 
         return Score(request_id=fields["request_id"], pass_index=fields["pass_index"], arm=arm, under=under, positions=positions)
     except (KeyError, TypeError, ValueError) as error:
         expected = "request_id, pass_index, positions of [token, logprob, [top tokens], [logprobs]]"
-        raise found.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None
+        raise lines.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None

@@ -1,4 +1,4 @@
-"""YAML 1.2 as one expects it: ``on`` and ``no`` are strings, ``1e-3`` is a number, a key given twice is an error."""
+"""Strict YAML 1.2: ``on`` and ``no`` are strings, ``1e-3`` is a number, a key given twice is an error."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _CORE = (
 )
 """The core schema of YAML 1.2.2, section 10.3.2."""
 _MOST_VALUES = 20_000
-"""Values of one file, those that aliases repeat counted every time; a config has a hundred."""
+"""Most values of one file, each alias expanded; a config has a hundred."""
 _DEEPEST = 50
-"""Levels of lists and mappings inside of each other."""
+"""Most levels of nested lists and mappings."""
 _BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
 _BARE_VARIABLE = re.compile(r"\{[^\"'#\n]*\$\{\w+\}")
 _PREFIX = "tag:yaml.org,2002:"
@@ -99,15 +99,15 @@ def load(text: str, source: str) -> YamlDocument:
         node = yaml.compose(text, Loader=_Loader)
         data = None if node is None else reader.value(node, ())
     except RecursionError:
-        msg = "lists and mappings inside of each other without end"
+        msg = "lists and mappings nested without end"
         raise reader.error(msg, 1, f"at most {_DEEPEST} levels") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
         raise reader.error(error.problem or "not YAML", line, remedy=_quoting(text, line)) from None
     except yaml.reader.ReaderError as error:
-        found, line = f"a character that YAML does not allow: U+{int(error.character):04X}", text.count("\n", 0, error.position) + 1
-        raise reader.error(found, line) from None
+        what, line = f"a character that YAML does not allow: U+{int(error.character):04X}", text.count("\n", 0, error.position) + 1
+        raise reader.error(what, line) from None
     return YamlDocument(data=data, source=source, lines=reader.lines)
 
 
@@ -130,11 +130,11 @@ class _Reader:
 
     def value(self, node: yaml.Node, path: KeyPath) -> JSON:
         if node in self._open:
-            msg = "an alias inside of what it stands for"
-            raise self.error(msg, _line(node), "values that end")
+            msg = "an alias inside its own anchor"
+            raise self.error(msg, _line(node), "an alias outside its anchor")
         self._values += 1
         if self._values > _MOST_VALUES or len(self._open) >= _DEEPEST:
-            msg = "aliases that multiply" if self._values > _MOST_VALUES else f"more than {_DEEPEST} levels inside of each other"
+            msg = "aliases that multiply" if self._values > _MOST_VALUES else f"more than {_DEEPEST} levels of nesting"
             raise self.error(msg, _line(node), f"at most {_MOST_VALUES} values in at most {_DEEPEST} levels")
         self._open.append(node)
         try:
@@ -151,18 +151,18 @@ class _Reader:
         return self.value(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
-        found: dict[str, JSON] = {}
+        mapping: dict[str, JSON] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 msg = "a list or mapping as a key"
                 raise self.error(msg, _line(key), "a word as a key")
-            if key.value in found:
+            if key.value in mapping:
                 first = self.lines[(*path, key.value)]
                 msg = f"the key {key.value!r} again, first on line {first}"
                 raise self.error(msg, _line(key), "every key once")
             self.lines[(*path, key.value)] = _line(key)
-            found[key.value] = self.value(value, (*path, key.value))
-        return found
+            mapping[key.value] = self.value(value, (*path, key.value))
+        return mapping
 
     def _scalar(self, node: yaml.Node) -> JSON:
         kind, text = node.tag.removeprefix(_PREFIX), str(node.value)

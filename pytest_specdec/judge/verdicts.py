@@ -57,8 +57,8 @@ def say(
         names=names,
         figures=figures or {},
     )
-    if captured.told is not None:
-        captured.told(verdict)
+    if captured.on_verdict is not None:
+        captured.on_verdict(verdict)
     return verdict
 
 

@@ -38,7 +38,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variables:
-    """Which values a config's ``${VAR}`` had, told by digests that give none of them away."""
+    """Salted digests of the values of a config's ``${VAR}``."""
 
     salt: str
     """Hexadecimal, random for every run."""
@@ -51,7 +51,7 @@ ACCEPTANCE_LENGTH = "acceptance_length"
 FIGURES = (SPEEDUP, ACCEPTANCE_LENGTH)
 """Everything that can be gated."""
 BOOT_SD = 0.03
-"""Standard deviation of the log of a server's speed from boot to boot, where nobody has stated or measured it."""
+"""Standard deviation of the log of a server's speed from boot to boot, where none is stated or measured."""
 STATED_BOOTS = 4
 """Measured pairs of boots that a stated deviation is worth: its degrees of freedom."""
 
@@ -79,6 +79,6 @@ class Gate:
     """The workload it was measured on; empty for a floor that holds for all of them."""
 
     def __str__(self) -> str:
-        """Say what it asks and where it stands: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""
-        asked = "" if self.at_least is None else f" at least {self.at_least:g}"
-        return f"{self.figure.replace('_', ' ')}{asked} ({self.source or 'no source given'})"
+        """Return threshold and source: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""
+        threshold = "" if self.at_least is None else f" at least {self.at_least:g}"
+        return f"{self.figure.replace('_', ' ')}{threshold} ({self.source or 'no source given'})"

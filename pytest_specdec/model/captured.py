@@ -1,4 +1,4 @@
-"""Captured: what a judge sees for one pair and one workload."""
+"""Captured: the input of a judge for one pair and one workload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures"]
 
 
 class FeatureSupport(StrEnum):
-    """What an arm does with a feature."""
+    """The response of an arm to a feature."""
 
     HONOURED = "honoured"
     REFUSED = "refused"
@@ -31,7 +31,7 @@ WITHOUT = frozenset({FeatureSupport.REFUSED, FeatureSupport.IGNORED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the capability probe found each arm to do, and how its answers are to be read."""
+    """Probed features of one arm, and how its answers are read."""
 
     support: Mapping[str, FeatureSupport] = field(default_factory=dict)
     """By feature: ``token_ids``, ``prompt_logprobs``, ``continuations``, ``json_schema``, ``top_k``, ``top_p``, ``seed`` …"""
@@ -40,9 +40,9 @@ class Capabilities:
     vocabulary: int = 0
     """Tokens in the vocabulary; 0 where unknown."""
     single_precision: bool = False
-    """Whether it is said to compute in float32 with nothing quantised; where that is not known it is not."""
+    """Whether it computes in float32 with nothing quantised; False if unknown."""
     scored_with: str = ""
-    """How the engine has to be set up so that its tokens can be scored, in its own options; empty where that is not known."""
+    """The engine's own options under which its tokens can be scored; empty if unknown."""
 
     @property
     def route(self) -> ScoringRoute:
@@ -53,12 +53,12 @@ class Capabilities:
 
     @property
     def unscorable(self) -> str:
-        """Why this server's distribution at given tokens cannot be had, in the probe's words; empty where it can, or where nobody knows."""
-        told = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
-        missing = {feature: support for feature, support in told.items() if support in WITHOUT}
+        """The probed features without which tokens cannot be scored; empty where they can be, or if unknown."""
+        support = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
+        missing = {feature: state for feature, state in support.items() if state in WITHOUT}
         if "token_ids" not in missing and not {"prompt_logprobs", "continuations"} <= missing.keys():
             return ""
-        return ", ".join(f"{feature} {support}" for feature, support in missing.items())
+        return ", ".join(f"{feature} {state}" for feature, state in missing.items())
 
 
 _SCATTERED = 3
@@ -66,7 +66,7 @@ _SCATTERED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnexplainedFailures:
-    """Deaths, hangs and 5xx of one arm in a whole run that no request brought about again, and the requests that they befell."""
+    """Deaths, hangs and 5xx of one arm in a whole run that did not recur."""
 
     requests: int
     """Answered or failed, over all workloads and boots of the arm."""
@@ -74,13 +74,13 @@ class UnexplainedFailures:
     """One line per failure, however many requests were in flight."""
 
     def are_finding(self, others: Iterable[UnexplainedFailures]) -> bool:
-        """Whether there are enough of them to be the arm's own, where ``others`` have none: three. One or two may be anybody's."""
+        """Whether they are the arm's own fault: three or more, where ``others`` have none."""
         return len(self.unexplained) >= _SCATTERED and not any(other.unexplained for other in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """One pair's answers to one workload, with everything known about them; nothing in it can start a server."""
+    """One pair's answers to one workload, with everything known about them."""
 
     pair: Pair
     workload: Workload
@@ -90,12 +90,11 @@ class Captured:
     """The baseline booted again; None where the plan has none."""
     speculative: Transcript
     scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
-    """Scores under the baseline, by the arm whose tokens they are: the variant's name, ``control``, ``baseline``."""
+    """Scores under the baseline, by the arm that emitted the tokens: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the draft model served alone, by arm; empty where there is none."""
     calibration: tuple[tuple[float, Position], ...] = ()
-    """What the baseline's boots reported of tokens that they drew from the distribution as it is, all over the run, each beside its
-    score."""
+    """Log-probabilities that the baseline's boots reported of plain draws at temperature 1, over the whole run, each with its score."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3
@@ -105,8 +104,8 @@ class Captured:
     """By arm, over the whole run; empty where the variant has none."""
     is_control: bool = False
     """Whether ``speculative`` is really the control: the judge is being judged."""
-    told: Callable[[Verdict], None] | None = field(default=None, compare=False, repr=False)
-    """Told of every verdict on it, so that none is lost; None where nobody keeps count."""
+    on_verdict: Callable[[Verdict], None] | None = field(default=None, compare=False, repr=False)
+    """Called with every verdict on it, so that an unchecked one is noticed; None outside pytest."""
 
     def as_control(self) -> Captured:
         """Return the same with the control in the variant's place, to judge the judge.
@@ -116,11 +115,11 @@ class Captured:
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
-        return replace(self, speculative=self.control, is_control=True, told=None)
+        return replace(self, speculative=self.control, is_control=True, on_verdict=None)
 
     @property
     def vocabulary(self) -> int:
-        """Tokens in the vocabulary, by any arm's word; 0 where unknown."""
+        """Tokens in the vocabulary, as any arm reports them; 0 where unknown."""
         return max((known.vocabulary for known in self.capabilities.values()), default=0)
 
     @property

@@ -29,12 +29,12 @@ class DraftSampling(StrEnum):
     GREEDY = "greedy"
     """q is one-hot at the drafter's best token."""
     PROBABILISTIC = "probabilistic"
-    """q is the drafter's distribution, processed as the request asks."""
+    """q is the drafter's distribution, processed by the request's sampling parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What is known of a variant's drafting, as its engine's settings say it."""
+    """A variant's drafting, by its engine's settings."""
 
     kind: DraftKind
     tokens: int

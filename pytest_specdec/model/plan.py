@@ -29,7 +29,7 @@ class Placement(StrEnum):
     SIDE_BY_SIDE = "side-by-side"
     """Several at once: the baseline and the draft models stay up for the whole run."""
     AUTO = "auto"
-    """Side by side where two servers fit; only a config says so, a plan says which it came to."""
+    """Side by side where two servers fit; only in a config, a plan has one of the two."""
 
 
 class Role(StrEnum):
@@ -49,12 +49,12 @@ class ScoringTask:
     arm: str
     workload: str
     top_tokens: int
-    """Most probable tokens asked for per position: what the judges of this arm's pairs need, at most the workload's own number."""
+    """Top tokens per position: as many as the judges of this arm's pairs need, at most the workload's own number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:
-    """One server start and what it is asked, in order."""
+    """One server start and its work, in order."""
 
     index: int
     """From 0, in the order of the run."""
@@ -77,7 +77,7 @@ class Boot:
 
     @property
     def under(self) -> str:
-        """Whose distribution its scores are: both baseline boots stand for the baseline."""
+        """The server that its scores are under: both baseline boots count as the baseline."""
         return self.arm if self.role is Role.DRAFT else BASELINE
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 __all__ = ["STEPS", "BootTime", "MissingAnswers", "Progress", "Session", "State", "Status"]
 
 STEPS = frozenset({"booting", "probing", "answering", "scoring", "stopping"})
-"""What a boot may be doing; anything else that a progress line says is news, to be said at once."""
+"""Steps of a boot; any other text of a progress line is printed at once."""
 
 
 class State(StrEnum):
@@ -17,7 +17,7 @@ class State(StrEnum):
     RUNNING = "running"
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
-    """Ended with something missing; what it had is kept."""
+    """Ended with answers missing; the others stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Session:
     """The session of pytest, all its workers together, that captures into a run."""
 
     id: str
-    """Random: no clock and no process number tells two sessions apart everywhere."""
+    """Random: neither a clock nor a process id is unique over machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class MissingAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootTime:
-    """What one boot's server did with its time."""
+    """The times of one boot's server."""
 
     boot: int
     arm: str
@@ -72,7 +72,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One step of a capture, for the line that people watch."""
+    """One step of a capture, for the progress line."""
 
     at_s: float
     """Seconds since the capture began."""
@@ -82,7 +82,7 @@ class Progress:
     """Planned."""
     arm: str
     doing: str
-    """``booting``, ``probing``, ``answering``, ``scoring``, ``stopping``, or what there is to say at once."""
+    """``booting``, ``probing``, ``answering``, ``scoring``, ``stopping``, or a text to print at once."""
     workload: str = ""
     done: int = 0
     """Requests answered or scored of this step."""

@@ -60,10 +60,10 @@ class Choice:
     index: int = 0
     text: str = ""
     token_ids: tuple[int, ...] = ()
-    """The emitted tokens as ids, an emitted end-of-sequence token included; empty where the server does not tell."""
+    """The emitted tokens as ids, an emitted end-of-sequence token included; empty where the server does not report them."""
     finish_reason: str | None = None
     logprobs: tuple[float, ...] | None = None
-    """Natural-log probabilities of the emitted tokens as this server reported them, one per token id; None when not asked for."""
+    """Natural-log probabilities of the emitted tokens as this server reported them, one per token id; None when not requested."""
     windows: tuple[int, ...] | None = None
     """Tokens emitted per step; the first entry is the prefill's (1), each later one a verify step's 1..k+1. None where unknown.
 
@@ -73,7 +73,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back for one request in one pass."""
+    """The answer to one request in one pass."""
 
     request_id: str
     pass_index: int = 0
@@ -123,7 +123,7 @@ class Position:
     logprob: float
     """Of ``token_id``, also when it is not among the top tokens; nan where the route to the scores lists the top tokens only."""
     top_ids: tuple[int, ...]
-    """The most probable tokens, by falling probability; below 0 one that the server names by a text and not by an id."""
+    """The most probable tokens, by falling probability; below 0 for one that the server names by text alone."""
     top_logprobs: tuple[float, ...]
 
 
@@ -134,9 +134,9 @@ class Score:
     request_id: str
     pass_index: int = 0
     arm: str
-    """Whose tokens."""
+    """The arm that emitted the tokens."""
     under: str
-    """Whose distribution: ``baseline``, or the draft model's name."""
+    """The scoring server: ``baseline``, or the draft model's name."""
     positions: tuple[Position, ...]
     """One per emitted token of the answer's first choice."""
 
@@ -169,12 +169,12 @@ class SpecCounters:
 
     def __add__(self, other: SpecCounters) -> SpecCounters:
         longest = max(len(self.accepted_per_position), len(other.accepted_per_position))
-        mine, theirs = (c.accepted_per_position + (0,) * (longest - len(c.accepted_per_position)) for c in (self, other))
+        ours, others = (c.accepted_per_position + (0,) * (longest - len(c.accepted_per_position)) for c in (self, other))
         return SpecCounters(
             drafts=self.drafts + other.drafts,
             draft_tokens=self.draft_tokens + other.draft_tokens,
             accepted_tokens=self.accepted_tokens + other.accepted_tokens,
-            accepted_per_position=tuple(a + b for a, b in zip(mine, theirs, strict=True)),
+            accepted_per_position=tuple(a + b for a, b in zip(ours, others, strict=True)),
         )
 
     @property
@@ -211,14 +211,14 @@ class ServerFailure:
     process: str = ""
     """Which process ended and how: ``api server, exit code -9``."""
     cause: str = ""
-    """The first exception that the server's log tells of, and where it was raised; empty where it tells none."""
+    """The first exception in the server's log, and where it was raised; empty without one."""
     log_tail: tuple[str, ...] = ()
     """The last lines of the server's log, at most 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """The answers of one arm to one workload, with what the server counted meanwhile."""
+    """The answers of one arm to one workload, with the server's own counts."""
 
     arm: str
     """``baseline``, ``control``, or the variant's name."""
@@ -240,7 +240,7 @@ class Transcript:
 
     @property
     def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:
-        """The failures that nothing brought about again, each with what was in flight; none where another one here recurred."""
+        """The failures that did not recur, each with the requests in flight; none where another one here recurred."""
         if any(server_failure.recurred for server_failure in self.server_failures):
             return ()
         by_failure: dict[int, list[ServerFailure]] = {}

@@ -12,7 +12,7 @@ __all__ = ["Outcome", "Verdict"]
 
 
 class Outcome(StrEnum):
-    """What a judge can say; the plugin turns it into a pytest outcome."""
+    """The outcome of a judgement; the plugin turns it into a pytest outcome."""
 
     PASS = "pass"  # noqa: S105 - an outcome, not a password
     FAIL = "fail"
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a judge has to say about one pair and one workload."""
+    """The result of a judge for one pair and one workload."""
 
     outcome: Outcome
     family: Family
@@ -52,5 +52,5 @@ class Verdict:
 
     @property
     def red(self) -> bool:
-        """Whether it says that something is wrong with the engine."""
+        """Whether the engine is at fault."""
         return self.outcome in {Outcome.FAIL, Outcome.NOT_SPECULATING}

@@ -16,7 +16,7 @@ JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON
 
 
 class Depth(StrEnum):
-    """How much is asked of every arm."""
+    """How many requests every arm is sent."""
 
     SMOKE = "smoke"
     STANDARD = "standard"
@@ -87,17 +87,17 @@ class Request:
 
     @property
     def seed(self) -> JSON:
-        """The seed that it brings, None without one."""
+        """Its seed, None without one."""
         return self.body.get("seed")
 
     @property
     def draws_unseeded(self) -> bool:
-        """Whether it draws its tokens, and brings no seed for that: temperature 0 draws nothing, and a temperature left out is 1."""
+        """Whether it draws tokens without a seed: temperature 0 draws nothing, and a temperature left out is 1."""
         return self.seed is None and self.body.get("temperature") != 0
 
     @property
     def asks(self) -> str:
-        """What it asks, whatever its seed: requests that agree in it draw from one distribution."""
+        """Route and body without the seed: requests that agree in it draw from one distribution."""
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
 
@@ -140,7 +140,7 @@ class Workload:
     def turns(self) -> tuple[tuple[Request, ...], ...]:
         """The requests that may be in flight together: first those with a seed or without a draw, then those that draw without a seed.
 
-        Engines leave their fast sampler while one request of the batch has a seed; what draws without is to meet it.
+        Engines leave their fast sampler while one request of the batch has a seed; unseeded requests must not share that batch.
         """
         unseeded = tuple(request for request in self.requests if request.draws_unseeded)
         others = tuple(request for request in self.requests if not request.draws_unseeded)

@@ -85,7 +85,7 @@ def captured(item: pytest.Item, pair: Pair) -> Captured:
     measured = _read(item, run, judgement)
     _check_control(item, run, measured)
     item.stash[JUDGED] = []
-    return replace(measured, told=item.stash[JUDGED].append)
+    return replace(measured, on_verdict=item.stash[JUDGED].append)
 
 
 def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> Captured:

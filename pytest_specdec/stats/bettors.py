@@ -50,7 +50,7 @@ FAULTY_SHARES = (0.02, 0.1, 0.3)
 
 
 def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
-    """Yield for each of ``panel`` and each pi of CHANCES who holds ``W = prod_r (1 - pi + pi E_r)`` after every token.
+    """Yield, for each of ``panel`` and each pi of FAULTY_SHARES, the bettor with wealth ``W = prod_r (1 - pi + pi E_r)``.
 
     E_r is the wealth of the bettor begun anew at answer r, as far as r has come; ``last`` [N] marks the ends of answers. Within r only the
     last factor moves. It is the mixture of a stake that rests and one that is bet, so its mean given all that came before a token, r's

@@ -98,7 +98,7 @@ def test_six_updates_follow_the_typical_run(tmp_path, seen):
     seen("a floor 3 to 15 % under typical" if 0.85 < gate.at_least / 1.27 < 0.97 else f"{gate.at_least} of a typical 1.27")
 
 
-@pytest.mark.chaos("a baseline file with at_least: .nan", expected="exit 4, nothing captured: this is no gate", quick=True)
+@pytest.mark.chaos("a baseline file with at_least: .nan", expected="exit 4, nothing captured: invalid gate", quick=True)
 def test_a_bad_baseline_file_is_found_before_anything_boots(tmp_path, seen):
     folder = tmp_path / "baselines/mine"
     folder.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_a_bad_baseline_file_is_found_before_anything_boots(tmp_path, seen):
     code, text = run(tmp_path, config(tmp_path), "--specdec-depth=smoke")
     assert f"{folder / 'some-machine.yaml'}:4  at_least" in text
     captures = "nothing captured" if not (tmp_path / "run").exists() else "a run directory"
-    seen(f"exit {code}, {captures}: {'this is no gate' if 'this is no gate' in text else text[-300:]}")
+    seen(f"exit {code}, {captures}: {'invalid gate' if 'invalid gate' in text else text[-300:]}")
 
 
 @pytest.mark.chaos("speedup 100x, acceptance 3.9, on the reference pair's first run", expected="exit 1: draft-k3 fail, fail; 1 run")

@@ -80,7 +80,7 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
 def test_a_gate_that_is_none_is_told_with_its_line(path, line, where, found):
     path.parent.mkdir()
     path.write_text(f"schema: {baselines.SCHEMA}\nmachine: {path.stem}\ngates:\n{line}\n")
-    with pytest.raises(RunError, match="this is no gate") as caught:
+    with pytest.raises(RunError, match="invalid gate") as caught:
         baselines.read(path)
     assert (caught.value.where, caught.value.found) == (f"{path}{where}", found)
 

@@ -47,7 +47,7 @@ def test_progress_is_read_while_it_is_written(directory):
     "text, what",
     [
         (None, "the run has no status.json"),
-        ('{"schema": "urn:pytest-specdec:status:1", "sta', "the file is not whole"),
+        ('{"schema": "urn:pytest-specdec:status:1", "sta', "the file is incomplete"),
         ('{"schema": "urn:pytest-specdec:status:2"}', "a newer release wrote this run"),
         ('{"schema": "urn:pytest-specdec:plan:1"}', "the file is of another kind"),
         ("[]", "the file is of another kind"),

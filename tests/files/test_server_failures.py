@@ -56,7 +56,7 @@ def test_workloads_that_were_not_answered_to_the_end_count(written):
 def test_a_death_is_remembered_when_its_workload_is_answered_anew(directory, plan, written):
     for _ in range(2):
         written(*dead("chat-00"))
-        server_failures.put_by(directory, written.variant, written.workload)
+        server_failures.set_aside(directory, written.variant, written.workload)
     found = written()
     assert [line.partition(":")[0] for line in found[written.variant].unexplained] == [f"{written.workload}.earlier{n}" for n in (1, 2)]
     assert not found[written.variant].are_finding([found["baseline"]])

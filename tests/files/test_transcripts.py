@@ -52,16 +52,16 @@ def _wrong_header(lines):
 
 
 DAMAGE = [
-    (_torn, ":4", "the file is not whole"),
-    (lambda lines: lines[:-1], ":3", "the file is not whole"),
-    (lambda lines: [*lines, lines[-1]], ":5", "the file is not whole"),
+    (_torn, ":4", "the file is incomplete"),
+    (lambda lines: lines[:-1], ":3", "the file is incomplete"),
+    (lambda lines: [*lines, lines[-1]], ":5", "the file is incomplete"),
     (_schema(1), ":1", "an older release wrote this run"),
     (_schema(9), ":1", "a newer release wrote this run"),
     (_schema("x"), ":1", "the file is of another kind"),
     (_no_header, ":1", "the file is of another kind"),
     (_wrong_answer, ":3  status", "this is no Answer"),
     (_wrong_header, ":1  boot", "this is no Transcript"),
-    (lambda _: [""], ":1", "the file is not whole"),
+    (lambda _: [""], ":1", "the file is incomplete"),
 ]
 
 

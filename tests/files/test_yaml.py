@@ -97,7 +97,7 @@ def test_a_value_knows_its_line_and_an_absent_one_that_of_its_nearest_ancestor(p
         ("? [a, b]\n: 1\n", "x.yaml:1", "a list or mapping as a key"),
         ("a: 1\nb: !!python/object:os.system x\n", "x.yaml:2", "'x' with the tag tag:yaml.org,2002:python/object:os.system"),
         ("a: !!int x\n", "x.yaml:1", "'x' with the tag tag:yaml.org,2002:int"),
-        ("a: &x\n  b: *x\n", "x.yaml:1", "an alias inside of what it stands for"),
+        ("a: &x\n  b: *x\n", "x.yaml:1", "an alias inside its own anchor"),
         ("a: 1\n---\nb: 2\n", "x.yaml:2", "but found another document"),
         ("a: 1\nb: \x07\n", "x.yaml:2", "a character that YAML does not allow: U+0007"),
     ],
