@@ -2,7 +2,7 @@
 
 The view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
 predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so its mean payoff under a correct server is one at most. In a
-correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows tell token by token where q falls short of p.
+correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows show token by token where q falls short of p.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def log_payoffs(
 ) -> tuple[Bettor, ...]:
     """Return the bettors of ADAPTIVE_BETTORS, equal weights.
 
-    ``contexts`` [N] has the same number where prompt and answer so far are the same; without it they are told apart by their top tokens.
+    ``contexts`` [N] has the same number where prompt and answer so far are the same; without it top tokens distinguish them.
     ``previous`` [N] is the token id before each; without it that of the token emitted before, where a top token of the same answer was.
     Tokens come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens,
     and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and
@@ -186,7 +186,7 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
     flagged = counted & slots.known & ~slots.last
     tokens = _token_numbers(observed)
-    told = _Features.of(distribution, tokens, observed.before if previous is None else previous)
+    regressors = _Features.of(distribution, tokens, observed.before if previous is None else previous)
     counts = _ContextCounts.of(observed, tokens, _alike(observed.ids) if contexts is None else contexts)
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = PRIOR_RATE * gram[-1]
@@ -194,16 +194,16 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     centred = np.empty((*distribution.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
         here = slice(first, first + BLOCK)
-        features = told.at(here)
+        features = regressors.at(here)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
         rate[here], seen[here] = counts.at(here, common)
         centred[here, :, :FEATURES] = features[:, :, :FEATURES]
         emitted = np.take_along_axis(features, distribution.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
         gram = gram + emitted.T @ emitted
         moment = moment + emitted.T @ slots.ended[here][flagged[here]]
-        told.learn(here)
+        regressors.learn(here)
         counts.learn(here, counted[here], flagged[here])
-    centred[:, :, -1] = (rate - (told.p * rate).sum(axis=1, keepdims=True)) / RATE_SD
+    centred[:, :, -1] = (rate - (regressors.p * rate).sum(axis=1, keepdims=True)) / RATE_SD
     return AdaptiveInputs(rate=rate, seen=np.where(distribution.core, seen, 0.0), features=centred)
 
 
@@ -278,9 +278,9 @@ class _Features:
         """Return the features, less their means under p, these means, and 1, [M, K+1, twice as many + 1]."""
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0
-        told = np.concatenate([self.fixed[here], distributions], axis=2)
-        mean = (self.p[here][:, :, None] * told).sum(axis=1, keepdims=True)
-        return np.concatenate([told - mean, np.broadcast_to(mean, told.shape), np.ones((*told.shape[:2], 1))], axis=2)
+        values = np.concatenate([self.fixed[here], distributions], axis=2)
+        mean = (self.p[here][:, :, None] * values).sum(axis=1, keepdims=True)
+        return np.concatenate([values - mean, np.broadcast_to(mean, values.shape), np.ones((*values.shape[:2], 1))], axis=2)
 
     def learn(self, here: slice) -> None:
         self.usual.learn(here, self.p[here])

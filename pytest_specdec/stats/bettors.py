@@ -166,8 +166,8 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
     share = _draft_slot_chances(observed, slot_chances, overlap(p, best))
     yield from _guessed_catalogue(observed, SURROGATE, lambda one: at_drafts(one, p, best), share)
     share = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
-    apart, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
-    yield from _guessed_catalogue(observed, DRAWN, lambda one: _at_any_draft(one, apart)[rows.reshape(-1)], share)
+    distinct, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
+    yield from _guessed_catalogue(observed, DRAWN, lambda one: _at_any_draft(one, distinct)[rows.reshape(-1)], share)
 
 
 def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[Alternative], Floats], share: Floats) -> Iterator[Bettor]:
