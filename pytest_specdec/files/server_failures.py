@@ -34,7 +34,7 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
 
 
 def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
-    """Rename answers with an unexplained failure before the workload is answered again: a later success does not undo it."""
+    """Store answers with an unexplained failure under another name before the workload is answered again: a later success undoes none."""
     for name in (workload, f"{workload}.partial"):
         with suppress(RunError):
             transcript = transcripts.read(directory, arm, name)

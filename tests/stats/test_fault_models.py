@@ -14,13 +14,6 @@ from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, draw, simulate
 from pytest_specdec.stats.bettors import REUSED, bettors
 from pytest_specdec.stats.draft_distribution import (
-    SplitRemainder,
-    favourite,
-    hidden_bonus,
-    index_of,
-    listed,
-    mapped,
-    merged,
     one_hot,
     overlap,
 )
@@ -117,39 +110,10 @@ def test_late_ids_are_worth_more_to_who_bets_on_them():
     assert m[0] == pytest.approx([0.25 * 1.4, 0.25 * 0.6, 0.25, 0.25])
 
 
-def test_a_draft_distribution_is_carried_over_to_the_baselines_top_tokens():
-    q = mapped(np.array([[0.5, 0.2, 0.3]]), np.array([[7, 99]]), np.array([[5, 7, -1]]), np.array([[0.4, 0.3, 0.0, 0.2]]))
-    assert q[0] == pytest.approx([0.3 * 0.4 / 0.6, 0.5, 0.0, 0.2 + 0.3 * 0.2 / 0.6])
-    assert listed(np.array([[7, 99]]), np.array([[5, 7, -1]])).tolist() == [[False, True, False, False]]
-
-
-def test_a_draft_token_outside_the_top_tokens_is_the_remainder():
-    assert index_of(np.array([7, 8, -1]), np.array([[5, 7], [5, 7], [5, -1]])).tolist() == [1, 2, 2]
-
-
-def test_the_favourite_is_never_the_remainder():
-    assert favourite(np.array([[0.2, 0.1, 0.7]])).tolist() == [[1.0, 0.0, 0.0]]
-
-
 def test_overlap_is_the_chance_of_acceptance():
     p, q = distributions(1)
     assert overlap(p, p) == pytest.approx(1.0)
     assert overlap(p, q) == pytest.approx(1 - np.abs(p - q).sum(axis=1) / 2)
-
-
-def test_a_draft_certain_of_the_remainder_means_one_of_its_tokens():
-    p, q = np.array([[0.5, 0.1, 0.4], [0.5, 0.1, 0.4]]), np.array([[0.0, 0.0, 1.0], [0.2, 0.2, 0.6]])
-    split = SplitRemainder.of(p, q)
-    assert split.p == pytest.approx(np.array([[0.5, 0.1, 0.05, 0.35], [0.5, 0.1, 0.0, 0.4]]))
-    assert split.q == pytest.approx(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, 0.2, 0.0, 0.6]]))
-    assert merged(split.p) == pytest.approx(p)
-    assert overlap(p, q) == pytest.approx([0.05, 0.7])
-
-
-@pytest.mark.parametrize("beta, share", [(1.0, 1 / 4), (0.0, 0.0), (0.5, 0.125 / 1.875)])
-def test_hidden_windows_have_a_bonus_every_so_often(beta, share):
-    assert hidden_bonus(np.array([beta]), 3, np.array([True]))[0] == pytest.approx(share)
-    assert hidden_bonus(np.array([beta]), 3, np.array([False]))[0] == 1.0
 
 
 P = np.array([[0.4, 0.25, 0.2, 0.15, 0.0]])
@@ -169,7 +133,7 @@ def test_the_distribution_is_that_of_a_server_that_draws_so(reuse, distribution)
         np.random.default_rng(1),
         reuse,
         q=wide[0],
-        accepted_if_drafted=wide[1],
+        accept=wide[1],
         otherwise=wide[2],
         verify=np.ones(servers, dtype=np.bool_),
         order=wide[3],
