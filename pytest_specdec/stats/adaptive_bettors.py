@@ -77,22 +77,16 @@ ADAPTIVE_BETTORS = (
 )
 
 
-def log_payoffs(
-    observed: Observed,
-    *,
-    contexts: Ints | None = None,
-    previous: Ints | None = None,
-    allowance: float = ALLOWANCE,
-) -> tuple[Bettor, ...]:
-    """Return the bettors of ADAPTIVE_BETTORS, equal weights.
+def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
+    """Return the bettors of ADAPTIVE_BETTORS, equal weights; none without contexts and previous tokens.
 
-    ``contexts`` [N] has the same number where prompt and answer so far are the same; without it top tokens distinguish them.
-    ``previous`` [N] is the token id before each; without it that of the token emitted before, where a top token of the same answer was.
     Tokens come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens,
     and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and
     Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
     """
-    slots, learned = observed.slots, rates(observed, contexts=contexts, previous=previous)
+    if observed.contexts is None or observed.previous is None:
+        return ()
+    slots, learned = observed.slots, rates(observed, observed.contexts, observed.previous)
     return tuple(
         bettor
         for adaptive in ADAPTIVE_BETTORS
@@ -174,8 +168,8 @@ def inside(distribution: TokenDistribution) -> Floats:
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | None = None) -> AdaptiveInputs:
-    """Return what was learned before each token; see :func:`log_payoffs` for the arguments.
+def rates(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
+    """Return what was learned before each token; ``contexts`` and ``previous`` [N] are those of ``observed``.
 
     The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean distribution so far, and on the mean
     distribution so far behind the same previous token: a drafter is a worse model and prefers frequent tokens. Each feature stands
@@ -186,8 +180,8 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
     flagged = counted & slots.known & ~slots.last
     tokens = _token_numbers(observed)
-    regressors = _Features.of(distribution, tokens, observed.before if previous is None else previous)
-    counts = _ContextCounts.of(observed, tokens, _alike(observed.ids) if contexts is None else contexts)
+    regressors = _Features.of(distribution, tokens, previous)
+    counts = _ContextCounts.of(observed, tokens, contexts)
     gram = RIDGE * np.eye(2 * FEATURES + 1)
     moment = PRIOR_RATE * gram[-1]
     rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
@@ -205,10 +199,6 @@ def rates(observed: Observed, *, contexts: Ints | None = None, previous: Ints | 
         counts.learn(here, counted[here], flagged[here])
     centred[:, :, -1] = (rate - (regressors.p * rate).sum(axis=1, keepdims=True)) / RATE_SD
     return AdaptiveInputs(rate=rate, seen=np.where(distribution.core, seen, 0.0), features=centred)
-
-
-def _alike(ids: Ints) -> Ints:
-    return np.asarray(np.unique(ids, axis=0, return_inverse=True)[1], dtype=np.int64).reshape(-1)
 
 
 def _token_numbers(observed: Observed) -> Ints:

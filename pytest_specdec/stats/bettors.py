@@ -36,7 +36,6 @@ __all__ = [
     "expected_payoffs",
     "in_some_answers",
     "leak",
-    "learners",
     "named",
     "refined",
     "sparse_bettors",
@@ -191,12 +190,6 @@ def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Flo
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
 
-def learners(observed: Observed) -> Iterator[Bettor]:
-    """Bet by what earlier tokens show of a drafter of unknown distribution."""
-    if observed.previous is not None:
-        yield from adaptive_bettors.log_payoffs(observed, contexts=observed.contexts, previous=observed.previous)
-
-
 PARAMS_IGNORED = "temperature, top-k and top-p ignored"
 AT_THE_BONUS = " at the bonus"
 RATIO_OF_RAW = "ratio without temperature, top-k and top-p"
@@ -267,7 +260,7 @@ def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], s
     return {
         "surrogate": tuple(surrogate(observed, slot_chances)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),
-        "learned": tuple(learners(observed)),
+        "learned": adaptive_bettors.log_payoffs(observed),
     }
 
 

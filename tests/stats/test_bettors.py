@@ -99,7 +99,7 @@ def test_who_sits_there_is_settled_by_what_is_known_of_the_draft():
 def test_the_stakes_of_the_groups_add_up_to_one(known, shares):
     seen = drawn(known=known)
     if not known:
-        seen = replace(seen, previous=np.zeros(seen.tokens, dtype=np.int64))
+        seen = replace(seen, previous=np.zeros(seen.tokens, dtype=np.int64), contexts=np.arange(seen.tokens))
     seats = bettors(seen)
     everywhere = sum(seat.weight for seat in seats if not seat.chance)
     assert sum(shares.values()) == pytest.approx(1.0)
