@@ -30,8 +30,9 @@ from benchmarks.simulation import FAULTS, RIGHT, Rules, Trace, observe
 from benchmarks.whole import DRAFTERS, Whole, whole, written
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
+from pytest_specdec.stats import adaptive_bettors
 from pytest_specdec.stats.betting import mixture
-from pytest_specdec.stats.bettors import WITHOUT_DRAFT_DISTRIBUTION, learners
+from pytest_specdec.stats.bettors import WITHOUT_DRAFT_DISTRIBUTION
 from pytest_specdec.stats.fault_models import lenient
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def learned(one: Whole, bank: Bank, trace: Trace, *, again: bool) -> Floats:
         contexts=contexts,
         previous=one.before[rows, 0],
     )
-    return mixture(tuple(learners(seen)))[0]
+    return mixture(adaptive_bettors.log_payoffs(seen))[0]
 
 
 def judged_by(alone: Floats, learning: Floats) -> dict[str, Floats]:
