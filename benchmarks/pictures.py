@@ -66,7 +66,7 @@ def wealth() -> Drawing:
     barrier = -np.log10(FAMILIES[Family.SAMPLING].alpha(1))
     drawing.line([(LEFT, _y(barrier)), (RIGHT_EDGE, _y(barrier))], "ink bold dashed")
     drawing.text(RIGHT_EDGE + 8, _y(barrier) - 2, f"alarm: {10**barrier:,.0f}")
-    drawing.text(RIGHT_EDGE + 8, _y(barrier) + 15, f"= 1 : 10^{barrier:.1f}", "soft small")
+    drawing.text(RIGHT_EDGE + 8, _y(barrier) + 15, f"= 10^{barrier:.1f}", "soft small")
     drawn = wealths()
     for name, colour, path in drawn:
         _curve(drawing, name, colour, path, barrier)

@@ -107,53 +107,53 @@ def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate]) -> tu
     gates = [one.gate for one in rulings]
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
-        return Outcome.FAIL, f"below {missed[0]}"
+        return Outcome.FAIL, f"gate missed: {missed[0]}"
     if any(one.ruling is GateRuling.OPEN for one in rulings):
         open_ = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
-        return Outcome.NOT_DECIDED, f"{_why_open(length, open_)} {open_}"
-    return Outcome.PASS, f"above {' and '.join(map(str, gates))}" if gates else "no gate asks for more"
+        return Outcome.NOT_DECIDED, f"{_why_open(length, open_)}: {open_}"
+    return Outcome.PASS, f"gate met: {' and '.join(map(str, gates))}" if gates else "no gate set"
 
 
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     if length is None or not length.prompts:
-        return "no answer shows what each of its steps brought, and a gate asks for it:"
+        return "the answers show no verify windows, so the gate is open"
     if length.prompts < LEAST_PROMPTS:
-        return f"{length.prompts} prompts are too few to decide on"
+        return f"{length.prompts} prompts are too few for the gate, {LEAST_PROMPTS} needed"
     if length.at_most(PROVEN_ERROR) < (gate.at_least or 0.0):
-        return "a fail has to be surer, but the limits over prompts lie below"
-    return "the limits over prompts hold"
+        return "the interval is below the gate, but not surely enough to fail"
+    return "the interval contains the gate"
 
 
 def _settle(length: AcceptanceLength | None) -> str:
     if length is None or not length.prompts:
-        return "a server that reports the verify steps of each answer"
+        return "a server that reports the verify windows of each answer"
     if length.prompts < LEAST_PROMPTS:
-        return f"{LEAST_PROMPTS} prompts or more, as standard depth sends"
-    return f"more prompts, or a threshold of at most {length.at_least(PROVEN_ERROR):.2f}"
+        return f"{LEAST_PROMPTS} prompts or more (--specdec-depth standard)"
+    return f"more prompts, or a gate of at most {length.at_least(PROVEN_ERROR):.2f}"
 
 
 def shown(length: AcceptanceLength | None) -> str:
-    """Return the length with its limits, as in ``3.08 [2.91, 3.26] tokens a step``."""
+    """Return the length with its limits, as in ``3.08 [2.91, 3.26] tokens per step``."""
     if length is None:
-        return "unknown tokens a step"
+        return "unknown tokens per step"
     known = length.standard_error is not None
     limits = f" [{length.at_least(PROVEN_ERROR):.2f}, {length.at_most(PROVEN_ERROR):.2f}]" if known else ""
-    return f"{length.tokens:.2f}{limits} tokens a step"
+    return f"{length.tokens:.2f}{limits} tokens per step"
 
 
 def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[RuledGate], outcome: Outcome, why: str) -> Verdict:
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
-    limits = f"limits: 95 %, Student's t over {over} prompts; {drafted} draft tokens a step"
+    limits = f"interval: 95%, Student's t over {over} prompts; {drafted} draft tokens per step"
     lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters)]
     proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
     return say(
         captured,
         outcome,
-        f"{shown(length)}: {why}",
+        f"{shown(length)}; {why}",
         short=lines,
         evidence=lines,
-        rules_out=f"fewer than {min(proven):.2f} tokens a step would have shown with probability 0.975" if proven else "",
+        rules_out=f"{over} prompts; fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)" if proven else "",
         settle=_settle(length) if outcome is Outcome.NOT_DECIDED else "",
         cell=shown(length),
         figures=_figures(length),
@@ -164,7 +164,7 @@ def _counted(counters: SpecCounters | None) -> list[str]:
     """Say what servers call the mean acceptance length: a drafter that often finds nothing has fewer tokens a step."""
     if counters is None or not counters.drafts:
         return []
-    return [f"counted by the server: {counters.mean_acceptance_length:.2f} tokens a step that something was drafted for"]
+    return [f"server counters: {counters.mean_acceptance_length:.2f} tokens per step with a draft"]
 
 
 def _figures(length: AcceptanceLength | None) -> dict[str, float]:

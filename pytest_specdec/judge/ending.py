@@ -295,7 +295,7 @@ def _early_stop(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 
     if tokens < allowed.least:
         return f"finish_reason 'stop' after {tokens} tokens where min_tokens is {allowed.least}"
     alone = allowed.ignores_eos and allowed.kind is EndKind.PLAIN
-    return f"finish_reason 'stop' after {tokens} tokens although ignore_eos is asked for" if alone else ""
+    return f"finish_reason 'stop' after {tokens} tokens despite ignore_eos" if alone else ""
 
 
 def _endless_stop(end: AnswerEnd, known: BaselineEndings) -> str:
@@ -309,7 +309,7 @@ def _endless_stop(end: AnswerEnd, known: BaselineEndings) -> str:
     shown = counted or EndKind.PLAIN in known.hidden
     last = end.choice.token_ids[-1]
     ordinary = shown and last in known.within
-    return f"finish_reason 'stop' after {end.tokens} tokens, behind id {last}, which ends no sequence" if ordinary else ""
+    return f"finish_reason 'stop' after {end.tokens} tokens, at id {last}, which ends no sequence" if ordinary else ""
 
 
 def _overrun(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
@@ -322,7 +322,7 @@ def _behind_an_end(end: AnswerEnd, known: BaselineEndings) -> str:
     allowed, ids = end.limits, end.choice.token_ids
     enders = allowed.ids | (frozenset() if allowed.ignores_eos else known.eos_ids)
     at = next((i for i, token in enumerate(ids[:-1]) if token in enders and i >= allowed.least), None)
-    return "" if at is None else f"{len(ids) - at - 1} tokens behind id {ids[at]}, which ends an answer"
+    return "" if at is None else f"{len(ids) - at - 1} tokens after id {ids[at]}, which ends an answer"
 
 
 def _behind_a_stop(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
@@ -331,7 +331,7 @@ def _behind_a_stop(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG0
     if allowed.least:
         return ""
     beyond = next((stop for stop in allowed.strings if stop in (text[: -len(stop)] if allowed.keeps_stop else text)), None)
-    return "" if beyond is None else f"text goes on behind the stop string {quoted(beyond)}"
+    return "" if beyond is None else f"text goes on after the stop string {quoted(beyond)}"
 
 
 def _shorter(end: AnswerEnd, known: BaselineEndings, *, leeway: int) -> str:
@@ -343,7 +343,7 @@ def _shorter(end: AnswerEnd, known: BaselineEndings, *, leeway: int) -> str:
     if explained or twin.token_ids[: len(mine.token_ids)] != mine.token_ids:
         return ""
     reason, emitted = mine.finish_reason, len(mine.token_ids)
-    return f"finish_reason {reason!r} after {emitted} tokens, behind which the baseline goes on to {len(twin.token_ids)}"
+    return f"finish_reason {reason!r} after {emitted} tokens; the baseline goes on to {len(twin.token_ids)}"
 
 
 def _longer(end: AnswerEnd, known: BaselineEndings) -> str:
@@ -352,7 +352,7 @@ def _longer(end: AnswerEnd, known: BaselineEndings) -> str:
     if twin is None or twin.finish_reason != "stop" or len(mine) <= len(twin.token_ids) or known.hides(end.limits.kind):
         return ""
     same = mine[: len(twin.token_ids)] == twin.token_ids
-    return f"{len(mine) - len(twin.token_ids)} tokens behind the {len(twin.token_ids)} after which the baseline stops" if same else ""
+    return f"{len(mine) - len(twin.token_ids)} tokens after the {len(twin.token_ids)} at which the baseline stops" if same else ""
 
 
 def _reason(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a rule's signature
@@ -360,7 +360,7 @@ def _reason(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a 
     if mine.finish_reason is None:
         return "no finish_reason"
     if twin is not None and mine.token_ids == twin.token_ids and mine.finish_reason != twin.finish_reason:
-        return f"finish_reason {mine.finish_reason!r} where the baseline says {twin.finish_reason!r} of the same tokens"
+        return f"finish_reason {mine.finish_reason!r}; the baseline's is {twin.finish_reason!r} for the same tokens"
     strange = mine.finish_reason not in _REASONS and not end.limits.grammar
     return f"finish_reason {mine.finish_reason!r}" if strange else ""
 
@@ -376,7 +376,7 @@ def _count(end: AnswerEnd, known: BaselineEndings) -> str:
     if _excess(answer) in {sum(parts) for parts in product(*(_lawful(way, known) for way in ways))}:
         return ""
     emitted = sum(len(choice.token_ids) for choice in answer.choices)
-    return f"usage counts {answer.usage.completion_tokens} completion tokens where {emitted} ids were answered"
+    return f"usage counts {answer.usage.completion_tokens} completion tokens; the answer has {emitted} ids"
 
 
 def _lawful(way: tuple[str, EndKind], known: BaselineEndings) -> frozenset[int]:
@@ -391,7 +391,7 @@ def _text(end: AnswerEnd, known: BaselineEndings) -> str:  # noqa: ARG001 - a ru
         return ""
     ours, others = _whole(mine.text), _whole(twin.text)
     at = next((i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b), min(len(ours), len(others)))
-    return f"text goes on with {quoted(ours[at:], 20)} where the baseline has {quoted(others[at:], 20)}, from the same tokens"
+    return f"text goes on with {quoted(ours[at:], 20)}, the baseline's with {quoted(others[at:], 20)}, from the same tokens"
 
 
 def _whole(text: str) -> str:
@@ -408,7 +408,7 @@ def _failed(captured: Captured, found: Sequence[WrongEnd]) -> Verdict:
     return say(
         captured,
         Outcome.FAIL,
-        f"{flaw.value}: {counts[flaw]} of {answers} answers; the baseline's own do not show it" + (f"; {others}" if others else ""),
+        f"{flaw.value}: {counts[flaw]} of {answers} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(f"first        {first.end.answer.request_id}: {first.what}", *_baseline(first.end)),
         evidence=(*lines[:50], *([f"and {len(lines) - 50} more"] if len(lines) > 50 else [])),  # noqa: PLR2004 - lines shown
         cell=f"{len(found)} wrong ends",

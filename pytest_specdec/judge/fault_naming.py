@@ -202,10 +202,10 @@ class Acceptance:
         return self.repeated is not None and self.repeated >= ENOUGH_REPEATS
 
     def __str__(self) -> str:
-        text = f"accepted {self.observed:.3f} of {self.slots:,} draft tokens, {self.expected:.3f} +- {self.spread:.3f} expected"
+        text = f"{self.slots:,} draft tokens, {self.observed:.1%} accepted; expected {self.expected:.1%} +- {self.spread:.1%}"
         if self.repeated is None:
             return text
-        return f"{text}; recovered token was the rejected draft token {self.repeated:,} times, 0 expected"
+        return f"{text}; the rejected draft token was emitted {self.repeated:,} times; expected 0"
 
 
 def acceptance(observed: Observed) -> Acceptance | None:

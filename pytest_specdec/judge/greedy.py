@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.unscorable import unscorable
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import LN_10, against, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -108,9 +107,8 @@ def _most(position: Position) -> float:
     return min(position.top_logprobs) if unlisted else position.logprob
 
 
-LN_10 = log(10.0)
 NEAR_TIES = "near-ties fall on the other side more often than noise explains"
-UNEXPLAINED = "answers end where the baseline's go on, or go on where they end"
+UNEXPLAINED = "answer lengths differ from the baseline's with no wrong token"
 LEAST_TOKENS = 200
 """Fewer scored tokens than this say little: at 200, wrong tokens are ruled out from a rate of 2.3 % on."""
 
@@ -150,7 +148,7 @@ def _scored(captured: Captured) -> Verdict:
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(each.positions for each in mine):
-        return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline, so none can be judged")
+        return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     allowed = tolerance(captured, peers)
     tally = GreedyTally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
     return (
@@ -207,7 +205,7 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {tally.wrong:,} of {_tokens(tally.mine):,} tokens, {_counted(tally)}; shortest divergence: {where}",
+        f"{name}: {tally.wrong:,} of {_tokens(tally.mine):,} tokens wrong; {_counted(tally)}; earliest: {where}",
         short=parting(first, index, theirs, tally.allowed),
         evidence=(*_told(captured, tally), *_wrong_tokens(tally)),
         cell=f"{tally.wrong:,} of {_tokens(tally.mine):,} tokens wrong",
@@ -225,14 +223,14 @@ def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict | None:
         return say(
             captured,
             Outcome.FAIL,
-            f"{UNEXPLAINED}: {len(found)} of {len(tally.mine)} answers; first request {first.key[0]}, behind token {first.index}",
+            f"{UNEXPLAINED}: {len(found)} of {len(tally.mine)} answers; earliest: request {first.key[0]}, after token {first.index}",
             evidence=_told(captured, tally),
-            cell=f"{len(found)} wrong ends",
+            cell=f"{len(found)} wrong lengths",
             names=UNEXPLAINED,
             figures=_figures(tally),
         )
     if unscored:
-        headline = f"{len(unscored)} answers differ from the baseline's and were not scored, first {unscored[0].request_id}"
+        headline = f"{len(unscored)} answers differ from the baseline's and were not scored; first: request {unscored[0].request_id}"
         return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=_figures(tally))
     return None
 
@@ -275,16 +273,15 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
     figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.sigma}
     if peers.alarms(captured.alpha):
-        headline = f"the baseline's own boots fall on the other side of near-ties more often than noise explains: {theirs} of {others:,}"
+        headline = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
         return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
-        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens, evidence 1 : 10^{mine.peak / LN_10:.1f}; {_counted(tally)}",
+        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, captured.alpha)}; {_counted(tally)}",
         short=(
-            f"needed       evidence of 1 : {1.0 / captured.alpha:,.0f}",
-            f"baseline     {theirs:,} of {others:,} tokens of its own other boots",
-            f"tolerated    {tally.allowed.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
+            f"baseline     {theirs:,} of {others:,} tokens between its own boots",
+            f"allowed      noise of {tally.allowed.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
         ),
         evidence=_told(captured, tally),
         cell=f"{hits:,} near-ties",
@@ -301,7 +298,7 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
         return say(
             captured,
             Outcome.INCONCLUSIVE,
-            f"no wrong token, but only {tokens} were judged, which leaves wrong ones possible at a rate of {rate:.1%}",
+            f"not enough evidence: {tokens} tokens checked, none wrong; a wrong-token rate up to {rate:.1%} would be missed",
             evidence=evidence,
             settle=f"{LEAST_TOKENS - tokens} more tokens",
             figures=figures,
@@ -309,9 +306,10 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"all {tokens:,} tokens are the baseline's choice within {gap:.3g} nats; {_counted(tally)}{_unjudged(captured)}",
+        f"0 of {tokens:,} tokens wrong; {_counted(tally)}{_unjudged(captured)}",
         evidence=evidence,
-        rules_out=f"with {tokens:,} tokens, wrong ones (gap above {gap:.3g}) at a rate above {rate:.3%} would show with probability 0.99",
+        rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
+        f"Wrong: more than {gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens:,} tokens wrong",
         figures=figures | {"wrong_rate_ruled_out": rate},
     )
@@ -329,14 +327,14 @@ def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
 def _counted(tally: GreedyTally) -> str:
     kinds = Counter(found.kind for found in tally.differences)
     classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in DifferenceKind if kinds[kind])
-    return f"{len(tally.differences)} of {len(tally.mine)} answers differ as strings" + (f" ({classes})" if classes else "")
+    return f"{len(tally.differences)} of {len(tally.mine)} answers differ as text" + (f" ({classes})" if classes else "")
 
 
 def _unjudged(captured: Captured) -> str:
     said_no = sum(map(refused, captured.speculative.answers))
     silent = sum(not answer.ok for answer in captured.speculative.answers) - said_no
-    parts = ((said_no, "refused with a 4xx"), (silent, "not answered, which liveness judges"))
-    return "".join(f"; {count} requests were {what}" for count, what in parts if count)
+    parts = ((said_no, "refused with a 4xx"), (silent, "not answered (see liveness)"))
+    return "".join(f"; {count} requests {what}" for count, what in parts if count)
 
 
 def _wrong_tokens(tally: GreedyTally, most: int = 50) -> list[str]:
@@ -353,15 +351,17 @@ def _named(mine: ScoredAnswer) -> str:
 def _told(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     known = tally.allowed.calibration
     noise = (
-        "no log-probabilities were reported, taken as 0" if known.noise is None else f"{known.noise:.4f} nats over {known.tokens:,} tokens"
+        "unknown, taken as 0: no log-probabilities were reported"
+        if known.noise is None
+        else f"{known.noise:.4f} nats over {known.tokens:,} tokens"
     )
     unscored = sum(answer.ok for answer in captured.speculative.answers) - len(tally.mine)
     return (
-        f"tolerance: gap {tally.allowed.gap:.4g} nats, {tally.allowed.reason}",
-        f"logit noise, reported against teacher-forced: {noise}",
-        f"judged: {_tokens(tally.mine):,} tokens of {len(tally.mine)} answers, {unscored} answers not scored",
-        f"the baseline's other boots: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
-        f"strings: {_counted(tally)}{_unjudged(captured)}",
+        f"tolerance: {tally.allowed.gap:.4g} nats below the best token, {tally.allowed.reason}",
+        f"logit noise, reported against scored: {noise}",
+        f"checked: {_tokens(tally.mine):,} tokens of {len(tally.mine)} answers, {unscored} answers not scored",
+        f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
+        f"{_counted(tally)}{_unjudged(captured)}",
         *(f"differs: {d.key[0]}, pass {d.key[1]}, from token {d.index + 1}: {d.kind.value}" for d in tally.differences[:50]),
     )
 

@@ -55,12 +55,12 @@ def parting(mine: ScoredAnswer, index: int, theirs: Answer | None, allowed: Tole
     before = mine.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
     best = position.top_ids[0] if position.top_ids else position.token_id
     best_logprob = max(position.top_logprobs, default=position.logprob)
-    real = f"real: gap {mine.gaps[index]:.3g} > tolerance {allowed.gap:.3g} nats ({allowed.reason})"
+    wrong = f"{mine.gaps[index]:.3g} nats below the best token, {allowed.gap:.3g} allowed ({allowed.reason})"
     next_best = f"   (next best id {position.top_ids[1]} p={math.exp(position.top_logprobs[1]):.3g})" if len(position.top_ids) > 1 else ""
     return (
         f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
         f"baseline     {base}id {best} p={math.exp(best_logprob):.3g}{next_best}",
-        f"speculative  {spec}id {position.token_id} {probability(position)}   {real}",
+        f"speculative  {spec}id {position.token_id} {probability(position)}   {wrong}",
     )
 
 
@@ -95,7 +95,7 @@ RECOVERED = "the token in place of a rejected draft token is not the target's"
 BONUS = "the token behind a fully accepted draft is not the target's"
 IGNORED = "penalties or biases are ignored"
 IGNORED_AT_DRAFTS = f"{IGNORED} at draft positions"
-UNNAMED = "emits tokens that the baseline does not choose"
+UNNAMED = "wrong tokens, cause not identified"
 
 _MOST = 0.9
 """Share of the wrong tokens that must be the draft's own: the rest may have come of it."""

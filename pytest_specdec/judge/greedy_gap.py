@@ -25,11 +25,11 @@ class DifferenceKind(StrEnum):
     """The baseline gives both tokens the same probability."""
     NEAR_TIE = "near-tie"
     """The gap is within tolerance."""
-    REAL = "real"
+    REAL = "wrong token"
     """The gap exceeds the tolerance."""
     END = "end within tolerance"
     """One ended where the other goes on, and the baseline's distribution gives an end as good a chance."""
-    LENGTH = "length"
+    LENGTH = "unexplained length"
     """One goes on where the other has ended, and nothing explains it."""
 
 

@@ -27,7 +27,7 @@ __all__ = ["judge", "server_failure"]
 _VERB = {FailureKind.DIED: "dies on", FailureKind.HUNG: "hangs on", FailureKind.ERROR: "answers 5xx to"}
 _IN_COMPANY = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx"}
 _PROMPT = {"prompt", "messages", "seed"}
-_RESUME = "the same command with --specdec-resume RUN answers this workload again, and keeps what is whole"
+_RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
 
@@ -82,9 +82,7 @@ def _slowed(captured: Captured) -> Verdict | None:
     if not slowed or not captured.workload.timed:
         return None
     first = slowed[0]
-    headline = (
-        f"{first.arm} was asked {first.concurrency} at a time instead of {captured.workload.concurrency}, so that times do not compare"
-    )
+    headline = f"{first.arm} was asked {first.concurrency} at a time instead of {captured.workload.concurrency}: times are not comparable"
     return say(captured, Outcome.INVALID, headline)
 
 
@@ -126,8 +124,8 @@ def _failed_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Ver
     return say(
         captured,
         Outcome.FAIL,
-        f"the server {verb} with {count} requests in flight, the smallest group seen to do it; each alone is answered, "
-        f"and the baseline answers them {captured.workload.concurrency} at a time",
+        f"the server {verb} with {count} requests in flight, the smallest group found; it answers each alone, "
+        f"and the baseline answers {captured.workload.concurrency} at a time",
         short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_shown(first, 2)),
         evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _told(each)],
         cell=f"{first.ending.value}, {count} in flight",
@@ -155,8 +153,7 @@ def _scattered(captured: Captured) -> Verdict | None:
     return say(
         captured,
         Outcome.FAIL,
-        f"{count} of {mine.requests} requests ended in a death, hang or 5xx that no request brings about again; "
-        f"none of {theirs} of the baseline and its control did",
+        f"{count} of {mine.requests} requests met a crash, hang or 5xx that does not recur on replay; baseline and control: 0 of {theirs}",
         short=(
             *mine.unexplained[:3],
             f"rule         three scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
@@ -248,7 +245,7 @@ def _unanswered(captured: Captured) -> Verdict | None:
         missing = len(silent) + max(0, expected - len(transcript.answers))
         if missing:
             said = [f"request {a.request_id}: status {a.status}, {quoted(a.error or '', 200)}" for a in silent]
-            headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, and no server failure explains it"
+            headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, with no server failure"
             return say(captured, Outcome.INVALID, headline, evidence=said, figures={"unanswered_requests": missing})
     return None
 
@@ -256,8 +253,8 @@ def _unanswered(captured: Captured) -> Verdict | None:
 def _failed(captured: Captured) -> Verdict | None:
     theirs = {answer.key: answer for answer in captured.baseline.answers}
     for what, wrong in (
-        ("answered 200 with nothing in it", _empty),
-        (f"came after the deadline of {captured.workload.deadline_s:g} s", _late),
+        ("empty", _empty),
+        (f"later than the deadline of {captured.workload.deadline_s:g} s", _late),
     ):
         found = [
             a
@@ -265,9 +262,8 @@ def _failed(captured: Captured) -> Verdict | None:
             if wrong(captured, a) and a.key in theirs and theirs[a.key].ok and not wrong(captured, theirs[a.key])
         ]
         if found:
-            headline = (
-                f"{len(found)} of {len(captured.speculative.answers)} answers {what}, first {found[0].request_id}; the baseline's did not"
-            )
+            count = len(captured.speculative.answers)
+            headline = f"{len(found)} of {count} answers {what}, none of the baseline's; first: request {found[0].request_id}"
             told = [f"request {a.request_id}, pass {a.pass_index}: {_seconds(a)}, finish reason {a.choice.finish_reason}" for a in found]
             return say(
                 captured,
@@ -299,13 +295,13 @@ def _passed(captured: Captured) -> Verdict:
     good = sum(answer.ok for answer in answers)
     said_no = len(answers) - good
     slowest = max((a.timing.latency_s for a in answers if a.ok and a.timing), default=None)
-    pace = "" if slowest is None else f", the slowest in {slowest:.1f} s"
+    pace = "" if slowest is None else f", slowest {slowest:.1f} s"
     return say(
         captured,
         Outcome.PASS,
-        f"{good} of {len(answers)} requests were answered{pace}" + (f"; {said_no} were refused with a 4xx" if said_no else ""),
+        f"{good} of {len(answers)} requests answered{pace}" + (f"; {said_no} refused with a 4xx" if said_no else ""),
         evidence=(*messages(answers), *_asymmetries(captured)),
-        rules_out=f"more than {proportions.ruled_out(good):.2%} of such requests failing would have shown with probability 0.99",
+        rules_out=f"{good} requests answered; a failure rate above {proportions.ruled_out(good):.1%} would have been caught (99%)",
         cell=f"{good} of {len(answers)}",
         figures={"answered_requests": good, "refused_requests": said_no},
     )

@@ -62,7 +62,7 @@ class ReportedToken:
         return MIDDLING[0] < exp(self.scored) < MIDDLING[1]
 
     def __str__(self) -> str:
-        place = {True: ", an accepted draft", False: ", no draft", None: ""}[self.accepted]
+        place = {True: ", an accepted draft token", False: ", no draft token", None: ""}[self.accepted]
         return f"{self.where}: reported {self.reported:.4f}, scored {self.scored:.4f}{place}"
 
 
@@ -194,13 +194,13 @@ def _heard(captured: Captured) -> Verdict:
     peers = [reported(captured, arm) for arm in (BASELINE, CONTROL) if arm != captured.arm]
     theirs = max(peers, key=lambda one: len(one.squares))
     if not any(peer.tokens for peer in peers):
-        why = theirs.unmatched[0] if theirs.unmatched else "their answers hold none that was scored"
-        return say(captured, Outcome.INVALID, f"no boot of the baseline reported log-probabilities to compare with: {why}")
+        why = theirs.unmatched[0] if theirs.unmatched else "none of its answers was scored"
+        return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
     if mine.unmatched:
         return _unmatched(captured, mine)
     few = min(len(mine.squares), len(theirs.squares))
     if few < LEAST_TOKENS:
-        headline = f"only {few} reported log-probabilities of tokens with a choice in them"
+        headline = f"not enough evidence: {few} informative log-probabilities, {LEAST_TOKENS} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
     analysis = _LogprobAnalysis(mine=mine, theirs=theirs, found=compare(mine.squares, theirs.squares, captured.alpha))
     if analysis.found.exceeds or (analysis.far and not analysis.excused):
@@ -209,7 +209,9 @@ def _heard(captured: Captured) -> Verdict:
 
 
 def _unmatched(captured: Captured, mine: ReportedLogprobs) -> Verdict:
-    headline = f"asked-for log-probabilities are missing or do not match the tokens in {len(mine.unmatched)} answers: {mine.unmatched[0]}"
+    headline = (
+        f"requested log-probabilities missing or not matching the tokens in {len(mine.unmatched)} answers; first: {mine.unmatched[0]}"
+    )
     return say(captured, Outcome.FAIL, headline, evidence=mine.unmatched, cell="missing", names="log-probabilities not reported")
 
 
@@ -220,12 +222,12 @@ def _failed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: off by {_rms(analysis.mine.tokens):.3g} nats rms over {len(analysis.mine.tokens):,} tokens, the baseline's own by "
-        f"{_rms(analysis.theirs.tokens):.3g}; what was sampled is another question",
+        f"{name}: off by {_rms(analysis.mine.tokens):.3g} nats rms over {len(analysis.mine.tokens):,} tokens; "
+        f"the baseline by {_rms(analysis.theirs.tokens):.3g}. The sampled tokens are judged apart",
         short=(
-            f"farthest     {worst}",
+            f"worst        {worst}",
             f"noise        {_noise(analysis.found)}",
-            f"far off      {len(analysis.far):,} tokens by more than {analysis.limit:.2g} nats, {_slots(off)}",
+            f"wrong        {len(analysis.far):,} tokens off by more than {analysis.limit:.2g} nats; {_slots(off)}",
         ),
         evidence=_evidence(analysis),
         cell=f"{_rms(analysis.mine.tokens):.2g} nats off",
@@ -236,13 +238,13 @@ def _failed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
 
 def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     found, tokens = analysis.found, len(analysis.mine.squares)
-    within = f"within {_rms(analysis.mine.tokens):.2g} nats rms of the scores, the baseline's own within {_rms(analysis.theirs.tokens):.2g}"
     return say(
         captured,
         Outcome.PASS,
-        f"{len(analysis.mine.tokens):,} reported log-probabilities are {within}",
+        f"{len(analysis.mine.tokens):,} reported log-probabilities off by {_rms(analysis.mine.tokens):.2g} nats rms; "
+        f"the baseline by {_rms(analysis.theirs.tokens):.2g}",
         evidence=_evidence(analysis),
-        rules_out=f"over {tokens:,} tokens logit noise of {found.shown:.2g} nats would have shown with probability 0.99",
+        rules_out=f"{tokens:,} tokens checked; logit noise of {found.shown:.2g} nats would have been caught (99%)",
         cell=f"off by {_rms(analysis.mine.tokens):.2g} nats",
         figures=_figures(analysis),
     )
@@ -258,7 +260,7 @@ def _slots(tokens: Sequence[ReportedToken]) -> str:
     if not known:
         return "windows unknown"
     accepted = sum(token.accepted is True for token in known)
-    return f"{accepted:,} of {len(known):,} tokens off are accepted drafts"
+    return f"{accepted:,} of {len(known):,} are accepted draft tokens"
 
 
 def _rms(tokens: Sequence[ReportedToken]) -> float:
@@ -269,7 +271,7 @@ def _rms(tokens: Sequence[ReportedToken]) -> float:
 def _noise(found: NoiseComparison) -> str:
     standing = found.excess / found.error
     return (
-        f"{found.noise:.3g} nats per logit, {found.granted:.3g} granted: {standing:.1f} standard errors beyond 1.3 times that, "
+        f"{found.noise:.3g} nats per logit, {found.granted:.3g} in the baseline: {standing:.1f} standard errors above 1.3 times that, "
         f"{found.quantile:.1f} allowed"
     )
 
@@ -277,8 +279,8 @@ def _noise(found: NoiseComparison) -> str:
 def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
     return (
         f"logit noise, reported against scored: {_noise(analysis.found)}",
-        f"{len(analysis.mine.squares):,} tokens with a choice in them, {len(analysis.theirs.squares):,} of {analysis.theirs.arm}",
-        f"single tokens: {len(analysis.far):,} off by more than {analysis.limit:.2g} nats at probabilities of .02 to .98",
+        f"{len(analysis.mine.squares):,} informative tokens, {len(analysis.theirs.squares):,} of {analysis.theirs.arm}",
+        f"single tokens: {len(analysis.far):,} off by more than {analysis.limit:.2g} nats at probabilities of 2% to 98%",
         *(str(token) for token in analysis.far[:50]),
     )
 

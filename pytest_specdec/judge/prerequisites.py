@@ -57,19 +57,19 @@ def _baseline(captured: Captured) -> str:
 
 
 _NOTHING_DRAFTED = (
-    "nothing was drafted",
-    "the speculative setting did not arrive, or these requests switch drafting off (log-probabilities, grammar and temperature have)",
+    "nothing drafted",
+    "the speculative setting was not applied, or these requests disable drafting (log-probabilities, grammar, temperature)",
 )
 _NOTHING_ACCEPTED = (
-    "no draft token was accepted",
-    "draft and target do not match (vocabulary, template, quantisation), or these prompts have nothing to look up",
+    "no draft token accepted",
+    "draft and target do not match (vocabulary, template, quantisation), or prompt lookup finds no match",
 )
 _NOTHING_REJECTED = (
-    "no draft token was rejected",
-    "the draft is the target itself, the prompts are too easy, or the server accepts whatever is drafted",
+    "no draft token rejected",
+    "the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
 )
 _UNKNOWN = (
-    "cannot know whether drafts were used: the server reports no counters and its answers show no windows",
+    "speculation unknown: no counters, no verify windows",
     "counters or metrics are switched off, or not read for this engine",
 )
 
@@ -91,7 +91,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     return say(
         captured,
         Outcome.NOT_SPECULATING,
-        f"{what} in the very requests judged ({seen})",
+        f"{what} in the judged requests ({seen})",
         short=(f"likely: {causes}",),
         evidence=(f"counters over these answers: {seen}",),
         cell="not speculating",

@@ -22,7 +22,7 @@ from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
 from pytest_specdec.judge.sensitivity import promise
 from pytest_specdec.judge.unscorable import unscorable
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import LN_10, against, power, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import DOUBT, Earnings, counterpart, difference, least_score, wealth_process
 from pytest_specdec.stats.bettors import bettors
@@ -59,8 +59,9 @@ class ControlComparison:
         return self.control_peak < DOUBT or self.found.score >= self.needed
 
     def __str__(self) -> str:
-        mine, theirs = self.found.arm, self.found.control
-        return f"{self.name!r} earned {mine:+.2%} of its stakes, {theirs:+.2%} on the control: {self.found.score:.1f} standard errors apart"
+        mine, theirs = 1.0 + self.found.arm, 1.0 + self.found.control
+        apart = f"{self.found.score:.1f} standard errors apart"
+        return f"mean likelihood ratio for {self.name!r} {mine:.3f}, on the control {theirs:.3f} ({apart})"
 
 
 def biased(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
@@ -118,7 +119,6 @@ def suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 
 
-LN_10 = log(10.0)
 MOST_BETTORS = 8
 
 
@@ -135,8 +135,8 @@ class _Analysis:
 
     @property
     def evidence(self) -> str:
-        """The highest wealth after any token, as odds against a correct sampler."""
-        return _odds(self.book.peak)
+        """The highest wealth after any token."""
+        return power(self.book.peak)
 
 
 def judge(captured: Captured) -> Verdict:
@@ -184,10 +184,8 @@ def _upright(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verd
     analysis = _analysis(captured, gathered, gathered.observed)
     if (analysis.alarm is None) == (biased.alarm is None):
         return _concluded(captured, analysis, scoring_bias)
-    scores = f"{biased.evidence} against the scores, {analysis.evidence} against what the baseline's boots report"
-    return _invalid(
-        captured, analysis if biased.alarm is None else biased, f"the scores are biased, and the two distributions disagree: {scores}"
-    )
+    scores = f"evidence {biased.evidence} by the scores, {analysis.evidence} by the log-probabilities that the baseline reports"
+    return _invalid(captured, analysis if biased.alarm is None else biased, f"biased scores give no verdict: {scores}")
 
 
 def _concluded(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
@@ -203,9 +201,9 @@ def _astray(captured: Captured, book: WealthProcess) -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
-        f"the evidence is no number from token {at + 1:,} of the judged ones on",
+        f"evidence is NaN or infinite from judged token {at + 1:,} on",
         short=(
-            f"found        a payoff that is no number, of {names[0] if names else 'the whole panel'!r}; expected finite ones",
+            f"found        a likelihood ratio that is no number, for {names[0] if names else 'all faults'!r}; expected finite ones",
             "remedy       look at the log-probabilities and the request of that token, in scores/ and transcripts/; report it with the run",
         ),
     )
@@ -216,14 +214,14 @@ def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book:
     book = book.on_all_answers
     best = compared(captured, observed, book.bettors)
     limit = captured.alpha / len(book.bettors)
-    said = f"the scores are too noisy for single tokens ({_noise(gathered)})"
-    against = "no control to compare with" if best is None else str(best)
+    said = f"scores too noisy to judge single tokens ({_noise(gathered)})"
+    compared_with = "no control to compare with" if best is None else str(best)
     if best is not None and best.found.p_value < limit:
         headline = (
-            f"the sampled tokens do not follow the control's distribution: {against}, p = {best.found.p_value:.1g} of {limit:.1g} allowed"
+            f"sampled tokens do not follow the control's distribution: {compared_with}; p = {best.found.p_value:.1g} (alarm at {limit:.1g})"
         )
-        return say(captured, Outcome.FAIL, headline, short=(said,), cell=f"{best.found.score:.1f} errors apart", names=best.name)
-    return say(captured, Outcome.INVALID, f"{said}; in the A/A-controlled difference nothing stands out: {against}")
+        return say(captured, Outcome.FAIL, headline, short=(said,), cell=f"{best.found.score:.1f} standard errors", names=best.name)
+    return say(captured, Outcome.INVALID, f"{said}; no significant difference to the control: {compared_with}")
 
 
 def _biased(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
@@ -249,16 +247,16 @@ def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
 def _noise(gathered: SamplingData) -> str:
     known = gathered.calibration
     if known is None or known.noise is None:
-        return "logit noise unknown: the baseline's boots reported no log-probabilities"
-    warned = "" if known.noise <= NORMAL_UP_TO else f", more than the {NORMAL_UP_TO:g} of a scorer as it should be"
+        return "logit noise unknown: the baseline reported no log-probabilities"
+    warned = "" if known.noise <= NORMAL_UP_TO else f", above the {NORMAL_UP_TO:g} of a sound scorer"
     return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_scoring_bias(known)}"
 
 
 def _scoring_bias(known: Calibration) -> str:
     if not known.is_biased:
         return ""
-    power = f"{1.0 + known.scoring_bias:.3f}, +- {known.scoring_bias_error:.1g}"
-    return f"; the scores are biased: what is reported is the scored distribution to the power {power}"
+    power = f"{1.0 + known.scoring_bias:.3f} +- {known.scoring_bias_error:.1g}"
+    return f"; scores biased: the reported distribution is the scored one to the power {power}"
 
 
 def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
@@ -269,10 +267,10 @@ def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
     return say(
         captured,
         Outcome.SUSPICIOUS,
-        f"not cleared: evidence {analysis.evidence} for {named!r}, the alarm is at {_odds(barrier)}",
+        f"possible {named}: evidence {against(book.peak, captured.alpha)}",
         short=() if analysis.seen is None else (f"drafts       {analysis.seen}",),
         evidence=_evidence(analysis),
-        settle="as many answers again, under the same share of false alarms (--specdec-continue)",
+        settle="as many answers again: --specdec-continue RUN",
         cell=_cell(book),
         figures={**_figures(analysis), "log10_alarm": barrier / LN_10},
     )
@@ -284,15 +282,15 @@ def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
     named = name(book, analysis.observed, analysis.seen)
     winner = book.winner
     lines = [
-        f"evidence     {analysis.evidence} over {analysis.observed.tokens:,} tokens, enough after {alarm:,}",
-        f"best bettor  {winner.name}: {_odds(winner.log_wealth)}",
+        f"evidence     {against(book.peak, captured.alpha)} over {analysis.observed.tokens:,} tokens",
+        f"best match   {winner.name}: {power(winner.log_wealth)}",
     ]
     if analysis.seen is not None:
         lines.append(f"drafts       {analysis.seen}")
     return say(
         captured,
         Outcome.FAIL,
-        f"sampled tokens do not follow the baseline: evidence {analysis.evidence} for {named!r}, enough after {alarm:,} tokens",
+        f"{named}: sampled tokens do not follow the baseline's distribution; evidence {analysis.evidence}, alarm after {alarm:,} tokens",
         short=lines,
         evidence=_evidence(analysis),
         cell=_cell(book),
@@ -320,7 +318,7 @@ def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"too little to tell: {informative}, in which not even a gross fault would have shown",
+        f"not enough evidence: even gross faults would be missed ({informative})",
         short=(f"sensitivity  {made}",),
         evidence=evidence,
         settle=_settling(needed, analysis.gathered),
@@ -332,7 +330,7 @@ def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
 def _settling(needed: int | None, gathered: SamplingData) -> str:
     """Say what would settle it; more requests with seeds that come again would not."""
     if needed is None:
-        return "these answers have no choice in them: ask for open text"
+        return "prompts that leave a choice, such as open text"
     again = any(line.endswith(SEED_AGAIN) for line in gathered.skipped)
     return f"about {needed:,} sampled tokens like these" + (", each request with a seed of its own" if again else "")
 
@@ -349,8 +347,8 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
         *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
         *((str(analysis.seen),) if analysis.seen is not None else ()),
-        f"evidence against a correct sampler: {analysis.evidence} at its ranked, {_odds(float(analysis.book.log_wealth[-1]))} at the end",
-        *(f"{_odds(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
+        f"evidence against a correct sampler: {analysis.evidence} at its highest, {power(float(analysis.book.log_wealth[-1]))} at the end",
+        *(f"{power(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
     )
 
 
@@ -378,9 +376,5 @@ def _figures(analysis: _Analysis) -> Mapping[str, float]:
     return figures
 
 
-def _odds(log_wealth: float) -> str:
-    return f"1 : 10^{log_wealth / LN_10:.1f}"
-
-
 def _cell(book: WealthProcess) -> str:
-    return f"1:10^{book.peak / LN_10:.1f}"
+    return f"evidence {power(book.peak)}"

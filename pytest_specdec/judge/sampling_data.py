@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_of", "ends", "fresh", "gather", "repeats"]
 
-SEED_AGAIN = "its seed was asked for before"
+SEED_AGAIN = "seed used before"
 """Why an answer is no draw of its own."""
 _UNSAID = {"seed", "logprobs", "top_logprobs"}
 """Fields in which two requests may differ and still ask for draws from one distribution."""
@@ -164,7 +164,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
             return SamplingData(broken=broken)
         assert score is not None
         parts.append(_AnswerPart(answer=answer, params=params, positions=score.positions, draft=draft, slots=_slots(answer, draft)))
-    lines = tuple(f"{count} requests not judged: {reason}" for reason, count in skipped.items())
+    lines = tuple(f"{count} requests left out: {reason}" for reason, count in skipped.items())
     if not parts:
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
@@ -183,7 +183,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
 def _reason(answer: Answer, params: SamplingParams) -> str:
     """Say why an answer is left out; empty where it is judged."""
     if not answer.ok:
-        return "not answered 200"
+        return "no answer with HTTP 200"
     if not params.unmodelled and params.temperature < COLDEST:
         return f"temperature below {COLDEST:g}, which servers round"
     return params.unmodelled or ("" if _emitted(answer) else "no token emitted")
@@ -198,15 +198,15 @@ def _broken(answer: Answer, score: Score | None, params: SamplingParams) -> str:
     """Say what of an answer cannot be judged although it should; token ids and scores must be there for all that was answered."""
     ids = answer.choice.token_ids
     if not ids:
-        return f"the answer to {answer.request_id} came without token ids"
+        return f"the answer to {answer.request_id} has no token ids"
     if params.penalties.repetition != 1.0 and not answer.prompt_token_ids:
-        return f"the prompt's token ids of {answer.request_id} are missing, which a repetition penalty goes by"
+        return f"the prompt's token ids of {answer.request_id} are missing: a repetition penalty needs them"
     if score is None:
         return f"the baseline's scores of {answer.request_id} are missing"
     if tuple(position.token_id for position in score.positions) != ids:
-        return f"the baseline scored {len(score.positions)} tokens of {answer.request_id} that are not the {len(ids)} emitted"
+        return f"the baseline scored {len(score.positions)} tokens of {answer.request_id}, not the {len(ids)} emitted"
     if not all(_is_told(position) for position in score.positions):
-        return f"the baseline's scores of {answer.request_id} list no probabilities for one of its tokens"
+        return f"the baseline's scores of {answer.request_id} have a token without probabilities"
     return ""
 
 

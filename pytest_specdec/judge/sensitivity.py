@@ -71,7 +71,7 @@ class Sensitivity:
     def would_have_shown(self) -> tuple[str, ...]:
         """A line for each fault of the catalogue and each wrong temperature."""
         faults = {**self.faults, **{f"temperature {1 / power:.3g} times the asked": chance for power, chance in self.tilts.items()}}
-        return tuple(f"would have shown with probability {chance:.3f}: {words}" for words, chance in faults.items())
+        return tuple(f"caught in {chance:.1%} of such runs: {fault}" for fault, chance in faults.items())
 
     @property
     def figures(self) -> Mapping[str, float]:
@@ -84,22 +84,29 @@ class Sensitivity:
         }
 
     def __str__(self) -> str:
-        over = f"over {self.tokens:,} sampled tokens"
-        if not self.leaks:
-            return f"{over} {self._temperature()}; ratio faults not testable without the draft's distribution ({self.untestable})"
+        """Say which fault would have been caught, the gentlest that a run should catch first."""
+        return f"{self.tokens:,} sampled tokens checked; {self._draft_faults() or self._temperature()}{self._gaps()}"
+
+    def _draft_faults(self) -> str:
         smallest = self.smallest_leak
         if smallest is None:
-            return f"{over} {self._temperature()}; an acceptance leak of 100% only with probability {likely(self.leaks[max(self.leaks)])}"
-        named = max(0.2, smallest)
-        text = (
-            f"{over} an acceptance leak of {named:.0%} would have shown with probability {likely(self.leaks[_nearest(self.leaks, named)])}"
-        )
-        return text if smallest == _nearest(self.leaks, named) else f"{text}, one of {smallest:.0%} with {likely(self.leaks[smallest])}"
+            return ""
+        named = _nearest(self.leaks, max(0.2, smallest))
+        text = f"emitting {named:.0%} of the draft tokens that should be rejected would have been caught ({likely(self.leaks[named])})"
+        return text if smallest == named else f"{text}, {smallest:.0%} too ({likely(self.leaks[smallest])})"
 
     def _temperature(self) -> str:
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]
         power = sure[0] if sure else max(self.tilts, key=lambda one: self.tilts[one])
-        return f"a temperature {1 / power:.3g} times the asked would have shown with probability {likely(self.tilts[power])}"
+        return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
+
+    def _gaps(self) -> str:
+        """Say which acceptance faults the run would have missed."""
+        if not self.leaks:
+            return f"; lenient acceptance untested: draft distribution unknown ({self.untestable})"
+        if self.smallest_leak is None:
+            return f"; accept-all only in {likely(self.leaks[max(self.leaks)])} of such runs"
+        return ""
 
 
 def _nearest(leaks: Iterable[float], share: float) -> float:

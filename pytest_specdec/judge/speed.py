@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
-_FLOOR = Gate(figure=SPEEDUP, at_least=1.0, source="the floor at one client")
+_FLOOR = Gate(figure=SPEEDUP, at_least=1.0, source="default at one client")
 
 
 def judge(captured: Captured) -> Verdict:
@@ -43,7 +43,7 @@ def judge(captured: Captured) -> Verdict:
 def _timed(captured: Captured) -> Verdict:
     found = measured(captured)
     if found is None:
-        return say(captured, Outcome.INVALID, "no request has a streamed answer of two chunks or more from every arm, so nothing is timed")
+        return say(captured, Outcome.INVALID, "nothing to time: no request has a streamed answer of two chunks or more from every arm")
     if captured.is_control:
         return _repeated(captured, found)
     return speculating(captured, rejecting=False) or _gated(captured, found)
@@ -55,8 +55,13 @@ def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     slower = found.estimate is not None and found.estimate.at_most(error) < 1.0
     faster = found.estimate is not None and found.estimate.at_least(error) > 1.0
     if slower or faster:
-        return _said(captured, found, Outcome.FAIL, f"the baseline booted again is {'slower' if slower else 'faster'} than itself")
-    return _said(captured, found, Outcome.PASS, "the baseline booted again is as fast as before")
+        return _said(
+            captured,
+            found,
+            Outcome.FAIL,
+            f"the control is {'slower' if slower else 'faster'} than the baseline, although both are the same server",
+        )
+    return _said(captured, found, Outcome.PASS, "the control is as fast as the baseline")
 
 
 def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
@@ -64,11 +69,11 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     said = {one.ruling for one in rulings}
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
-        return _said(captured, found, Outcome.FAIL, f"{_opening(found)}: below {missed[0]}", rulings)
+        return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed: {missed[0]}", rulings)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
-        return _said(captured, found, Outcome.PASS, f"{_opening(found)}: above {above}", rulings)
-    return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}, {_why_open(captured, found, rulings)}", rulings)
+        return _said(captured, found, Outcome.PASS, f"{_opening(found)}; gate met: {above}", rulings)
+    return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {_why_open(captured, found, rulings)}", rulings)
 
 
 def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
@@ -86,14 +91,18 @@ def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
 
 def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     if not rulings:
-        return f"and no threshold is given at {captured.workload.concurrency} clients"
+        return f"no gate is set for {captured.workload.concurrency} clients"
     if found.estimate is None:
-        return "and one pass has no interval"
+        return "one pass gives no interval"
     gate = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
     interval = found.interval
     if gate.figure == SPEEDUP and interval is not None and interval.high < (gate.at_least or 0.0):
-        return f"and the interval lies below {gate}, but a fail has to be surer"
-    return f"and the interval holds {gate}" if gate.figure == SPEEDUP else f"and {acceptance.shown(found.length)} do not decide {gate}"
+        return f"the interval is below the gate, but not surely enough to fail: {gate}"
+    return (
+        f"the interval contains the gate: {gate}"
+        if gate.figure == SPEEDUP
+        else f"{acceptance.shown(found.length)} leave the gate open: {gate}"
+    )
 
 
 def _opening(found: MeasuredSpeed) -> str:
@@ -103,14 +112,14 @@ def _opening(found: MeasuredSpeed) -> str:
 def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: str, rulings: Sequence[RuledGate] = ()) -> Verdict:
     lines = [*map(str, rulings), method(found), spread(found), *doubts(found)]
     proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
-    surer = ["a fail made surer: the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
+    surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
         captured,
         outcome,
         headline,
         short=lines,
         evidence=(*table(found), *lines, *further(captured, found), *surer),
-        rules_out=f"a speedup below {min(proven):.2f}x would have shown with probability 0.975; {spread(found)}" if proven else "",
+        rules_out=f"a speedup below {min(proven):.2f}x would have been caught (97.5%); {spread(found)}" if proven else "",
         settle=_settle(found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         cell=found.shown,
         figures=figures(found),
@@ -119,9 +128,9 @@ def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: 
 
 def _settle(found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     if not rulings:
-        return "a threshold under gates.speedup"
+        return "a gate: gates.speedup.at_least in the config"
     if found.estimate is None:
         return "at least two passes"
     noisy = found.estimate.passes_sd**2 / found.estimate.passes > found.estimate.standard_error**2 / 2.0
-    more = "more passes or a quieter machine" if noisy else "runs that add to the baseline file (--specdec-update-baselines)"
-    return f"{more}, or a threshold of at most {found.estimate.at_least(PROVEN_ERROR):.2f}"
+    more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
+    return f"{more}, or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}"

@@ -43,19 +43,19 @@ def method(measured: MeasuredSpeed) -> str:
     found, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if found is None or measured.interval is None:
         return f"{passes} pass, no interval"
-    passed = f"{passes} passes of {measured.paces.requests} requests that vary by {found.passes_sd:.1%}"
+    passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%})"
     student = f"Student's t with {found.freedom:.1f} degrees of freedom"
-    return f"interval: {100 * measured.interval.confidence:.4g} % over {passed}, boots by {found.boots.sd:.1%}, {student}"
+    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} and boots (spread {found.boots.sd:.1%}), {student}"
 
 
 def spread(measured: MeasuredSpeed) -> str:
     """Return what boots are taken to vary by, and where that is from."""
     boots = measured.spread
-    stated = f"boots: stated to vary by {boots.stated_sd:.1%} (gates.speedup.boot_sd, worth {STATED_BOOTS} measured pairs)"
-    here = [] if measured.control is None else [f"the control at {math.exp(measured.control):.3f} of the baseline"]
+    stated = f"boot spread: {boots.stated_sd:.1%} assumed (gates.speedup.boot_sd, weight of {STATED_BOOTS} measured pairs)"
+    here = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
     runs = boots.measured - len(here)
     earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
-    return f"{stated}, measured on {' and '.join([*here, *earlier])}" if here or earlier else f"{stated}, and measured on none"
+    return f"{stated}; measured: {' and '.join([*here, *earlier]) or 'none'}"
 
 
 def doubts(measured: MeasuredSpeed) -> tuple[str, ...]:
@@ -63,14 +63,13 @@ def doubts(measured: MeasuredSpeed) -> tuple[str, ...]:
     found = measured.paces
     if not found.whole:
         return ()
-    bursts = f"{found.bursts} of {found.answers} answers came in one burst, so that their decoding could not be timed"
-    return (f"whole requests, time to first token included: {bursts}",)
+    return (f"whole requests timed, first token included: {found.bursts} of {found.answers} answers came in one burst",)
 
 
 def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
     again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
-    lines = [] if again is None else [f"the baseline's two boots: a factor of {_ratio(again.response, 1):.3f} between them"]
+    lines = [] if again is None else [f"control against baseline: {_ratio(again.response, 1):.3f}x"]
     if measured.length is None:
         return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
     length = f"acceptance length: {shown(measured.length)}"
@@ -82,8 +81,8 @@ def _again(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -
 
 
 def _plausibility(cost: float) -> str:
-    verdict = "plausible" if cost >= _LEAST_STEP_COST else "implausible: more speed than the steps saved can give, doubt the measurement"
-    return f"a verify step costs {cost:.2f} plain steps (acceptance length over speedup): {verdict}"
+    verdict = "plausible" if cost >= _LEAST_STEP_COST else "implausible: more speed than the saved steps can give; check the measurement"
+    return f"a verify step costs {cost:.2f} plain steps (acceptance length / speedup): {verdict}"
 
 
 def figures(measured: MeasuredSpeed) -> dict[str, float]:

@@ -35,7 +35,7 @@ class ConfidenceLimits(Protocol):
 class GateRuling(StrEnum):
     """What limits say about a threshold."""
 
-    PROVEN = "proven"
+    PROVEN = "met"
     MISSED = "missed"
     OPEN = "not decided"
 
@@ -54,7 +54,7 @@ class RuledGate:
     """Chance of a false fail."""
 
     def __str__(self) -> str:
-        low, high = f"{self.low:.2f} or more at {_sure(PROVEN_ERROR)}", f"{self.high:.2f} or less at {_sure(self.alpha)}"
+        low, high = f"{self.low:.2f} or more at {_sure(PROVEN_ERROR)} confidence", f"{self.high:.2f} or less at {_sure(self.alpha)}"
         limits = {GateRuling.PROVEN: f": {low}", GateRuling.MISSED: f": {high}", GateRuling.OPEN: f": {low}, {high}" if self.low else ""}
         return f"gate: {self.gate}: {self.ruling.value}{limits[self.ruling]}"
 
@@ -77,4 +77,4 @@ def _ruling(threshold: float, low: float, high: float) -> GateRuling:
 
 
 def _sure(error: float) -> str:
-    return f"{100.0 * (1.0 - error):.5g} %"
+    return f"{100.0 * (1.0 - error):.5g}%"

@@ -86,9 +86,7 @@ def judge(captured: Captured) -> Verdict:
         wanted = grammars(captured.workload.requests)
         return server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
     except (SchemaError, Unresolvable, RecursionError) as error:
-        return say(
-            captured, Outcome.INVALID, f"a request of this workload asks for a schema that cannot be used: {str(error).splitlines()[0]}"
-        )
+        return say(captured, Outcome.INVALID, f"the JSON schema of a request cannot be used: {str(error).splitlines()[0]}")
 
 
 def _judged(captured: Captured, wanted: Mapping[str, OutputFormat]) -> Verdict:
@@ -122,12 +120,12 @@ def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | Non
         return None
     first = max(choices.wrong, key=lambda one: (one.gap < 0, abs(one.gap)))
     likelier = [one for one in choices.wrong if one.gap < 0]
-    told = f"gap {abs(first.gap):.3g} > tolerance {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    told = f"{abs(first.gap):.3g} nats apart, {choices.allowed.gap:.3g} allowed ({choices.allowed.reason})"
     return say(
         captured,
         Outcome.FAIL,
-        f"{len(choices.wrong)} documents part from the baseline's own at a wrong token: {len(likelier)} at one that the grammar forbids, "
-        f"{len(choices.wrong) - len(likelier)} at one that the baseline would not choose",
+        f"{len(choices.wrong)} documents differ from the baseline's at a wrong token: {len(likelier)} forbidden by the grammar, "
+        f"{len(choices.wrong) - len(likelier)} less likely than the baseline's",
         short=(
             f"where        token {first.index} of {first.request_id}, after the same tokens as the baseline's",
             f"baseline     id {first.theirs.token_id} {probability(first.theirs)} without the grammar",
@@ -161,7 +159,7 @@ def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> 
             evidence=_told(captured, (mine,)),
         )
     arm = baseline.arm if mine.documents else mine.arm
-    return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request, so there is nothing to compare")
+    return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
 
 
 def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> Verdict | None:
@@ -175,7 +173,7 @@ def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
     return say(
         captured,
         Outcome.FAIL,
-        f"{len(mine.faulty)} of {len(mine.documents)} documents are invalid; {_theirs(others)}",
+        f"{len(mine.faulty)} of {len(mine.documents)} documents invalid; {_theirs(others)}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
         evidence=_told(captured, (mine, *others)),
         cell=f"{len(mine.documents) - len(mine.faulty)} of {len(mine.documents)}",
@@ -194,17 +192,17 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
     faulty, total = len(mine.faulty), len(mine.documents)
     evidence = (*_compared(choices), *_told(captured, (mine, *others)))
     if not mine.complete:
-        headline = f"all {total} documents were cut by a limit, so none was held against its whole grammar"
+        headline = f"not enough evidence: all {total} documents were cut off by their token limit"
         return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
-    found = f"{faulty} are invalid, no more than chance beside: {_theirs(others)}" if faulty else "all are valid"
     rate = proportions.ruled_out(total) if not faulty else proportions.limits(faulty, total, 0.98).high
     return say(
         captured,
         Outcome.PASS,
-        f"of {total} documents, {mine.complete} of them to their end, {found}"
-        + "".join(f"; {kind} is refused" for kind in mine.refused_kinds),
+        f"{total - faulty} of {total} documents valid, {total - mine.complete} cut off by their token limit"
+        + (f"; no more invalid than chance: {_theirs(others)}" if faulty else "")
+        + "".join(f"; {kind} refused" for kind in mine.refused_kinds),
         evidence=evidence,
-        rules_out=f"with {total} documents, a rate of invalid ones above {rate:.1%} would have shown with probability 0.99"
+        rules_out=f"{total} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
         + _would_show(choices)
         + _unexercised(captured),
         cell=f"{total - faulty} of {total}",
@@ -217,16 +215,17 @@ def _compared(choices: GreedyChoices) -> tuple[str, ...]:
     seen = choices.shared
     if not seen.tokens:
         return ()
-    parted = f"{len(seen.divergences)} part at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
-    unknown = f"; {seen.unscored} part at a token without scores" if seen.unscored else ""
-    doubtful = "" if choices.allowed.trustworthy else "; the noise is too large to judge them"
-    return (f"at temperature 0, {seen.tokens:,} tokens held against the baseline's own documents: {parted}{unknown}{doubtful}",)
+    parted = f"{len(seen.divergences)} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    unknown = f"; {seen.unscored} differ at a token without scores" if seen.unscored else ""
+    doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
+    return (f"at temperature 0, {seen.tokens:,} tokens compared with the baseline's documents: {parted}{unknown}{doubtful}",)
 
 
 def _would_show(choices: GreedyChoices) -> str:
     if not choices.shared.tokens or not choices.allowed.trustworthy or choices.shared.unscored:
         return ""
-    return f"; so would wrong tokens above {proportions.ruled_out(choices.shared.tokens):.2%} of {choices.shared.tokens:,} at temperature 0"
+    tokens = choices.shared.tokens
+    return f"; at temperature 0 a wrong-token rate above {proportions.ruled_out(tokens):.2%} of {tokens:,} tokens too"
 
 
 def _tokens(choices: GreedyChoices) -> dict[str, float]:
@@ -236,11 +235,11 @@ def _tokens(choices: GreedyChoices) -> dict[str, float]:
 def _unexercised(captured: Captured) -> str:
     counters = captured.speculative.counters
     unexercised = counters is not None and not captured.is_control and not counters.rejected_tokens
-    return "; no draft was rejected, so the grammar's state after a rejection was not exercised" if unexercised else ""
+    return "; untested: the grammar after a rejected draft token" if unexercised else ""
 
 
 def _theirs(others: Sequence[ArmDocuments]) -> str:
-    return ", ".join(f"{len(other.faulty)} of {len(other.documents)} of the {other.arm}'s" for other in others)
+    return ", ".join(f"{other.arm} {len(other.faulty)} of {len(other.documents)}" for other in others)
 
 
 def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, float]:

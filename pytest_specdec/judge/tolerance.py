@@ -58,13 +58,15 @@ def allowed(captured: Captured, shown: float) -> Tolerance:
     calibration = logit_noise(captured)
     noise = calibration.noise or 0.0
     most = _GAP_PER_NOISE * max(noise, NORMAL_UP_TO)
-    measured = f"8 x logit noise {noise:.4f} over {calibration.tokens:,} tokens"
-    peers = (most, "8 x the largest normal noise 0.1") if captured.is_control else (shown, "the largest gap of the baseline's other boots")
+    measured = f"8 x logit noise {noise:.4f}, measured over {calibration.tokens:,} tokens"
+    peers = (
+        (most, "8 x the largest normal logit noise, 0.1") if captured.is_control else (shown, "largest gap between boots of the baseline")
+    )
     known = captured.capabilities.get(BASELINE)
     floor, kind = (SINGLE_PRECISION, "float32") if known is not None and known.single_precision else (HALF_PRECISION, "half precision")
     sigma = sigma_of(noise, floor)
-    why = f"1.3 sqrt2 x logit noise {noise:.4f}" if sigma > floor else f"the floor for {kind}"
-    gap, reason = max((STATED, "the stated floor"), (_GAP_PER_NOISE * noise, measured), peers)
+    why = f"1.3 sqrt2 x logit noise {noise:.4f}" if sigma > floor else f"minimum for {kind}"
+    gap, reason = max((STATED, "fixed minimum"), (_GAP_PER_NOISE * noise, measured), peers)
     return Tolerance(
         gap=gap,
         reason=reason,

@@ -30,11 +30,11 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     if known is None or not known.unscorable or any(score.positions for scores in captured.scores.values() for score in scores):
         return None
     mine = equal(captured, captured.speculative)
-    counted = f"{sum(mine)} of {len(mine)} answers equal the baseline's as strings; " if mine else ""
+    counted = f"{sum(mine)} of {len(mine)} answers equal the baseline's; " if mine else ""
     return speculating(captured, rejecting=rejecting) or say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"{counted}no token can be scored under the baseline ({known.unscorable})",
+        f"{counted}no token can be scored: the baseline serves no log-probabilities of given tokens ({known.unscorable})",
         evidence=_of_control(captured),
         settle=known.scored_with or ROUTES,
         cell="not scored",
@@ -52,4 +52,4 @@ def equal(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
 
 def _of_control(captured: Captured) -> tuple[str, ...]:
     control = () if captured.control is None or captured.is_control else equal(captured, captured.control)
-    return (f"of the control {sum(control)} of {len(control)} answers equal the baseline's as strings",) if control else ()
+    return (f"{sum(control)} of {len(control)} of the control's answers equal the baseline's",) if control else ()

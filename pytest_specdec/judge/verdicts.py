@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Outcome
 
-__all__ = ["likely", "quoted", "say"]
+__all__ = ["LN_10", "against", "likely", "power", "quoted", "say"]
+
+LN_10 = log(10.0)
 
 
 def quoted(text: str, most: int = 40) -> str:
@@ -62,9 +65,19 @@ def say(
     return verdict
 
 
+def power(log_evidence: float) -> str:
+    """Return evidence, a natural log, as a power of ten: ``10^4.2``."""
+    return f"10^{log_evidence / LN_10:.1f}"
+
+
+def against(log_evidence: float, alpha: float) -> str:
+    """Return evidence beside its alarm, 1/alpha."""
+    return f"{power(log_evidence)} (alarm at {1.0 / alpha:,.0f})"
+
+
 def likely(chance: float) -> str:
-    """Return a probability 0..1 in two digits that never round to a certainty."""
-    return "more than 0.99" if chance >= 0.995 else f"{chance:.2f}"  # noqa: PLR2004 - would round to a certainty
+    """Return a probability 0..1 as a percentage that never rounds to a certainty."""
+    return "over 99%" if chance >= 0.995 else f"{chance:.0%}"  # noqa: PLR2004 - would round to a certainty
 
 
 def _concurrency(captured: Captured) -> tuple[str, ...]:
@@ -86,4 +99,4 @@ def _route(captured: Captured) -> tuple[str, ...]:
     known = captured.capabilities.get(BASELINE)
     if known is None or known.route is not ScoringRoute.CONTINUATIONS or not captured.scores:
         return ()
-    return (f"scored by {known.route.value}: of a token outside the listed ones only an upper bound is known",)
+    return (f"scored by {known.route.value}: a token outside the listed ones has only an upper bound",)

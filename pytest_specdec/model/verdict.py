@@ -44,7 +44,7 @@ class Verdict:
     settle: str = ""
     """For an inconclusive or suspicious verdict: how many more tokens or passes would settle it."""
     cell: str = ""
-    """The few words that stand for it in a table: ``1:10^4.2``, ``1.82x [1.74, 1.90]``."""
+    """The few words that stand for it in a table: ``evidence 10^4.2``, ``1.82x [1.74, 1.90]``."""
     names: str = ""
     """The bug it names, empty when it names none."""
     figures: Mapping[str, float] = field(default_factory=dict)

@@ -54,7 +54,7 @@ WRONG = {
     "a stop behind an ordinary token": (changed(at_1=stopped(1, words(5, 13))), BadEnd.CUT, "which ends no sequence"),
     "a stop where the baseline goes on": (changed(at_0=stopped(0, words(0, 13))), BadEnd.CUT, "after 13 tokens"),
     "a stop before any token": (changed(at_1=stopped(1, ())), BadEnd.CUT, "before any token"),
-    "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), BadEnd.PAST, "2 tokens behind id 2"),
+    "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), BadEnd.PAST, "2 tokens after id 2"),
     "more tokens than were allowed": (changed(at_0=stopped(0, words(0, 66), "length")), BadEnd.PAST, "66 tokens where max_tokens is 64"),
     "another reason for the same tokens": (changed(at_1=stopped(1, (*words(1), EOS), "length")), BadEnd.CUT, "'length' after 31"),
     "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), BadEnd.CUT, "which ends no sequence"),
@@ -63,7 +63,7 @@ WRONG = {
     "a usage that counts more": (
         changed(at_0=replace(long(0), usage=Usage(prompt_tokens=3, completion_tokens=70))),
         BadEnd.COUNT,
-        "70 completion tokens where 64 ids",
+        "70 completion tokens; the answer has 64 ids",
     ),
     "no usage": (changed(at_0=replace(long(0), usage=None)), BadEnd.COUNT, "no usage"),
     "another text of the same tokens": (
@@ -108,11 +108,11 @@ def test_the_end_of_the_context_is_a_limit_too():
 def test_stops_that_the_request_asked_for_end_an_answer():
     theirs = [stopped(i, words(i, 9)) for i in range(9)]
     assert ended(seen(theirs, theirs, stop=["zzz"])) is None
-    assert "behind id 1, which ends an answer" in ended(seen(changed(at_0=stopped(0, (10, 1, 11))), stop_token_ids=[1])).short[0]
+    assert "after id 1, which ends an answer" in ended(seen(changed(at_0=stopped(0, (10, 1, 11))), stop_token_ids=[1])).short[0]
     other = [stopped(i, words(i + 1, 5)) for i in range(9)]
     assert ended(seen(other, theirs, stop=["zzz"])) is None
     beyond = [replace(each, choices=(replace(each.choice, text="a zzz b"),)) for each in other]
-    assert "behind the stop string" in ended(seen(beyond, theirs, stop="zzz")).short[0]
+    assert "after the stop string" in ended(seen(beyond, theirs, stop="zzz")).short[0]
     shown = [replace(each, choices=(replace(each.choice, text="a zzz"),)) for each in other]
     assert ended(seen(shown, theirs, stop="zzz", include_stop_str_in_output=True)) is None
 

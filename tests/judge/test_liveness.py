@@ -33,8 +33,8 @@ def judged(*args, **fields):
 def test_a_server_that_answers_everything_passes():
     verdict = judged()
     assert verdict.outcome is Outcome.PASS
-    assert verdict.headline == "4 of 4 requests were answered"
-    assert "68.38%" in verdict.rules_out
+    assert verdict.headline == "4 of 4 requests answered"
+    assert "68.4%" in verdict.rules_out
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,8 @@ def test_a_missing_answer_that_no_server_failure_explains_is_invalid(silent):
 def test_an_empty_answer_fails_where_the_baseline_says_something():
     verdict = judged(four(at_2=answer("chat-02")))
     assert verdict.outcome is Outcome.FAIL
-    assert "1 of 4 answers answered 200 with nothing in it, first chat-02" in verdict.headline
+    assert "1 of 4 answers empty" in verdict.headline
+    assert "chat-02" in verdict.headline
     assert judged(four(at_2=answer("chat-02")), four(at_2=answer("chat-02"))).outcome is Outcome.PASS
 
 
@@ -161,14 +162,14 @@ def test_an_answer_after_the_deadline_fails_where_the_baseline_was_in_time():
     assert "121.0 s" in verdict.short[0]
     passed = judged(four(at_2=late), four(at_2=late))
     assert passed.outcome is Outcome.PASS
-    assert "the slowest in 121.0 s" in passed.headline
+    assert "slowest 121.0 s" in passed.headline
 
 
 def test_a_refusal_is_a_capability_and_a_whole_refused_workload_is_refused():
     no = answer("chat-01", status=400, error="unsupported\x1b")
     verdict = judged(four(at_1=no))
     assert verdict.outcome is Outcome.PASS
-    assert verdict.headline == "3 of 4 requests were answered; 1 were refused with a 4xx"
+    assert verdict.headline == "3 of 4 requests answered; 1 refused with a 4xx"
     assert "refused capability: 1 requests that the baseline answers, first chat-01" in verdict.evidence
     assert r'refused with 400 "unsupported\x1b": 1 requests, first chat-01' in verdict.evidence
     assert "answered although the baseline refuses: 1, first chat-01" in judged(theirs=four(at_1=no)).evidence
@@ -202,7 +203,7 @@ def test_a_group_that_recurs_is_a_finding_that_names_it():
     first = [dead(f"chat-{i:02}", recurred=False) for i in range(4)]
     verdict = judged(server_failures=[*first, together("chat-01", "chat-02")])
     assert verdict.outcome is Outcome.FAIL
-    assert verdict.headline.startswith("the server dies with 2 requests in flight, the smallest group seen to do it")
+    assert verdict.headline.startswith("the server dies with 2 requests in flight")
     assert verdict.short[0] == "in flight    chat-01, chat-02"
     assert verdict.cell == "died, 2 in flight"
     assert "recurred with 2 in flight: chat-01, chat-02" in verdict.evidence[0]
@@ -238,9 +239,10 @@ def scattered(mine=3, theirs=0, *, family="liveness", server_failures=(), **fiel
 def test_three_failures_against_none_are_a_finding_with_its_p_value():
     verdict = liveness.judge(scattered())
     assert verdict.outcome is Outcome.FAIL
-    assert "3 of 170 requests ended in a death, hang or 5xx that no request brings about again; none of 340" in verdict.headline
+    assert verdict.headline.startswith("3 of 170 requests")
+    assert verdict.headline.endswith("0 of 340")
     assert verdict.figures["p_value"] == pytest.approx(170 * 169 * 168 / (510 * 509 * 508))
-    assert verdict.short[-1] == "rule         three scattered failures against none: p = 0.037, outside the 1e-3 budget"
+    assert "p = 0.037" in verdict.short[-1]
 
 
 def test_fewer_failures_and_failures_of_both_arms_are_no_finding():

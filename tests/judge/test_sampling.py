@@ -20,9 +20,9 @@ STALE = "state after a rejected draft (KV cache not rolled back)"
 def test_a_correct_server_passes_and_the_verdict_says_what_would_have_shown(kind, windows):
     verdict = sampling.judge(toy.captured(kind, windows=windows))
     assert verdict.outcome is Outcome.PASS, verdict.headline
-    assert verdict.rules_out.startswith("over 3,072 sampled tokens a")
-    assert "would have shown with probability" in verdict.rules_out
-    assert ("ratio faults not testable without the draft's distribution" in verdict.rules_out) is (kind == "head")
+    assert verdict.rules_out.startswith("3,072 sampled tokens")
+    assert "99%" in verdict.rules_out
+    assert ("lenient acceptance untested" in verdict.rules_out) is (kind == "head")
     assert verdict.figures["tokens"] == 3072
     assert "tokens_to_alarm" not in verdict.figures
     assert verdict.cell.endswith(", lenient acceptance untested") is (kind == "head")
@@ -66,11 +66,11 @@ def test_full_windows_alone_name_accept_all():
 
 def test_a_red_verdict_carries_its_evidence():
     verdict = sampling.judge(toy.captured("model", "accept-all"))
-    assert verdict.headline.startswith("sampled tokens do not follow the baseline: evidence 1 : 10^")
-    assert verdict.headline.endswith(" tokens")
-    assert verdict.cell.startswith("1:10^")
-    assert verdict.short[1].startswith("best bettor  accept-all: 1 : 10^")
-    assert verdict.short[2].startswith("drafts       accepted 1.000 of ")
+    assert verdict.headline.startswith("accept-all: ")
+    assert f"evidence 10^{verdict.figures['log10_wealth']:.1f}, alarm after {verdict.figures['tokens_to_alarm']} tokens" in verdict.headline
+    assert verdict.cell == f"evidence 10^{verdict.figures['log10_wealth']:.1f}"
+    assert "accept-all" in verdict.short[1]
+    assert "100.0% accepted" in verdict.short[2]
     assert "draft distribution known; windows known" in verdict.evidence
     assert verdict.figures["acceptance_observed"] == 1.0
     assert verdict.figures["acceptance_expected"] < 0.8
@@ -127,7 +127,6 @@ def test_the_control_goes_through_the_same_test():
 def test_too_few_tokens_are_inconclusive_and_say_how_many_settle_it():
     verdict = sampling.judge(toy.captured("model", answers=1, tokens=24))
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.headline.startswith("too little to tell: ")
     assert "of 24" in verdict.headline
     needed = int(verdict.settle.removeprefix("about ").split()[0].replace(",", ""))
     assert 24 < needed < 2000
@@ -143,7 +142,7 @@ def test_answers_without_a_choice_in_them_never_settle_anything(monkeypatch):
     busy = SpecCounters(drafts=60, draft_tokens=180, accepted_tokens=90)
     verdict = sampling.judge(replace(one, speculative=replace(one.speculative, counters=busy)))
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.settle == "these answers have no choice in them: ask for open text"
+    assert "open text" in verdict.settle
 
 
 def test_a_server_that_does_not_speculate_is_not_passed():
@@ -173,7 +172,7 @@ def test_requests_that_were_not_answered_are_skipped_and_counted():
     first, *others = one.speculative.answers
     verdict = sampling.judge(with_answers(one, Answer(request_id=first.request_id, status=500), *others))
     assert verdict.outcome is Outcome.PASS
-    assert "1 requests not judged: not answered 200" in verdict.evidence
+    assert "1 requests left out: no answer with HTTP 200" in verdict.evidence
 
 
 def test_a_refused_workload_is_refused():
@@ -192,7 +191,7 @@ def test_distributions_that_cannot_be_computed_are_not_judged(body, reason):
     asked = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
     verdict = sampling.judge(replace(one, workload=replace(one.workload, requests=asked)))
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.headline == f"no sampled token to judge: 2 requests not judged: {reason}"
+    assert verdict.headline == f"no sampled token to judge: 2 requests left out: {reason}"
 
 
 def test_neutral_fields_change_nothing():
@@ -223,7 +222,7 @@ def test_an_empty_answer_is_no_token_to_judge():
 ])  # fmt: skip
 def test_answers_without_token_ids_invalidate_the_set_up(answer):
     verdict = sampling.judge(with_answers(toy.captured("model", answers=1), answer))
-    assert (verdict.outcome, verdict.headline) == (Outcome.INVALID, "the answer to r000 came without token ids")
+    assert (verdict.outcome, verdict.headline) == (Outcome.INVALID, "the answer to r000 has no token ids")
 
 
 def test_missing_scores_invalidate_the_set_up():
@@ -237,13 +236,14 @@ def test_scores_of_other_tokens_invalidate_the_set_up():
     short = replace(one.scores["v"][0], positions=one.scores["v"][0].positions[:-1])
     verdict = sampling.judge(replace(one, scores={"v": (short,)}))
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline == "the baseline scored 63 tokens of r000 that are not the 64 emitted"
+    assert "63 tokens of r000, not the 64" in verdict.headline
 
 
 def test_without_the_drafts_scores_the_report_says_what_cannot_be_tested():
     verdict = sampling.judge(replace(toy.captured("model"), draft_scores={}))
     assert verdict.outcome is Outcome.PASS
-    assert verdict.rules_out.endswith("ratio faults not testable without the draft's distribution (the draft model was not served alone)")
+    assert "untested" in verdict.rules_out
+    assert "(the draft model was not served alone)" in verdict.rules_out
 
 
 @pytest.mark.parametrize("kept", [0, 1, 24])
@@ -309,7 +309,7 @@ def test_an_answer_to_a_seed_that_was_asked_for_before_is_no_draw_of_its_own():
     """A correct server that honours seeds repeats itself, and every bettor would be paid twice for one stroke of luck."""
     one = with_bodies(toy.captured("head", answers=6), lambda i: {"seed": (0, 1, 0, 2, 1, None)[i], "max_tokens": 64 - i})
     found = gather(one)
-    assert found.skipped == ("2 requests not judged: its seed was asked for before",)
+    assert found.skipped == ("2 requests left out: seed used before",)
     assert found.answers == 4
     twice = replace(one, speculative=replace(one.speculative, answers=one.speculative.answers[:2] * 2))
     assert gather(twice).answers == 2
@@ -327,7 +327,7 @@ def test_a_position_without_probabilities_invalidates_the_set_up_and_does_not_de
         spoilt = (*mine[:3], replace(mine[3], positions=positions), *mine[4:])
         verdict = sampling.judge(replace(one, scores={**one.scores, "v": spoilt}))
         assert verdict.outcome is Outcome.INVALID
-        assert verdict.headline == "the baseline's scores of r003 list no probabilities for one of its tokens"
+        assert "scores of r003" in verdict.headline
 
 
 def test_a_temperature_at_which_distributions_overflow_is_left_out_and_the_rest_judged():
@@ -336,7 +336,7 @@ def test_a_temperature_at_which_distributions_overflow_is_left_out_and_the_rest_
     cold = with_bodies(one, lambda i: {"temperature": 0.002} if i == 0 else {})
     verdict = sampling.judge(cold)
     assert verdict.outcome is Outcome.FAIL
-    assert "1 requests not judged: temperature below 0.01, which servers round" in verdict.evidence
+    assert "1 requests left out: temperature below 0.01, which servers round" in verdict.evidence
 
 
 def test_evidence_that_is_no_number_is_invalid(monkeypatch):
@@ -347,8 +347,8 @@ def test_evidence_that_is_no_number_is_invalid(monkeypatch):
     monkeypatch.setattr(sampling, "bettors", astray)
     verdict = sampling.judge(toy.captured("model", "accept-all"))
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline == "the evidence is no number from token 1 of the judged ones on"
-    assert verdict.short[0] == "found        a payoff that is no number, of 'accept-all'; expected finite ones"
+    assert "token 1 " in verdict.headline
+    assert "'accept-all'" in verdict.short[0]
     assert verdict.short[1].startswith("remedy")
 
 
@@ -356,7 +356,7 @@ def test_who_asks_with_one_seed_is_told_to_ask_with_many():
     one = with_bodies(toy.captured("head", answers=6), lambda _: {"seed": 7})
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "5 requests not judged: its seed was asked for before" in verdict.evidence
+    assert "5 requests left out: seed used before" in verdict.evidence
     assert verdict.settle.endswith("sampled tokens like these, each request with a seed of its own")
     few = with_bodies(toy.captured("head", answers=1), lambda _: {"seed": 7})
     assert sampling.judge(few).settle.endswith("sampled tokens like these")

@@ -110,22 +110,20 @@ def made(leaks=None, tilts=None, length=0.5, tokens=4608):
     )
 
 
-OVER = "over 4,608 sampled tokens"
-LEAK = f"{OVER} an acceptance leak of"
-COOLER = f"{OVER} a temperature 0.8 times the asked would have shown with probability more than 0.99"
-BLIND = "ratio faults not testable without the draft's distribution (its drafter cannot be served alone)"
+BLIND = "lenient acceptance untested: draft distribution unknown (its drafter cannot be served alone)"
 
 
-@pytest.mark.parametrize("one, words", [
-    (made({0.05: 0.4, 0.2: 0.99, 1.0: 1.0}), f"{LEAK} 20% would have shown with probability 0.99"),
-    (made({0.05: 0.991, 0.2: 1.0, 1.0: 1.0}), f"{LEAK} 20% would have shown with probability more than 0.99, one of 5% with 0.99"),
-    (made({0.2: 0.9, 0.5: 0.999, 1.0: 1.0}), f"{LEAK} 50% would have shown with probability more than 0.99"),
-    (made({0.2: 0.1, 1.0: 0.62}), f"{COOLER}; an acceptance leak of 100% only with probability 0.62"),
-    (made(), f"{COOLER}; {BLIND}"),
-    (made(tilts={1.07: 0.01, 2.0: 0.3}), f"{OVER} a temperature 0.5 times the asked would have shown with probability 0.30; {BLIND}"),
+@pytest.mark.parametrize("one, figures", [
+    (made({0.05: 0.4, 0.2: 0.99, 1.0: 1.0}), ["emitting 20% of", "(99%)"]),
+    (made({0.05: 0.991, 0.2: 1.0, 1.0: 1.0}), ["emitting 20% of", "(over 99%)", "5% too (99%)"]),
+    (made({0.2: 0.9, 0.5: 0.999, 1.0: 1.0}), ["emitting 50% of", "(over 99%)"]),
+    (made({0.2: 0.1, 1.0: 0.62}), ["temperature 0.8 times", "(over 99%)", "accept-all only in 62%"]),
+    (made(), ["temperature 0.8 times", "(over 99%)", BLIND]),
+    (made(tilts={1.07: 0.01, 2.0: 0.3}), ["temperature 0.5 times", "(30%)", BLIND]),
 ])  # fmt: skip
-def test_the_sensitivity_line(one, words):
-    assert str(one) == words
+def test_the_sensitivity_line(one, figures):
+    assert str(one).startswith("4,608 sampled tokens checked; ")
+    assert all(figure in str(one) for figure in figures)
 
 
 def test_the_smallest_leak_counts_from_the_largest_down():

@@ -18,9 +18,9 @@ def seen(counters, windows=None, pair=None):
 @pytest.mark.parametrize(
     "drafts, drafted, accepted, said",
     [
-        (0, 0, 0, "nothing was drafted"),
-        (9, 27, 0, "no draft token was accepted"),
-        (9, 27, 27, "no draft token was rejected"),
+        (0, 0, 0, "nothing drafted"),
+        (9, 27, 0, "no draft token accepted"),
+        (9, 27, 27, "no draft token rejected"),
         (9, 27, 26, None),
     ],
 )
@@ -39,14 +39,14 @@ def test_counters_must_show_drafts_acceptances_and_rejections(drafts, drafted, a
 @pytest.mark.parametrize(
     "windows, kind, said",
     [
-        (None, DraftKind.MODEL, "cannot know whether drafts were used: the server reports no counters"),
+        (None, DraftKind.MODEL, "speculation unknown"),
         ((1, 4, 2, 1), DraftKind.MODEL, None),
-        ((1, 4, 4, 1), DraftKind.MODEL, "no draft token was rejected"),
-        ((1, 1, 1, 4), DraftKind.MODEL, "no draft token was accepted"),
+        ((1, 4, 4, 1), DraftKind.MODEL, "no draft token rejected"),
+        ((1, 1, 1, 4), DraftKind.MODEL, "no draft token accepted"),
         ((1, 4, 1, 1), DraftKind.MODEL, None),
-        ((1, 4, 1, 1), DraftKind.NGRAM, "no draft token was rejected"),
+        ((1, 4, 1, 1), DraftKind.NGRAM, "no draft token rejected"),
         ((1, 4, 2, 1), DraftKind.NGRAM, None),
-        ((1,), DraftKind.MODEL, "no draft token was accepted"),
+        ((1,), DraftKind.MODEL, "no draft token accepted"),
     ],
 )
 def test_without_counters_the_windows_tell(windows, kind, said):
