@@ -20,9 +20,8 @@ from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_diagnosis import parting
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import refusal, refused, speculating
+from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import tolerance
-from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.judge.verdicts import LN_10, against, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome

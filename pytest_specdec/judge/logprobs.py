@@ -15,8 +15,7 @@ import numpy as np
 
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import refusal, speculating
-from pytest_specdec.judge.unscorable import unscorable
+from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import Position

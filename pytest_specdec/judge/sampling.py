@@ -18,10 +18,9 @@ import numpy as np
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.fault_naming import acceptance, name
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import refusal, speculating
+from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
 from pytest_specdec.judge.sensitivity import promise
-from pytest_specdec.judge.unscorable import unscorable
 from pytest_specdec.judge.verdicts import LN_10, against, power, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import DOUBT, Earnings, counterpart, difference, least_score, wealth_process

@@ -16,9 +16,8 @@ from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.json_documents import documents, grammars
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
+from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import allowed
-from pytest_specdec.judge.unscorable import equal, unscorable
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
@@ -102,7 +101,7 @@ def _judged(captured: Captured, wanted: Mapping[str, OutputFormat]) -> Verdict:
     return (
         _failed(captured, mine, others, wanted)
         or _chosen_wrongly(captured, choices)
-        or (None if all(equal(captured, captured.speculative)) else unscorable(captured, rejecting=False))
+        or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _passed(captured, mine, others, choices)
     )

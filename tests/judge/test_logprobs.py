@@ -10,17 +10,17 @@ from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from tests.judge import toy_speculation as toy
+from tests.judge import toy_speculation
 
 ALPHA = 2.5e-5
 
 
-def told(answer, score, random, *, noise=0.0, temperature=1.0, wrong=None, known=toy.TARGET):
+def told(answer, score, random, *, noise=0.0, temperature=1.0, wrong=None, known=toy_speculation.TARGET):
     """The answer with log-probabilities: the scored ones, noisy, or what ``wrong(place, position)`` makes of one."""
     values = []
     for place, position in enumerate(score.positions):
         last = (answer.prompt_token_ids + answer.choice.token_ids)[len(answer.prompt_token_ids) + place - 1]
-        logits = known[last] + noise * random.normal(size=toy.VOCABULARY)
+        logits = known[last] + noise * random.normal(size=toy_speculation.VOCABULARY)
         value = float((logits / temperature - np.log(np.exp(logits / temperature).sum()))[position.token_id])
         values.append(value if wrong is None else wrong(place, value))
     return replace(answer, choices=(replace(answer.choice, logprobs=tuple(values)),))
@@ -29,12 +29,12 @@ def told(answer, score, random, *, noise=0.0, temperature=1.0, wrong=None, known
 def reporting(*, noise=0.0, own=0.0, answers=12, wrong=None, seed=1, **fields):
     """A variant whose reported log-probabilities have ``own`` noise or are ``wrong``, a baseline and a control that have ``noise``."""
     random = np.random.default_rng(seed)
-    one = toy.captured("model", answers=answers, tokens=48, seed=seed, alpha=ALPHA)
-    plain = toy.Server(random=random, draft=toy.draft_of(), speculates=False)
+    one = toy_speculation.captured("model", answers=answers, tokens=48, seed=seed, alpha=ALPHA)
+    plain = toy_speculation.Server(random=random, draft=toy_speculation.draft_of(), speculates=False)
     arms, scores = {}, {"v": one.scores["v"]}
     for arm in ("baseline", "control"):
         said = [plain.answer(answer.request_id, answer.prompt_token_ids, 48) for answer in one.speculative.answers]
-        scores[arm] = tuple(toy.score(answer, arm, "baseline", toy.TARGET) for answer in said)
+        scores[arm] = tuple(toy_speculation.score(answer, arm, "baseline", toy_speculation.TARGET) for answer in said)
         reported = tuple(told(answer, score, random, noise=noise, **fields) for answer, score in zip(said, scores[arm], strict=True))
         arms[arm] = Transcript(arm=arm, boot=0, workload="w", digest="d", answers=reported)
     mine = zip(one.speculative.answers, scores["v"], strict=True)
@@ -174,7 +174,7 @@ def test_log_probabilities_after_temperature_are_held_against_the_distribution_a
     one = reporting(answers=16, temperature=0.7)
     asked = tuple(replace(request, body={**request.body, "temperature": 0.7}) for request in one.workload.requests)
     plain = reporting(answers=16)
-    known = {"v": Capabilities(vocabulary=toy.VOCABULARY, raw_logprobs=raw), "baseline": Capabilities(raw_logprobs=raw)}
+    known = {"v": Capabilities(vocabulary=toy_speculation.VOCABULARY, raw_logprobs=raw), "baseline": Capabilities(raw_logprobs=raw)}
     mixed = replace(
         one,
         workload=replace(one.workload, requests=asked),

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.greedy import penalised as distribution_with
 from pytest_specdec.judge.greedy_diagnosis import IGNORED, IGNORED_AT_DRAFTS
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.transcript import Position
@@ -26,7 +25,7 @@ def two_top_tokens(token: int, *, chosen: int | None = None, gap: float = 0.5) -
 
 
 def test_presence_counts_once_and_frequency_each_time():
-    distribution = distribution_with([two_top_tokens(1), two_top_tokens(1), two_top_tokens(1)], Penalties(presence=0.8, frequency=0.3))
+    distribution = greedy.penalised([two_top_tokens(1), two_top_tokens(1), two_top_tokens(1)], Penalties(presence=0.8, frequency=0.3))
     assert [round(position.logprob, 6) for position in distribution] == [-0.5, -1.6, -1.9]
     assert [position.top_ids[0] for position in distribution] == [1, OTHER, OTHER]
 
@@ -34,14 +33,14 @@ def test_presence_counts_once_and_frequency_each_time():
 def test_a_token_that_is_not_told_counts_with_the_most_that_it_can_be():
     """Every top token may be penalised below it: to put it below the lowest of them would invent a gap."""
     unlisted = Position(token_id=9, logprob=math.nan, top_ids=(1, OTHER), top_logprobs=(-0.5, -1.0))
-    *_, last = distribution_with([two_top_tokens(1), two_top_tokens(1, chosen=OTHER), unlisted], Penalties(frequency=2.0))
+    *_, last = greedy.penalised([two_top_tokens(1), two_top_tokens(1, chosen=OTHER), unlisted], Penalties(frequency=2.0))
     assert (last.top_logprobs, last.logprob) == ((-2.5, -3.0), -1.0)
-    (plain,) = distribution_with([unlisted], Penalties())
+    (plain,) = greedy.penalised([unlisted], Penalties())
     assert plain is unlisted
 
 
 def test_a_bias_needs_no_history():
-    (position,) = distribution_with([two_top_tokens(1)], Penalties(bias={OTHER: 1.0}))
+    (position,) = greedy.penalised([two_top_tokens(1)], Penalties(bias={OTHER: 1.0}))
     assert (position.top_ids, position.logprob) == ((OTHER, 1), -0.5)
 
 
@@ -58,7 +57,7 @@ def test_a_body_says_what_is_added(body, expected):
     assert penalties(body).adds == (expected != Penalties())
 
 
-def penalised(chosen: list[list[int]], windows: tuple[int, ...] | None = None) -> Captured:
+def answered(chosen: list[list[int]], windows: tuple[int, ...] | None = None) -> Captured:
     """Answers under a presence penalty of 1: token 1 is the raw favourite everywhere, half a nat above OTHER."""
     right = [1, OTHER, *[1] * 28]  # both are held after two tokens, so that the favourite comes back
     mine = [answer(f"chat-{i:02}", tuple(tokens), windows=windows) for i, tokens in enumerate(chosen)]
@@ -77,18 +76,18 @@ def _scored(arm, each):
 
 
 def test_the_penalised_favourite_is_the_baselines_choice():
-    verdict = greedy.judge(penalised([[1, OTHER, *[1] * 28]] * 10))
+    verdict = greedy.judge(answered([[1, OTHER, *[1] * 28]] * 10))
     assert verdict.outcome is Outcome.PASS
 
 
 def test_the_raw_favourite_is_not():
-    verdict = greedy.judge(penalised([[1] * 30] * 10))
+    verdict = greedy.judge(answered([[1] * 30] * 10))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, IGNORED)
 
 
 def test_ignored_at_draft_positions_only_is_said():
-    verdict = greedy.judge(penalised([[1, 1, *[1] * 28]] * 10, windows=(1, 4, 4, 4, 4, 4, 4, 4, 1)))
+    verdict = greedy.judge(answered([[1, 1, *[1] * 28]] * 10, windows=(1, 4, 4, 4, 4, 4, 4, 4, 1)))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, IGNORED)
     spread = [1, 1, 1, 1, OTHER, *[1] * 25]
-    verdict = greedy.judge(penalised([spread] * 10, windows=(1, 4, 4, 4, 4, 4, 4, 4, 1)))
+    verdict = greedy.judge(answered([spread] * 10, windows=(1, 4, 4, 4, 4, 4, 4, 4, 1)))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, IGNORED_AT_DRAFTS)

@@ -18,7 +18,7 @@ from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties
 from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import NOISE
-from tests.judge import toy_speculation as toy
+from tests.judge import toy_speculation
 
 BIAS = {"3": 2.0, "11": -1.0, "20": 1.0}
 
@@ -40,17 +40,17 @@ def drawn(prompt, body, random, *, tokens=64, wrong=False):
     said = []
     for _ in range(tokens):
         last = (*prompt, *said)[-1]
-        logits = toy.TARGET[last] if wrong else moved(toy.TARGET[last], said, prompt, body)
+        logits = toy_speculation.TARGET[last] if wrong else moved(toy_speculation.TARGET[last], said, prompt, body)
         mass = np.exp(logits - logits.max())
         mass = np.where(mass >= (0.0 if wrong else body.get("min_p", 0.0)), mass, 0.0)
-        said.append(int(random.choice(toy.VOCABULARY, p=mass / mass.sum())))
+        said.append(int(random.choice(toy_speculation.VOCABULARY, p=mass / mass.sum())))
     return said
 
 
-def asked_for(body, *, answers=48, wrong=False, top_tokens=toy.TOP_TOKENS, seed=1):
+def asked_for(body, *, answers=48, wrong=False, top_tokens=toy_speculation.TOP_TOKENS, seed=1):
     """A capture whose variant drew plainly what ``body`` asks for; the windows are full, as if every draft had been right."""
     random = np.random.default_rng(seed)
-    one = toy.captured("head", answers=answers, seed=seed)
+    one = toy_speculation.captured("head", answers=answers, seed=seed)
     said = []
     for answer in one.speculative.answers:
         tokens = drawn(answer.prompt_token_ids, body, random, wrong=wrong)
@@ -60,7 +60,7 @@ def asked_for(body, *, answers=48, wrong=False, top_tokens=toy.TOP_TOKENS, seed=
         one,
         workload=replace(one.workload, requests=wished, top_tokens=top_tokens),
         speculative=replace(one.speculative, answers=tuple(said)),
-        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+        scores={"v": tuple(toy_speculation.score(answer, "v", "baseline", toy_speculation.TARGET) for answer in said)},
     )
 
 
@@ -108,19 +108,19 @@ def test_wishes_are_read_from_the_body():
     assert not wish.unmodelled
 
 
-def with_control(one, *, noise=0.0, reported=True, table=toy.TARGET, told=toy.TARGET, seed=9):
+def with_control(one, *, noise=0.0, reported=True, table=toy_speculation.TARGET, told=toy_speculation.TARGET, seed=9):
     """``one`` with a control whose decoding follows ``table``, scored by TARGET, reporting its own log-probabilities under ``told``."""
     random = np.random.default_rng(seed)
     said, scores = [], []
     for answer in one.speculative.answers:
-        tokens = drawn(answer.prompt_token_ids, {}, random, tokens=len(answer.choice.token_ids)) if table is toy.TARGET else []
+        tokens = drawn(answer.prompt_token_ids, {}, random, tokens=len(answer.choice.token_ids)) if table is toy_speculation.TARGET else []
         last = answer.prompt_token_ids[-1]
         while len(tokens) < len(answer.choice.token_ids):
-            tokens.append(int((table[last] + random.gumbel(size=toy.VOCABULARY)).argmax()))
+            tokens.append(int((table[last] + random.gumbel(size=toy_speculation.VOCABULARY)).argmax()))
             last = tokens[-1]
         bare = replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),))
-        score = toy.score(bare, "control", "baseline", toy.TARGET)
-        distribution = toy.score(bare, "control", "baseline", told)
+        score = toy_speculation.score(bare, "control", "baseline", toy_speculation.TARGET)
+        distribution = toy_speculation.score(bare, "control", "baseline", told)
         weights = [position.logprob + noise * random.normal() for position in distribution.positions]
         said.append(replace(bare, choices=(replace(bare.choice, logprobs=tuple(weights) if reported else None),)))
         scores.append(score)
@@ -133,43 +133,43 @@ def said_of_noise(verdict):
 
 
 def test_the_noise_of_the_control_is_told_and_widens_the_null():
-    one = with_control(toy.captured("model"), noise=0.12)
+    one = with_control(toy_speculation.captured("model"), noise=0.12)
     assert "above the 0.1 of a sound scorer" in said_of_noise(sampling.judge(one))
     assert gather(one).observed.distribution.noise.min() > 0.1
-    quiet = with_control(toy.captured("model"), noise=0.01)
+    quiet = with_control(toy_speculation.captured("model"), noise=0.01)
     assert said_of_noise(sampling.judge(quiet)).endswith("tokens")
     assert gather(quiet).observed.distribution.noise.tolist() == [NOISE] * gather(quiet).observed.tokens
-    mute = with_control(toy.captured("model"), reported=False)
+    mute = with_control(toy_speculation.captured("model"), reported=False)
     assert said_of_noise(sampling.judge(mute)) == "logit noise unknown: the baseline reported no log-probabilities"
 
 
 def test_too_much_noise_leaves_the_difference_to_the_control():
-    verdict = sampling.judge(with_control(toy.captured("model"), noise=0.5))
+    verdict = sampling.judge(with_control(toy_speculation.captured("model"), noise=0.5))
     assert verdict.outcome is Outcome.INVALID
     assert "too noisy to judge single tokens" in verdict.headline
     assert "no significant difference to the control" in verdict.headline
-    verdict = sampling.judge(with_control(toy.captured("model", "stale"), noise=0.5))
+    verdict = sampling.judge(with_control(toy_speculation.captured("model", "stale"), noise=0.5))
     assert verdict.outcome is Outcome.FAIL
     assert verdict.headline.startswith("sampled tokens do not follow the control's distribution")
 
 
 def biased(power, *, told=False):
     """Variant and control that both draw from TARGET to a power, as if the scores were taken at another temperature, and tell so or not."""
-    one = toy.captured("head", answers=96)
+    one = toy_speculation.captured("head", answers=96)
     random = np.random.default_rng(4)
     said = []
     for answer in one.speculative.answers:
         tokens, last = [], answer.prompt_token_ids[-1]
         while len(tokens) < 64:
-            last = int((power * toy.TARGET[last] + random.gumbel(size=toy.VOCABULARY)).argmax())
+            last = int((power * toy_speculation.TARGET[last] + random.gumbel(size=toy_speculation.VOCABULARY)).argmax())
             tokens.append(last)
         said.append(replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason="length"),)))
     mine = replace(
         one,
         speculative=replace(one.speculative, answers=tuple(said)),
-        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+        scores={"v": tuple(toy_speculation.score(answer, "v", "baseline", toy_speculation.TARGET) for answer in said)},
     )
-    return with_control(mine, table=power * toy.TARGET, told=power * toy.TARGET if told else toy.TARGET)
+    return with_control(mine, table=power * toy_speculation.TARGET, told=power * toy_speculation.TARGET if told else toy_speculation.TARGET)
 
 
 def test_scores_that_scoring_bias_are_not_held_against_the_variant():
@@ -196,7 +196,9 @@ def test_a_scoring_bias_that_the_baselines_boots_report_is_measured_and_taken_ou
 
 def test_a_scoring_bias_does_not_hide_who_follows_the_scores_alone():
     """The baseline draws from ``p^0.94`` and reports it; the variant draws from p, as the scores have it."""
-    one = with_control(toy.captured("head", answers=160), table=0.94 * toy.TARGET, told=0.94 * toy.TARGET)
+    one = with_control(
+        toy_speculation.captured("head", answers=160), table=0.94 * toy_speculation.TARGET, told=0.94 * toy_speculation.TARGET
+    )
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.INVALID
     assert "biased scores give no verdict" in verdict.headline
@@ -212,8 +214,8 @@ def test_the_control_is_held_against_the_same_scores():
 
 
 def test_a_scoring_bias_does_not_excuse_a_fault():
-    tilted = 0.94 * toy.TARGET
-    one = with_control(toy.captured("head", "stale"), table=tilted, told=tilted)
+    tilted = 0.94 * toy_speculation.TARGET
+    one = with_control(toy_speculation.captured("head", "stale"), table=tilted, told=tilted)
     verdict = sampling.judge(one)
     assert verdict.outcome is Outcome.FAIL
     assert "scores biased" in said_of_noise(verdict)
@@ -230,13 +232,13 @@ def test_a_scoring_bias_is_not_read_off_answers_that_were_drawn_otherwise():
 
 
 def test_the_whole_run_calibrates_where_it_is_there():
-    one = with_control(toy.captured("model"), noise=0.12)
+    one = with_control(toy_speculation.captured("model"), noise=0.12)
     pairs = tuple((position.logprob, position) for position in one.scores["control"][0].positions)
     assert logit_noise(replace(one, calibration=pairs)).noise == 0.0
 
 
 def test_a_fault_of_the_variant_alone_stands():
-    assert sampling.judge(with_control(toy.captured("head", "stale"))).outcome is Outcome.FAIL
+    assert sampling.judge(with_control(toy_speculation.captured("head", "stale"))).outcome is Outcome.FAIL
 
 
 def twice(one, *, copied, seeds=True):
@@ -253,7 +255,7 @@ def twice(one, *, copied, seeds=True):
         one,
         workload=replace(one.workload, requests=tuple(requests)),
         speculative=replace(one.speculative, answers=tuple(answers)),
-        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in answers)},
+        scores={"v": tuple(toy_speculation.score(answer, "v", "baseline", toy_speculation.TARGET) for answer in answers)},
         draft_scores={},
     )
 
@@ -263,20 +265,20 @@ def told_of_pairs(verdict):
 
 
 def test_answers_given_again_are_named():
-    verdict = sampling.judge(twice(toy.captured("head", answers=8), copied=True))
+    verdict = sampling.judge(twice(toy_speculation.captured("head", answers=8), copied=True))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "dependence between requests (an answer given again)")
     assert told_of_pairs(verdict)[0].startswith("4 of 4 pairs of answers to one prompt begin with the same 16 tokens")
 
 
 def test_a_seed_that_comes_again_may_bring_its_answer_again():
-    verdict = sampling.judge(twice(toy.captured("head", answers=32), copied=True, seeds=False))
+    verdict = sampling.judge(twice(toy_speculation.captured("head", answers=32), copied=True, seeds=False))
     assert verdict.outcome is Outcome.PASS
     assert not told_of_pairs(verdict)
 
 
 def answers_to_one_prompt(count):
     """Independent answers that all begin after one token."""
-    one = toy.captured("head", answers=count)
+    one = toy_speculation.captured("head", answers=count)
     random = np.random.default_rng(8)
     start = one.speculative.answers[0].prompt_token_ids
     said = tuple(
@@ -290,7 +292,7 @@ def answers_to_one_prompt(count):
         one,
         workload=replace(one.workload, requests=asked_alike),
         speculative=replace(one.speculative, answers=said),
-        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+        scores={"v": tuple(toy_speculation.score(answer, "v", "baseline", toy_speculation.TARGET) for answer in said)},
     )
 
 
@@ -303,15 +305,15 @@ def test_independent_answers_to_one_prompt_pass():
 def test_answers_that_end_too_soon_are_named():
     """The end is token 0, as the baseline's own answers show; the server makes it e times as probable."""
     random = np.random.default_rng(6)
-    one = toy.captured("head", answers=150)
-    wrong = toy.TARGET.copy()
+    one = toy_speculation.captured("head", answers=150)
+    wrong = toy_speculation.TARGET.copy()
     wrong[:, 0] += 1.2
     said, theirs = [], []
     for answer in one.speculative.answers:
-        for table, out in ((wrong, said), (toy.TARGET, theirs)):
+        for table, out in ((wrong, said), (toy_speculation.TARGET, theirs)):
             tokens, last = [], answer.prompt_token_ids[-1]
             while len(tokens) < 64 and 0 not in tokens:
-                last = int((table[last] + random.gumbel(size=toy.VOCABULARY)).argmax())
+                last = int((table[last] + random.gumbel(size=toy_speculation.VOCABULARY)).argmax())
                 tokens.append(last)
             finish = "stop" if tokens[-1] == 0 else "length"
             out.append(replace(answer, choices=(Choice(token_ids=tuple(tokens), finish_reason=finish),)))
@@ -319,20 +321,20 @@ def test_answers_that_end_too_soon_are_named():
         one,
         baseline=replace(one.baseline, answers=tuple(theirs)),
         speculative=replace(one.speculative, answers=tuple(said)),
-        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in said)},
+        scores={"v": tuple(toy_speculation.score(answer, "v", "baseline", toy_speculation.TARGET) for answer in said)},
     )
     verdict = sampling.judge(seen)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "end of sequence")
     right = replace(
         seen,
         speculative=replace(seen.speculative, answers=tuple(theirs)),
-        scores={"v": tuple(toy.score(answer, "v", "baseline", toy.TARGET) for answer in theirs)},
+        scores={"v": tuple(toy_speculation.score(answer, "v", "baseline", toy_speculation.TARGET) for answer in theirs)},
     )
     assert sampling.judge(right).outcome is Outcome.PASS
 
 
 def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
-    one = with_control(toy.captured("head"), noise=0.0)
+    one = with_control(toy_speculation.captured("head"), noise=0.0)
     observed = gather(one).observed
     found = {
         seat.name: sampling.biased(one, observed, seat, scoring_bias=0.0)

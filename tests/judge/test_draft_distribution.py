@@ -8,12 +8,12 @@ import pytest
 
 from pytest_specdec.judge.draft_distribution import drafting
 from pytest_specdec.judge.sampling_data import gather
-from tests.judge import toy_speculation as toy
+from tests.judge import toy_speculation
 
 
 @pytest.fixture(scope="module")
 def told():
-    return toy.captured("ngram", answers=24)
+    return toy_speculation.captured("ngram", answers=24)
 
 
 def test_they_are_those_that_a_correct_server_tells(told):
@@ -34,5 +34,5 @@ def test_they_stand_in_where_the_server_tells_none(told):
 
 
 def test_a_model_leaves_them_to_the_filter():
-    one = toy.captured("greedy", answers=2)
+    one = toy_speculation.captured("greedy", answers=2)
     assert drafting(one).windows(one.speculative.answers[0]) is None

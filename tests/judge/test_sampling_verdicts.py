@@ -1,4 +1,4 @@
-"""Evidence that is high and short of the alarm: neither a pass nor a finding, until later answers settle it."""
+"""What evidence makes of a sampling verdict: an alarm, a suspicion, or an alarm that the control excuses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from math import log
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.sampling import suspicious
+from pytest_specdec.judge.sampling import ControlComparison, suspicious
 from pytest_specdec.model.verdict import Outcome
-from tests.judge import toy_speculation as toy
+from pytest_specdec.stats.control_difference import ControlDifference
+from tests.judge import toy_speculation
 
 ALPHA = 1e-4
 
@@ -25,14 +26,14 @@ def test_suspicion_begins_at_a_tenth_of_the_alarms_odds_and_ends_when_all_of_it_
 
 @pytest.mark.parametrize("short_by, outcome", [(-0.1, Outcome.FAIL), (0.1, "suspicious"), (0.9, "suspicious"), (1.1, Outcome.PASS)])
 def test_sampling_is_suspicious_short_of_its_alarm(short_by, outcome):
-    captured = toy.captured("model", "leak", answers=56)
+    captured = toy_speculation.captured("model", "leak", answers=56)
     found = sampling.judge(captured).figures["log10_wealth"]
     verdict = sampling.judge(replace(captured, alpha=10 ** -(found + short_by)))
     assert verdict.outcome == outcome
 
 
 def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
-    captured = toy.captured("model", "leak", answers=56)
+    captured = toy_speculation.captured("model", "leak", answers=56)
     found = sampling.judge(captured).figures["log10_wealth"]
     verdict = sampling.judge(replace(captured, alpha=10 ** -(found + 0.5)))
     assert "acceptance leak of 20%" in verdict.headline
@@ -41,3 +42,17 @@ def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
     assert not verdict.rules_out
     assert not verdict.red
     assert verdict.cell.endswith(f"10^{found:.1f}")
+
+
+@pytest.mark.parametrize(
+    "score, control_peak, holds",
+    [
+        pytest.param(1.0, 0.0, True, id="a control that earned nothing excuses nothing, however few bets both made"),
+        pytest.param(1.0, log(9.9), True, id="nor one whose bet came to less than ten"),
+        pytest.param(1.0, log(10.1), False, id="the same bet pays on the control as well"),
+        pytest.param(4.0, log(10.1), True, id="it pays clearly better on the variant"),
+    ],
+)
+def test_a_veto_needs_wealth_of_the_controls_own(score, control_peak, holds):
+    found = ControlDifference(mine=0.1 * score, theirs=0.0, error=0.1, answers=40)
+    assert ControlComparison(name="tilt", found=found, needed=2.5, control_peak=control_peak).holds is holds

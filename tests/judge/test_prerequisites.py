@@ -1,4 +1,4 @@
-"""An engine that gives no log-probabilities of given tokens: no judge of tokens says anything of it, in favour or against."""
+"""What keeps a verdict from being given: nothing drafted, or an engine without log-probabilities of given tokens."""
 
 from __future__ import annotations
 
@@ -7,11 +7,69 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy, logprobs, parameters, sampling, structured
+from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
-from tests.judge.captured_values import a_workload, answer, captured
+from tests.judge.captured_values import a_pair, a_workload, answer, captured
+
+
+def seen(counters, windows=None, pair=None):
+    return captured("greedy", [answer("chat-00", (1,), windows=windows)], [answer("chat-00", (1,))], counters=counters, pair=pair)
+
+
+@pytest.mark.parametrize(
+    "drafts, drafted, accepted, said",
+    [
+        (0, 0, 0, "nothing drafted"),
+        (9, 27, 0, "no draft token accepted"),
+        (9, 27, 27, "no draft token rejected"),
+        (9, 27, 26, None),
+    ],
+)
+def test_counters_must_show_drafts_acceptances_and_rejections(drafts, drafted, accepted, said):
+    verdict = speculating(seen(SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)))
+    if said is None:
+        assert verdict is None
+        return
+    assert verdict.outcome is Outcome.NOT_SPECULATING
+    assert verdict.headline.startswith(said)
+    assert f"{drafts} drafts, {accepted} draft tokens accepted, {drafted - accepted} rejected" in verdict.headline
+    assert verdict.short[0].startswith("likely: ")
+    assert verdict.red
+
+
+@pytest.mark.parametrize(
+    "windows, kind, said",
+    [
+        (None, DraftKind.MODEL, "speculation unknown"),
+        ((1, 4, 2, 1), DraftKind.MODEL, None),
+        ((1, 4, 4, 1), DraftKind.MODEL, "no draft token rejected"),
+        ((1, 1, 1, 4), DraftKind.MODEL, "no draft token accepted"),
+        ((1, 4, 1, 1), DraftKind.MODEL, None),
+        ((1, 4, 1, 1), DraftKind.NGRAM, "no draft token rejected"),
+        ((1, 4, 2, 1), DraftKind.NGRAM, None),
+        ((1,), DraftKind.MODEL, "no draft token accepted"),
+    ],
+)
+def test_without_counters_the_windows_tell(windows, kind, said):
+    """The first entry is the prefill's, the last may be cut, and prompt lookup drafts nothing for a window of one."""
+    verdict = speculating(seen(None, windows, a_pair(kind)))
+    assert (verdict is None) == (said is None)
+    assert verdict is None or verdict.headline.startswith(said)
+
+
+def test_the_control_is_not_asked():
+    assert speculating(replace(seen(SpecCounters()), is_control=True)) is None
+
+
+def test_a_finding_that_does_not_hang_on_rejections_is_not_held_up_by_their_absence():
+    counters = SpecCounters(drafts=9, draft_tokens=27, accepted_tokens=27)
+    assert speculating(seen(counters), rejecting=False) is None
+    assert speculating(seen(SpecCounters(drafts=9, draft_tokens=27)), rejecting=False) is not None
+
 
 REFUSED = {"token_ids": FeatureSupport.HONOURED, "prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.REFUSED}
 WHY = "(prompt_logprobs refused, continuations refused)"
@@ -26,7 +84,7 @@ JUDGES = {
 }
 
 
-def seen(family, *, parted=3, temperature=None, ids=True, support=None, scored_with=OPTION, **fields):
+def unscored(family, *, parted=3, temperature=None, ids=True, support=None, scored_with=OPTION, **fields):
     """Ten answers of twenty tokens, the first ``parted`` of which are not the baseline's; ``ids``: whether token ids came with them."""
 
     def said(*words):
@@ -43,7 +101,7 @@ def seen(family, *, parted=3, temperature=None, ids=True, support=None, scored_w
 @pytest.mark.parametrize("family", JUDGES)
 @pytest.mark.parametrize("ids", [True, False])
 def test_no_judge_of_tokens_decides_and_each_says_what_would_let_it(family, ids):
-    verdict = JUDGES[family](seen(family, ids=ids))
+    verdict = JUDGES[family](unscored(family, ids=ids))
     assert verdict.outcome is Outcome.INCONCLUSIVE, verdict.headline
     assert WHY in verdict.headline
     assert verdict.settle == OPTION
@@ -54,7 +112,7 @@ def test_no_judge_of_tokens_decides_and_each_says_what_would_let_it(family, ids)
 
 @pytest.mark.parametrize("parted", [0, 3])
 def test_greedy_answers_are_counted_as_strings_and_nothing_is_concluded_from_that(parted):
-    verdict = greedy.judge(seen("greedy", parted=parted))
+    verdict = greedy.judge(unscored("greedy", parted=parted))
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.headline.startswith(f"{10 - parted} of 10 answers equal the baseline's; ")
     assert (verdict.figures["answers"], verdict.figures["answers_equal"]) == (10, 10 - parted)
@@ -62,15 +120,15 @@ def test_greedy_answers_are_counted_as_strings_and_nothing_is_concluded_from_tha
 
 
 def test_drawn_answers_are_not_held_against_each_other():
-    verdict = sampling.judge(seen("sampling"))
+    verdict = sampling.judge(unscored("sampling"))
     assert verdict.headline.startswith("no token can be scored")
     assert not verdict.figures
 
 
 def test_documents_are_judged_by_validity_where_no_score_is_needed():
-    assert structured.judge(seen("structured", parted=0)).outcome is Outcome.PASS
-    assert structured.judge(seen("structured", temperature=1.0)).outcome is Outcome.PASS
-    invalid = seen("structured", temperature=1.0)
+    assert structured.judge(unscored("structured", parted=0)).outcome is Outcome.PASS
+    assert structured.judge(unscored("structured", temperature=1.0)).outcome is Outcome.PASS
+    invalid = unscored("structured", temperature=1.0)
     bad = [replace(one, choices=(replace(one.choice, text="no"),)) for one in invalid.speculative.answers]
     broken = replace(invalid, speculative=replace(invalid.speculative, answers=tuple(bad)))
     assert structured.judge(broken).outcome is Outcome.FAIL
@@ -88,26 +146,26 @@ def test_documents_are_judged_by_validity_where_no_score_is_needed():
 @pytest.mark.parametrize("family", ["greedy", "sampling"])
 def test_missing_scores_of_an_engine_that_gives_them_are_invalid(family, found, judged):
     """The baseline's capability probe alone decides; of what it did not try nothing is said."""
-    verdict = JUDGES[family](seen(family, support=found))
+    verdict = JUDGES[family](unscored(family, support=found))
     assert verdict.outcome is (Outcome.INVALID if judged else Outcome.INCONCLUSIVE)
 
 
 @pytest.mark.parametrize("family", ["greedy", "sampling"])
 def test_without_a_probe_missing_scores_are_invalid(family):
-    assert JUDGES[family](replace(seen(family), capabilities={})).outcome is Outcome.INVALID
+    assert JUDGES[family](replace(unscored(family), capabilities={})).outcome is Outcome.INVALID
 
 
 def test_an_engine_without_a_known_option_is_told_the_routes():
-    assert "prompt log-probabilities" in greedy.judge(seen("greedy", scored_with="")).settle
+    assert "prompt log-probabilities" in greedy.judge(unscored("greedy", scored_with="")).settle
 
 
 @pytest.mark.parametrize("family", JUDGES)
 def test_an_arm_that_drafts_nothing_is_red_all_the_same(family):
-    assert JUDGES[family](seen(family, counters=SpecCounters())).outcome is Outcome.NOT_SPECULATING
+    assert JUDGES[family](unscored(family, counters=SpecCounters())).outcome is Outcome.NOT_SPECULATING
 
 
 @pytest.mark.parametrize("family", JUDGES)
 def test_the_control_is_as_little_judged(family):
     """It says what the baseline says here, which is enough for documents."""
-    verdict = JUDGES[family](seen(family).as_control())
+    verdict = JUDGES[family](unscored(family).as_control())
     assert verdict.outcome is (Outcome.PASS if family == "structured" else Outcome.INCONCLUSIVE)
