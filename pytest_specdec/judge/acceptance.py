@@ -86,7 +86,7 @@ def _by_prompt(transcript: Transcript) -> list[list[int]]:
 
 
 LEAST_PROMPTS = 20
-"""Prompts below which nothing is gated: the length of one prompt says little of the next one's."""
+"""Prompts that a gate needs: the length of one prompt says little of the next one's."""
 
 
 def judged(captured: Captured) -> Verdict:
@@ -161,7 +161,7 @@ def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence
 
 
 def _counted(counters: SpecCounters | None) -> list[str]:
-    """Say what servers call the mean acceptance length: a drafter that often finds nothing has fewer tokens a step."""
+    """Return the server's mean acceptance length; it leaves out steps without a draft, so it is the larger figure."""
     if counters is None or not counters.drafts:
         return []
     return [f"server counters: {counters.mean_acceptance_length:.2f} tokens per step with a draft"]

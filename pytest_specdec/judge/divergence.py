@@ -1,7 +1,7 @@
-"""A divergence: the first token at which an answer bound to a grammar and the baseline's own part, both held against the raw distribution.
+"""A divergence: the first token at which an answer bound to a grammar differs from the baseline's, with both raw log-probabilities.
 
-Up to there both arms have said the same, so that the grammar leaves them the same tokens, and at temperature 0 the baseline's own token is
-the likeliest of those. A likelier one is not among them: its mask was skipped. An unlikelier one is, perhaps, and is the wrong choice.
+Up to there both answers are the same, so the grammar allows both the same tokens, and at temperature 0 the baseline takes the likeliest of
+them. A likelier token is forbidden: its mask was skipped. A less likely one may be allowed, and is the wrong choice.
 """
 
 from __future__ import annotations
@@ -33,16 +33,20 @@ class Divergence:
     gap: float
     """Raw log-probability of the baseline's token above that of the other, nats: below 0 where the other one is the likelier."""
 
+    def __str__(self) -> str:
+        tokens = f"id {self.mine.token_id} for the baseline's {self.theirs.token_id}"
+        return f"{self.request_id}: token {self.index}: {tokens}, gap {self.gap:.3g} nats"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """What one arm's answers at temperature 0 have in common with the baseline's own."""
+    """Agreement of one arm's answers at temperature 0 with the baseline's."""
 
     tokens: int
-    """Tokens that were compared: those that are equal, and each that is the first to differ and has a score."""
+    """Compared tokens: equal ones, and each first difference that has a score."""
     divergences: tuple[Divergence, ...]
     unscored: int
-    """Answers that part from the baseline's at a token that nothing is known of."""
+    """Answers that differ from the baseline's at a token without a score."""
 
 
 def shared(captured: Captured, arm: Transcript) -> SharedPrefix:

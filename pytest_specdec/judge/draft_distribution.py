@@ -1,4 +1,4 @@
-"""The draft's distribution q: what is known of it, from the draft model served alone or from the tokens themselves."""
+"""The draft's distribution q, from the draft model served alone or from the tokens themselves."""
 
 # ruff: noqa: ARG002 - the sources of one protocol need different arguments of it
 from __future__ import annotations
@@ -47,10 +47,10 @@ class DraftView:
 
 
 class DraftSource(Protocol):
-    """What is known of a drafter."""
+    """A drafter as far as it is known."""
 
     unknown: str
-    """Why q is not known; empty when it is."""
+    """Reason that q is unknown; empty when it is known."""
 
     def drafted(self, answer: Answer, start: int) -> int:
         """Return how many tokens were drafted for the window that begins after ``start`` emitted tokens."""
@@ -80,14 +80,14 @@ def drafting(captured: Captured) -> DraftSource:
 
 
 class UnknownDraft:
-    """A drafter whose distribution is not known."""
+    """A drafter with an unknown distribution."""
 
     def __init__(self, k: int, unknown: str) -> None:
         self.unknown = unknown
         self._k = k
 
     def drafted(self, answer: Answer, start: int) -> int:
-        """Every step drafts as many as the settings say."""
+        """Return the configured number of draft tokens."""
         return self._k
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
@@ -117,7 +117,7 @@ class ServedDraft:
         self._top_tokens = top_tokens
 
     def drafted(self, answer: Answer, start: int) -> int:
-        """Every step drafts as many as the settings say."""
+        """Return the configured number of draft tokens."""
         return self._draft.tokens
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:

@@ -1,9 +1,7 @@
 """Greedy: every token emitted at temperature 0 is the baseline's choice, up to a tolerance and to near-ties that noise explains.
 
-Penalised: the baseline's raw distribution with a request's own additions to the logits, as far as they are known. Presence and frequency
-penalties and logit biases add a known number of nats to a token's logit, whatever the other logits are: gaps between listed tokens are
-exact under them, the normaliser falls out. Of tokens that no list names nothing is said, so a gap can only be understated, never invented.
-A repetition penalty multiplies the logit itself, which no log-probability tells: it is not modelled.
+Presence and frequency penalties and logit biases add a known number of nats to a token's logit, so the gaps between listed tokens are exact
+under them. Unlisted tokens can only understate a gap. A repetition penalty multiplies the logit itself and is not modelled.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 
 from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.greedy_diagnosis import parting
+from pytest_specdec.judge.greedy_diagnosis import divergence
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
@@ -49,11 +47,11 @@ _TIE = 1e-5
 
 def choices(captured: Captured, answers: Sequence[ScoredAnswer]) -> GreedyTokens:
     """Return the choices at all tokens of ``answers``, each prefix once: the same one again brings the same noise again."""
-    found = [position for position in _once(captured, answers) if position.top_ids]
-    widest = max((len(position.top_ids) for position in found), default=1)
-    gaps = np.full((len(found), widest), np.inf)
-    chosen = np.full(len(found), -1, dtype=np.int64)
-    for row, position in enumerate(found):
+    positions = [position for position in _once(captured, answers) if position.top_ids]
+    widest = max((len(position.top_ids) for position in positions), default=1)
+    gaps = np.full((len(positions), widest), np.inf)
+    chosen = np.full(len(positions), -1, dtype=np.int64)
+    for row, position in enumerate(positions):
         below = position.top_logprobs[0] - np.array(position.top_logprobs)
         gaps[row, : len(below)] = np.where(below > _TIE, below, 0.0)
         if position.token_id in position.top_ids:
@@ -76,7 +74,7 @@ def _once(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Posit
 def penalised(positions: Sequence[Position], penalties: Penalties) -> tuple[Position, ...]:
     """Return an answer's ``positions`` with what ``penalties`` add; its own tokens are what they count, the prompt's are not.
 
-    A token whose log-probability is not told counts with the most that it can be. The top tokens stay sorted by falling log-probability.
+    An unlisted token counts with the upper bound of its log-probability. The top tokens stay sorted by falling log-probability.
     The numbers are no longer normalised: differences are all they are good for.
     """
     if not penalties.adds or not positions:
@@ -109,24 +107,24 @@ def _most(position: Position) -> float:
 NEAR_TIES = "near-ties fall on the other side more often than noise explains"
 UNEXPLAINED = "answer lengths differ from the baseline's with no wrong token"
 LEAST_TOKENS = 200
-"""Fewer scored tokens than this say little: at 200, wrong tokens are ruled out from a rate of 2.3 % on."""
+"""Scored tokens that a pass needs: 200 rule out wrong-token rates above 2.3 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyTally:
-    """What was seen of one arm's tokens under the baseline."""
+    """Gaps of one arm's tokens under the baseline."""
 
-    mine: tuple[ScoredAnswer, ...]
+    answers: tuple[ScoredAnswer, ...]
     peers: tuple[ScoredAnswer, ...]
-    """The same of the baseline's other boots."""
+    """Those of the baseline's other boots."""
     allowed: Tolerance
     differences: tuple[FirstDifference, ...]
-    """From the baseline's own answers, as strings of tokens; each has to be a tie within tolerance or a wrong token, or is unexplained."""
+    """From the baseline's own answers; each has to be a tie within tolerance or a wrong token, or is unexplained."""
 
     @property
-    def wrong(self) -> int:
-        """Tokens with a gap above tolerance."""
-        return sum(gap > self.allowed.gap for each in self.mine for gap in each.gaps)
+    def wrong(self) -> list[tuple[ScoredAnswer, int]]:
+        """Tokens with a gap above tolerance: the answer and the index in it."""
+        return [(answer, index) for answer in self.answers for index, gap in enumerate(answer.gaps) if gap > self.allowed.gap]
 
 
 def judge(captured: Captured) -> Verdict:
@@ -142,14 +140,14 @@ def judge(captured: Captured) -> Verdict:
 
 def _scored(captured: Captured) -> Verdict:
     try:
-        mine = forced(captured.speculative, _scores(captured, captured.arm))
-        peers = tuple(each for peer in _peers(captured) for each in forced(peer, _scores(captured, peer.arm)))
+        answers = forced(captured.speculative, _scores(captured, captured.arm))
+        peers = tuple(answer for peer in _peers(captured) for answer in forced(peer, _scores(captured, peer.arm)))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
-    if not any(each.positions for each in mine):
+    if not any(answer.positions for answer in answers):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     allowed = tolerance(captured, peers)
-    tally = GreedyTally(mine=mine, peers=peers, allowed=allowed, differences=tuple(_differences(captured, mine, allowed)))
+    tally = GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=tuple(_differences(captured, answers, allowed)))
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
@@ -162,25 +160,25 @@ def _scored(captured: Captured) -> Verdict:
 
 def _scores(captured: Captured, arm: str) -> tuple[Score, ...]:
     """Return the scores of ``arm``'s tokens with what each request asks to be added to the logits."""
-    wishes = {request.id: penalties(request.body) for request in captured.workload.requests}
-    known = captured.scores.get(arm, ())
-    return tuple(replace(one, positions=penalised(one.positions, wishes.get(one.request_id, NONE))) for one in known)
+    by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
+    scores = captured.scores.get(arm, ())
+    return tuple(replace(score, positions=penalised(score.positions, by_request.get(score.request_id, NONE))) for score in scores)
 
 
 def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    """Return the boots of the baseline whose own tokens show what a correct server may do."""
+    """Return the other boots of the baseline: their tokens show the gaps of a correct server."""
     control = () if captured.control is None or captured.is_control else (captured.control,)
     return (captured.baseline, *control)
 
 
-def _differences(captured: Captured, mine: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
-    theirs = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
+    baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     distributions = {score.key: score.positions for score in _scores(captured, BASELINE)}
-    for each in mine:
-        key = each.answer.key
-        found = difference(each, theirs[key], allowed.gap, distributions.get(key, ())) if key in theirs else None
-        if found is not None:
-            yield found
+    for scored in answers:
+        key = scored.answer.key
+        first = difference(scored, baseline[key], allowed.gap, distributions.get(key, ())) if key in baseline else None
+        if first is not None:
+            yield first
 
 
 def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
@@ -189,25 +187,24 @@ def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
     largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
     noise = tally.allowed.calibration.noise or 0.0
     headline = f"the baseline does not repeat itself: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
-    return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=_figures(tally))
+    return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
 
 
 def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    if not tally.wrong:
+    wrong = tally.wrong
+    if not wrong:
         return None
-    index, first = min(
-        ((_first_wrong(each, tally.allowed.gap), each) for each in tally.mine if _is_wrong(each, tally.allowed.gap)), key=_place
-    )
-    theirs = {answer.key: answer for answer in captured.baseline.answers}.get(first.answer.key)
+    first, index = min(wrong, key=lambda token: (token[1], *token[0].answer.key))
+    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(first.answer.key)
     name = _name(captured, tally)
     where = f"request {first.answer.request_id}, token {index + 1} of {len(first.gaps)}"
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {tally.wrong:,} of {_tokens(tally.mine):,} tokens wrong; {_counted(tally)}; earliest: {where}",
-        short=parting(first, index, theirs, tally.allowed),
-        evidence=(*_told(captured, tally), *_wrong_tokens(tally)),
-        cell=f"{tally.wrong:,} of {_tokens(tally.mine):,} tokens wrong",
+        f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong; {_counted(tally)}; earliest: {where}",
+        short=divergence(first, index, baseline, tally.allowed),
+        evidence=(*_evidence(captured, tally), *_listed(wrong)),
+        cell=f"{len(wrong):,} of {_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
         figures=_figures(tally),
     )
@@ -215,29 +212,29 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail answers that end where the baseline's goes on, or the other way round, without a wrong token; INVALID where none was scored."""
-    found = [each for each in tally.differences if each.kind is DifferenceKind.LENGTH]
+    lengths = [first for first in tally.differences if first.kind is DifferenceKind.LENGTH]
     unscored = _unscored(captured, tally)
-    if found:
-        first = min(found, key=lambda each: (each.index, *each.key))
+    if lengths:
+        first = min(lengths, key=lambda each: (each.index, *each.key))
         return say(
             captured,
             Outcome.FAIL,
-            f"{UNEXPLAINED}: {len(found)} of {len(tally.mine)} answers; earliest: request {first.key[0]}, after token {first.index}",
-            evidence=_told(captured, tally),
-            cell=f"{len(found)} wrong lengths",
+            f"{UNEXPLAINED}: {len(lengths)} of {len(tally.answers)} answers; earliest: request {first.key[0]}, after token {first.index}",
+            evidence=_evidence(captured, tally),
+            cell=f"{len(lengths)} wrong lengths",
             names=UNEXPLAINED,
             figures=_figures(tally),
         )
     if unscored:
         headline = f"{len(unscored)} answers differ from the baseline's and were not scored; first: request {unscored[0].request_id}"
-        return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=_figures(tally))
+        return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
     return None
 
 
 def _unscored(captured: Captured, tally: GreedyTally) -> list[Answer]:
-    scored = {each.answer.key for each in tally.mine}
-    theirs = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
-    return [a for a in captured.speculative.answers if a.ok and a.key not in scored and theirs.get(a.key, ()) != a.choice.token_ids]
+    scored = {each.answer.key for each in tally.answers}
+    baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
+    return [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
 
 
 def _name(captured: Captured, tally: GreedyTally) -> str:
@@ -245,35 +242,22 @@ def _name(captured: Captured, tally: GreedyTally) -> str:
         return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
         raw = forced(captured.speculative, captured.scores.get(captured.arm, ()))
-        if found := greedy_diagnosis.unheeded(captured, tally.mine, raw, tally.allowed.gap):
-            return found
-    return greedy_diagnosis.culprit(captured, tally.mine, tally.allowed.gap)
-
-
-def _place(found: tuple[int, ScoredAnswer]) -> tuple[int, str, int]:
-    index, mine = found
-    return (index, *mine.answer.key)
-
-
-def _is_wrong(mine: ScoredAnswer, gap: float) -> bool:
-    return any(each > gap for each in mine.gaps)
-
-
-def _first_wrong(mine: ScoredAnswer, gap: float) -> int:
-    return next(index for index, each in enumerate(mine.gaps) if each > gap)
+        if ignored := greedy_diagnosis.ignored_penalties(captured, tally.answers, raw, tally.allowed.gap):
+            return ignored
+    return greedy_diagnosis.fault_name(captured, tally.answers, tally.allowed.gap)
 
 
 def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
-    mine, peers = (wealth(choices(captured, answers), tally.allowed.sigma) for answers in (tally.mine, tally.peers))
+    mine, peers = (wealth(choices(captured, answers), tally.allowed.sigma) for answers in (tally.answers, tally.peers))
     if not mine.alarms(captured.alpha):
         return None
-    hits, tokens = _near_ties(tally.mine), _tokens(tally.mine)
+    hits, tokens = _near_ties(tally.answers), _tokens(tally.answers)
     theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
     figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.sigma}
     if peers.alarms(captured.alpha):
         headline = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
-        return say(captured, Outcome.INVALID, headline, evidence=_told(captured, tally), figures=figures)
+        return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
@@ -282,7 +266,7 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
             f"baseline     {theirs:,} of {others:,} tokens between its own boots",
             f"allowed      noise of {tally.allowed.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
         ),
-        evidence=_told(captured, tally),
+        evidence=_evidence(captured, tally),
         cell=f"{hits:,} near-ties",
         names=NEAR_TIES,
         figures=figures,
@@ -290,8 +274,8 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 
 def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
-    tokens, gap = _tokens(tally.mine), tally.allowed.gap
-    figures, evidence = _figures(tally), _told(captured, tally)
+    tokens, gap = _tokens(tally.answers), tally.allowed.gap
+    figures, evidence = _figures(tally), _evidence(captured, tally)
     rate = proportions.ruled_out(tokens)
     if tokens < LEAST_TOKENS:
         return say(
@@ -324,41 +308,39 @@ def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
 
 
 def _counted(tally: GreedyTally) -> str:
-    kinds = Counter(found.kind for found in tally.differences)
+    kinds = Counter(first.kind for first in tally.differences)
     classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in DifferenceKind if kinds[kind])
-    return f"{len(tally.differences)} of {len(tally.mine)} answers differ as text" + (f" ({classes})" if classes else "")
+    return f"{len(tally.differences)} of {len(tally.answers)} answers differ as text" + (f" ({classes})" if classes else "")
 
 
 def _unjudged(captured: Captured) -> str:
-    said_no = sum(map(refused, captured.speculative.answers))
-    silent = sum(not answer.ok for answer in captured.speculative.answers) - said_no
-    parts = ((said_no, "refused with a 4xx"), (silent, "not answered (see liveness)"))
+    refusals = sum(map(refused, captured.speculative.answers))
+    silent = sum(not answer.ok for answer in captured.speculative.answers) - refusals
+    parts = ((refusals, "refused with a 4xx"), (silent, "not answered (see liveness)"))
     return "".join(f"; {count} requests {what}" for count, what in parts if count)
 
 
-def _wrong_tokens(tally: GreedyTally, most: int = 50) -> list[str]:
-    gap = tally.allowed.gap
-    found = [(each, index) for each in tally.mine for index, value in enumerate(each.gaps) if value > gap]
-    lines = [f"{_named(each)}, token {i + 1}: id {each.positions[i].token_id}, gap {each.gaps[i]:.3g}" for each, i in found[:most]]
-    return [*lines, *([f"and {len(found) - most:,} more wrong tokens"] if len(found) > most else [])]
+def _listed(wrong: Sequence[tuple[ScoredAnswer, int]], most: int = 50) -> list[str]:
+    lines = [f"{_place(scored, i)}: id {scored.positions[i].token_id}, gap {scored.gaps[i]:.3g}" for scored, i in wrong[:most]]
+    return [*lines, *([f"and {len(wrong) - most:,} more wrong tokens"] if len(wrong) > most else [])]
 
 
-def _named(mine: ScoredAnswer) -> str:
-    return f"{mine.answer.request_id}, pass {mine.answer.pass_index}"
+def _place(scored: ScoredAnswer, index: int) -> str:
+    return f"{scored.answer.request_id}, pass {scored.answer.pass_index}, token {index + 1}"
 
 
-def _told(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
+def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     known = tally.allowed.calibration
     noise = (
         "unknown, taken as 0: no log-probabilities were reported"
         if known.noise is None
         else f"{known.noise:.4f} nats over {known.tokens:,} tokens"
     )
-    unscored = sum(answer.ok for answer in captured.speculative.answers) - len(tally.mine)
+    unscored = sum(answer.ok for answer in captured.speculative.answers) - len(tally.answers)
     return (
         f"tolerance: {tally.allowed.gap:.4g} nats below the best token, {tally.allowed.reason}",
         f"logit noise, reported against scored: {noise}",
-        f"checked: {_tokens(tally.mine):,} tokens of {len(tally.mine)} answers, {unscored} answers not scored",
+        f"checked: {_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
         f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
         f"{_counted(tally)}{_unjudged(captured)}",
         *(f"differs: {d.key[0]}, pass {d.key[1]}, from token {d.index + 1}: {d.kind.value}" for d in tally.differences[:50]),
@@ -366,13 +348,13 @@ def _told(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
 
 
 def _figures(tally: GreedyTally) -> dict[str, float]:
-    gaps = [gap for each in tally.mine for gap in each.gaps]
+    gaps = [gap for each in tally.answers for gap in each.gaps]
     theirs = [gap for each in tally.peers for gap in each.gaps]
     return {
         "tokens": float(len(gaps)),
-        "answers": float(len(tally.mine)),
+        "answers": float(len(tally.answers)),
         "answers_differing": float(len(tally.differences)),
-        "wrong_tokens": float(tally.wrong),
+        "wrong_tokens": float(len(tally.wrong)),
         "near_ties": float(sum(0.0 < gap <= tally.allowed.gap for gap in gaps)),
         "largest_gap_nats": max(gaps),
         "tolerance_nats": tally.allowed.gap,

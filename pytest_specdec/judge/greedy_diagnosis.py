@@ -35,37 +35,37 @@ __all__ = [
     "NOT_ROLLED_BACK",
     "RECOVERED",
     "UNNAMED",
-    "culprit",
-    "parting",
+    "divergence",
+    "fault_name",
+    "ignored_penalties",
     "probability",
-    "unheeded",
 ]
 
 _CONTEXT_TOKENS = 8
 _CONTEXT_CHARACTERS = 40
 
 
-def parting(mine: ScoredAnswer, index: int, theirs: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
-    """Return three lines on token ``index`` of ``mine``: shared, baseline, speculative.
+def divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
+    """Return three lines on token ``index`` of ``scored``: shared, baseline, speculative.
 
     Ids always; text where the two answers agree up to this token, so that their texts part here too.
     """
-    position = mine.positions[index]
-    shared, base, spec = _texts(mine.answer, theirs, index)
-    before = mine.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
+    position = scored.positions[index]
+    shared, theirs, mine = _texts(scored.answer, baseline, index)
+    before = scored.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
     best = position.top_ids[0] if position.top_ids else position.token_id
     best_logprob = max(position.top_logprobs, default=position.logprob)
-    wrong = f"{mine.gaps[index]:.3g} nats below the best token, {allowed.gap:.3g} allowed ({allowed.reason})"
+    wrong = f"{scored.gaps[index]:.3g} nats below the best token, {allowed.gap:.3g} allowed ({allowed.reason})"
     next_best = f"   (next best id {position.top_ids[1]} p={math.exp(position.top_logprobs[1]):.3g})" if len(position.top_ids) > 1 else ""
     return (
         f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
-        f"baseline     {base}id {best} p={math.exp(best_logprob):.3g}{next_best}",
-        f"speculative  {spec}id {position.token_id} {probability(position)}   {wrong}",
+        f"baseline     {theirs}id {best} p={math.exp(best_logprob):.3g}{next_best}",
+        f"speculative  {mine}id {position.token_id} {probability(position)}   {wrong}",
     )
 
 
 def probability(position: Position) -> str:
-    """Tell the probability, or what it lies below where only the listed tokens' are known."""
+    """Return the probability, or its upper bound where only the listed tokens' are known."""
     if math.isnan(position.logprob):
         return f"p<{math.exp(min(position.top_logprobs)):.3g}"
     return f"p={math.exp(position.logprob):.3g}"
@@ -105,11 +105,11 @@ _CHANCE = 0.01
 _UNKNOWN = -1
 
 
-def culprit(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
-    """Return the bug's name from where the tokens with a gap above ``gap`` stand, :data:`UNNAMED` where that does not tell.
+def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
+    """Return the fault's name from where the tokens with a gap above ``gap`` stand; :data:`UNNAMED` where several faults fit.
 
-    A name is given when the wrong tokens stand in the part that the bug would touch, and evenly spread ones would do so with a probability
-    of 1 % at most. Naming decides nothing: the tokens are wrong in any case.
+    A fault is named when the wrong tokens stand where it would put them, and evenly spread ones would do so with a probability of 1 % at
+    most. The verdict does not depend on the name: the tokens are wrong in any case.
     """
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     known = drafting(captured)
@@ -122,7 +122,7 @@ def culprit(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> 
     return _by_slot(wrong, slots, after)
 
 
-def unheeded(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
+def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
     """Return that penalties or biases are ignored if the wrong tokens of ``answers`` are right by the ``raw`` distribution; else empty."""
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     plain = np.concatenate([np.array(mine.gaps) <= gap for mine in raw])
@@ -134,7 +134,7 @@ def unheeded(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[
 
 
 def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools) -> str:
-    """Tell a lasting state from a wrong draw: the former spares all tokens before an answer's first rejection, of whichever slot."""
+    """Tell a wrong state from a wrong draw: the former spares all tokens before an answer's first rejection, at whichever slot."""
     by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
     if _in(wrong, after & slot, slot):
@@ -146,9 +146,8 @@ def _drafted(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) 
     """Return the tokens that are accepted draft tokens, as far as windows, the draft's distribution, or both tell."""
     emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
     accepted = slots.draft_slot & ~slots.ended
-    its_own = drafts == emitted
-    found: Bools = (slots.known & accepted & (its_own | (drafts == _UNKNOWN))) | (~slots.known & its_own)
-    return found
+    drafted = drafts == emitted
+    return np.asarray((slots.known & accepted & (drafted | (drafts == _UNKNOWN))) | (~slots.known & drafted))
 
 
 def _in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:

@@ -19,7 +19,7 @@ RESOLUTION = 1e-5
 
 
 class DifferenceKind(StrEnum):
-    """How two greedy answers to one request part."""
+    """Kinds of first differences between two greedy answers to one request."""
 
     TIE = "tie"
     """The baseline gives both tokens the same probability."""
@@ -35,7 +35,7 @@ class DifferenceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredAnswer:
-    """One answer whose every token the baseline has scored."""
+    """One answer, with a score of the baseline for every token."""
 
     answer: Answer
     positions: tuple[Position, ...]
@@ -66,7 +66,7 @@ def _forced(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
 
 
 def _gap(position: Position) -> float:
-    """Return the gap; of a token that is not told, that of the last top token, which it lies below."""
+    """Return the gap; of an unlisted token that of the last top token, which is a lower bound."""
     if math.isnan(position.logprob):
         return max(position.top_logprobs) - min(position.top_logprobs)
     gap = max(position.top_logprobs, default=position.logprob) - position.logprob

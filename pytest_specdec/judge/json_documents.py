@@ -32,7 +32,7 @@ _LONGEST_NUMBER = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OutputFormat:
-    """What a request's ``response_format`` asks of every answer."""
+    """The ``response_format`` of a request."""
 
     kind: str
     """``json_object``, or ``json_schema`` and the schema's name."""
@@ -56,9 +56,9 @@ class JsonDocument:
     request_id: str
     kind: str
     complete: bool
-    """Whether it came to its end, so that the whole schema was asked; a document cut by a limit is judged as a prefix."""
+    """Whether it is whole, and judged by the whole schema; a document cut by a limit is judged as a prefix."""
     fault: str
-    """What is wrong with it and where, empty when nothing is."""
+    """The fault and its place; empty without one."""
 
 
 def grammars(requests: tuple[Request, ...]) -> Mapping[str, OutputFormat]:
@@ -148,16 +148,16 @@ _WANTED = ("a value", "a value or ]", "a key", "a key or }", "a colon", "a comma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonScan:
-    """What a text is as JSON (RFC 8259)."""
+    """A text read as JSON (RFC 8259)."""
 
     bad: int | None = None
     """Index of the first character that no JSON document can have there; None in a prefix."""
     wanted: str = ""
-    """What could have stood there instead."""
+    """Expected there instead."""
     complete: bool = False
     """Whether the text is a whole document as it stands."""
     depth: int = 0
-    """How deep containers were nested at most."""
+    """Deepest nesting of containers."""
 
 
 def scan(text: str) -> JsonScan:

@@ -45,34 +45,34 @@ def judge(captured: Captured) -> Verdict:
 
 
 def server_failure(captured: Captured) -> Verdict | None:
-    """Return what the requests say that a server did not survive; None without one. Every judge asks this first.
+    """Return a verdict on requests that a server did not survive; None without any. Every judge asks this first.
 
     A request that fails again alone on a fresh server, or a group of them that does so in flight together, is a failure when the baseline
     survives the same, and invalid when it does not. What does not recur is counted over the whole run (:func:`_scattered`); short of that
     it is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
     """
-    mine = captured.speculative.server_failures
-    recurring = sorted((c for c in mine if c.recurred), key=lambda c: len(c.group))
-    deadly = [c for c in recurring if all(_survived(t, c) for t in _baselines(captured))]
+    failures = captured.speculative.server_failures
+    recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: len(failure.group))
+    deadly = [failure for failure in recurring if all(_survived(t, failure) for t in _baselines(captured))]
     if deadly:
         return (_failed_together if deadly[0].group else _killed)(captured, deadly)
     if recurring:
         headline = f"the baseline does not survive {_what(recurring[0])} either, so it cannot judge"
         return _infrastructure(captured, recurring, headline)
-    if (mine or captured.family is Family.LIVENESS) and (found := _scattered(captured)):
-        return found
-    if mine:
-        return _infrastructure(captured, mine, _once(captured.speculative.unexplained), settle=_RESUME)
+    if (failures or captured.family is Family.LIVENESS) and (verdict := _scattered(captured)):
+        return verdict
+    if failures:
+        return _infrastructure(captured, failures, _once(captured.speculative.unexplained), settle=_RESUME)
     return _of_baseline(captured) or _slowed(captured)
 
 
 def _of_baseline(captured: Captured) -> Verdict | None:
-    theirs = [(t.arm, c) for t in _baselines(captured) for c in t.server_failures]
-    if theirs:
-        arm, first = theirs[0]
-        settle = "" if any(c.recurred for _, c in theirs) else _RESUME
-        headline = f"the {arm} itself {_VERB[first.ending]} {_in_flight([c for a, c in theirs if a == arm])}"
-        return _infrastructure(captured, [c for _, c in theirs], headline, settle=settle)
+    failures = [(t.arm, failure) for t in _baselines(captured) for failure in t.server_failures]
+    if failures:
+        arm, first = failures[0]
+        settle = "" if any(failure.recurred for _, failure in failures) else _RESUME
+        headline = f"the {arm} itself {_VERB[first.ending]} {_in_flight([failure for name, failure in failures if name == arm])}"
+        return _infrastructure(captured, [failure for _, failure in failures], headline, settle=settle)
     return None
 
 
@@ -92,14 +92,14 @@ def _baselines(captured: Captured) -> tuple[Transcript, ...]:
 
 
 def _survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
-    """Say whether an arm answered the same requests without harm, at the same concurrency: it was asked the whole workload alike."""
+    """Whether an arm answered the same requests without harm, at the same concurrency: it was asked the whole workload alike."""
     alike = transcript.concurrency is None or len(server_failure.group) <= transcript.concurrency
     return alike and all(_unharmed(transcript, request_id) for request_id in server_failure.group or (server_failure.request_id,))
 
 
 def _unharmed(transcript: Transcript, request_id: str) -> bool:
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
-    unharmed = request_id not in {c.request_id for c in transcript.server_failures}
+    unharmed = request_id not in {failure.request_id for failure in transcript.server_failures}
     return bool(answers) and unharmed and all(answer.ok or refused(answer) for answer in answers)
 
 
@@ -111,7 +111,7 @@ def _killed(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
         Outcome.FAIL,
         f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
         short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_shown(first, 2)),
-        evidence=[line for each in deadly for line in _told(each)],
+        evidence=[line for each in deadly for line in _lines(each)],
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
         figures={"server_failures": len(deadly)},
@@ -127,7 +127,7 @@ def _failed_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Ver
         f"the server {verb} with {count} requests in flight, the smallest group found; it answers each alone, "
         f"and the baseline answers {captured.workload.concurrency} at a time",
         short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_shown(first, 2)),
-        evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _told(each)],
+        evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _lines(each)],
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight",
         figures={"server_failures": len(deadly), "smallest_group": count},
@@ -144,24 +144,25 @@ def _scattered(captured: Captured) -> Verdict | None:
     A rule of its own: three of them fail. Its p-value is Fisher's, one-sided, of all failures falling on the variant when each request
     is as likely to meet one whatever the arm. It takes no part of the run's false-alarm budget, and says so.
     """
-    mine = captured.failures.get(captured.arm)
+    variant = captured.failures.get(captured.arm)
     others = [captured.failures[arm] for arm in (BASELINE, CONTROL) if arm in captured.failures]
-    if captured.is_control or mine is None or not mine.are_finding(others):
+    if captured.is_control or variant is None or not variant.are_finding(others):
         return None
-    count, theirs = len(mine.unexplained), sum(other.requests for other in others)
-    p_value = proportions.greater_than_other(count, mine.requests, 0, theirs)
+    count, baseline_requests = len(variant.unexplained), sum(other.requests for other in others)
+    p_value = proportions.greater_than_other(count, variant.requests, 0, baseline_requests)
     return say(
         captured,
         Outcome.FAIL,
-        f"{count} of {mine.requests} requests met a crash, hang or 5xx that does not recur on replay; baseline and control: 0 of {theirs}",
+        f"{count} of {variant.requests} requests met a crash, hang or 5xx that does not recur on replay; "
+        f"baseline and control: 0 of {baseline_requests}",
         short=(
-            *mine.unexplained[:3],
+            *variant.unexplained[:3],
             f"rule         three scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
         ),
-        evidence=(*mine.unexplained, *(line for each in captured.speculative.server_failures for line in _told(each))),
+        evidence=(*variant.unexplained, *(line for each in captured.speculative.server_failures for line in _lines(each))),
         cell=f"{count} scattered",
         names="scattered failures: the server dies, hangs or answers 5xx now and then",
-        figures={"scattered_failures": count, "requests": mine.requests, "baseline_requests": theirs, "p_value": p_value},
+        figures={"scattered_failures": count, "requests": variant.requests, "baseline_requests": baseline_requests, "p_value": p_value},
     )
 
 
@@ -179,7 +180,7 @@ def _once(failures: Sequence[Sequence[ServerFailure]]) -> str:
 
 
 def _in_flight(server_failures: Sequence[ServerFailure]) -> str:
-    """Name the first of what was in flight; which of several it was that the server died after, nobody knows."""
+    """Name the first of what was in flight; several requests cannot be told apart."""
     others = f" (and {len(server_failures) - 1} more in flight)" if len(server_failures) > 1 else ""
     return f"request {server_failures[0].request_id}{others}"
 
@@ -190,38 +191,38 @@ def _infrastructure(captured: Captured, server_failures: Sequence[ServerFailure]
         Outcome.INVALID,
         headline,
         short=(f"ending       {_ending(server_failures[0])}", *_shown(server_failures[0], 3)),
-        evidence=[line for each in server_failures for line in _told(each)],
+        evidence=[line for each in server_failures for line in _lines(each)],
         settle=settle,
         figures={"server_failures": len(server_failures)},
     )
 
 
-def _ending(one: ServerFailure) -> str:
-    return f"{one.ending.value}{': ' + one.process if one.process else ''}"
+def _ending(failure: ServerFailure) -> str:
+    return f"{failure.ending.value}{': ' + failure.process if failure.process else ''}"
 
 
-def _told(one: ServerFailure) -> tuple[str, ...]:
-    recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[one.recurred]
-    recurred = f"recurred with {len(one.group)} in flight: {', '.join(one.group)}" if one.group else recurred
-    return (f"request {one.request_id}: {_ending(one)}; {recurred}", *_cause(one), *_tail(one, len(one.log_tail)))
+def _lines(failure: ServerFailure) -> tuple[str, ...]:
+    recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
+    recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
+    return (f"request {failure.request_id}: {_ending(failure)}; {recurred}", *_cause(failure), *_tail(failure, len(failure.log_tail)))
 
 
-def _cause(one: ServerFailure) -> tuple[str, ...]:
-    return (f"cause        {quoted(one.cause, 200)}",) if one.cause else ()
+def _cause(failure: ServerFailure) -> tuple[str, ...]:
+    return (f"cause        {quoted(failure.cause, 200)}",) if failure.cause else ()
 
 
-def _shown(one: ServerFailure, lines: int) -> tuple[str, ...]:
+def _shown(failure: ServerFailure, lines: int) -> tuple[str, ...]:
     """Return the cause or, where the log tells none, its last ``lines`` lines: after a death they are of the shutdown."""
-    return _cause(one) or _tail(one, lines)
+    return _cause(failure) or _tail(failure, lines)
 
 
-def _tail(one: ServerFailure, lines: int) -> tuple[str, ...]:
-    return tuple(f"log          {line}" for line in one.log_tail[-lines:]) if lines else ()
+def _tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
+    return tuple(f"log          {line}" for line in failure.log_tail[-lines:]) if lines else ()
 
 
 def _parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
     """Name what the first server failure's body has and no unharmed request has; else whatever is not ordinary in it."""
-    harmed = {c.request_id for c in captured.speculative.server_failures}
+    harmed = {failure.request_id for failure in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}
     body = bodies.get(deadly[0].request_id, {})
     unharmed = [other for id_, other in bodies.items() if id_ not in harmed]
@@ -244,42 +245,42 @@ def _unanswered(captured: Captured) -> Verdict | None:
         expected = len(captured.workload.requests) * captured.workload.passes
         missing = len(silent) + max(0, expected - len(transcript.answers))
         if missing:
-            said = [f"request {a.request_id}: status {a.status}, {quoted(a.error or '', 200)}" for a in silent]
+            lines = [f"request {a.request_id}: status {a.status}, {quoted(a.error or '', 200)}" for a in silent]
             headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, with no server failure"
-            return say(captured, Outcome.INVALID, headline, evidence=said, figures={"unanswered_requests": missing})
+            return say(captured, Outcome.INVALID, headline, evidence=lines, figures={"unanswered_requests": missing})
     return None
 
 
 def _failed(captured: Captured) -> Verdict | None:
-    theirs = {answer.key: answer for answer in captured.baseline.answers}
+    baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, wrong in (
         ("empty", _empty),
         (f"later than the deadline of {captured.workload.deadline_s:g} s", _late),
     ):
-        found = [
+        bad = [
             a
             for a in captured.speculative.answers
-            if wrong(captured, a) and a.key in theirs and theirs[a.key].ok and not wrong(captured, theirs[a.key])
+            if wrong(captured, a) and a.key in baseline and baseline[a.key].ok and not wrong(captured, baseline[a.key])
         ]
-        if found:
+        if bad:
             count = len(captured.speculative.answers)
-            headline = f"{len(found)} of {count} answers {what}, none of the baseline's; first: request {found[0].request_id}"
-            told = [f"request {a.request_id}, pass {a.pass_index}: {_seconds(a)}, finish reason {a.choice.finish_reason}" for a in found]
+            headline = f"{len(bad)} of {count} answers {what}, none of the baseline's; first: request {bad[0].request_id}"
+            lines = [f"request {a.request_id}, pass {a.pass_index}: {_seconds(a)}, finish reason {a.choice.finish_reason}" for a in bad]
             return say(
                 captured,
                 Outcome.FAIL,
                 headline,
-                short=told[:4],
-                evidence=told,
-                cell=f"{len(found)} bad",
-                figures={"bad_answers": len(found)},
+                short=lines[:4],
+                evidence=lines,
+                cell=f"{len(bad)} bad",
+                figures={"bad_answers": len(bad)},
             )
     return None
 
 
 def _empty(_: Captured, answer: Answer) -> bool:
-    said = any(choice.text or choice.token_ids for choice in answer.choices)
-    return answer.ok and not said and not (answer.usage and answer.usage.completion_tokens)
+    content = any(choice.text or choice.token_ids for choice in answer.choices)
+    return answer.ok and not content and not (answer.usage and answer.usage.completion_tokens)
 
 
 def _late(captured: Captured, answer: Answer) -> bool:
@@ -293,24 +294,24 @@ def _seconds(answer: Answer) -> str:
 def _passed(captured: Captured) -> Verdict:
     answers = captured.speculative.answers
     good = sum(answer.ok for answer in answers)
-    said_no = len(answers) - good
+    refusals = len(answers) - good
     slowest = max((a.timing.latency_s for a in answers if a.ok and a.timing), default=None)
     pace = "" if slowest is None else f", slowest {slowest:.1f} s"
     return say(
         captured,
         Outcome.PASS,
-        f"{good} of {len(answers)} requests answered{pace}" + (f"; {said_no} refused with a 4xx" if said_no else ""),
+        f"{good} of {len(answers)} requests answered{pace}" + (f"; {refusals} refused with a 4xx" if refusals else ""),
         evidence=(*messages(answers), *_asymmetries(captured)),
         rules_out=f"{good} requests answered; a failure rate above {proportions.ruled_out(good):.1%} would have been caught (99%)",
         cell=f"{good} of {len(answers)}",
-        figures={"answered_requests": good, "refused_requests": said_no},
+        figures={"answered_requests": good, "refused_requests": refusals},
     )
 
 
 def _asymmetries(captured: Captured) -> list[str]:
-    theirs = {answer.key: answer for answer in captured.baseline.answers}
-    both = [(mine, theirs[mine.key]) for mine in captured.speculative.answers if mine.key in theirs]
-    only_here = [mine.request_id for mine, other in both if refused(mine) and other.ok]
-    only_there = [mine.request_id for mine, other in both if mine.ok and refused(other)]
+    baseline = {answer.key: answer for answer in captured.baseline.answers}
+    both = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.key in baseline]
+    only_here = [answer.request_id for answer, other in both if refused(answer) and other.ok]
+    only_there = [answer.request_id for answer, other in both if answer.ok and refused(other)]
     lines = [f"refused capability: {len(only_here)} requests that the baseline answers, first {only_here[0]}"] if only_here else []
     return lines + ([f"answered although the baseline refuses: {len(only_there)}, first {only_there[0]}"] if only_there else [])

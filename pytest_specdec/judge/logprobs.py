@@ -1,8 +1,7 @@
 """Reported log-probabilities: the baseline's, on the scale of two boots of the baseline.
 
-Log-probs: whether the log-probabilities that a server reports of its own tokens are the baseline's, as nearly as the baseline's own are.
-This checks the numbers reported and not what is sampled: speculating servers have reported the draft's probabilities of tokens that were
-drawn rightly, and a verifier with wrong numerics shows here long before its tokens do.
+The reported numbers are checked, not the sampled tokens: servers have reported the draft's probabilities of correctly drawn tokens, and a
+verifier with wrong numerics shows here long before its tokens do.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class ReportedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedLogprobs:
-    """What one arm reported."""
+    """Log-probabilities that one arm reported."""
 
     arm: str
     tokens: tuple[ReportedToken, ...]
@@ -78,9 +77,9 @@ class ReportedLogprobs:
 
 
 def reported(captured: Captured, arm: str) -> ReportedLogprobs:
-    """Return what ``arm`` reported, against the raw distribution, or the processed one where the baseline reports that.
+    """Return what ``arm`` reported beside the raw distribution, or the processed one where the baseline reports that.
 
-    What the variant's look like decides nothing: that they are of another distribution than the baseline's may be the fault.
+    The variant has no say in which: another distribution than the baseline's may be its fault.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
@@ -90,13 +89,15 @@ def reported(captured: Captured, arm: str) -> ReportedLogprobs:
     tokens: list[ReportedToken] = []
     pairs: list[tuple[float, Position]] = []
     for answer in answers:
-        positions, told = scores.get(answer.key, ()), answer.choice.logprobs
-        if told is None or len(positions) != len(told):
+        positions, logprobs = scores.get(answer.key, ()), answer.choice.logprobs
+        if logprobs is None or len(positions) != len(logprobs):
             continue
         distribution = positions if known is None or known.raw_logprobs else _processed(positions, requests[answer.request_id], captured)
         tokens += _tokens(captured, answer, distribution)
         pairs += [
-            (value - position.logprob, position) for value, position in zip(told, distribution, strict=True) if not isnan(position.logprob)
+            (value - position.logprob, position)
+            for value, position in zip(logprobs, distribution, strict=True)
+            if not isnan(position.logprob)
         ]
     unmatched = tuple(fault for answer in answers if (fault := _unmatched_reports(answer)))
     return ReportedLogprobs(arm=arm, tokens=tuple(tokens), squares=tuple(squares(pairs)), unmatched=unmatched)
@@ -109,12 +110,12 @@ def _transcript(captured: Captured, arm: str) -> Transcript | None:
 
 
 def _unmatched_reports(answer: Answer) -> str:
-    told, tokens = answer.choice.logprobs, len(answer.choice.token_ids)
-    if told is None:
+    logprobs, tokens = answer.choice.logprobs, len(answer.choice.token_ids)
+    if logprobs is None:
         return f"{answer.request_id}: no log-probabilities"
-    if len(told) != tokens:
-        return f"{answer.request_id}: {len(told)} log-probabilities of {tokens} tokens"
-    wrong = next((value for value in told if isnan(value) or value > 0.0), None)
+    if len(logprobs) != tokens:
+        return f"{answer.request_id}: {len(logprobs)} log-probabilities of {tokens} tokens"
+    wrong = next((value for value in logprobs if isnan(value) or value > 0.0), None)
     return "" if wrong is None else f"{answer.request_id}: {wrong!r} is no log-probability"
 
 
@@ -147,7 +148,7 @@ def _processed(positions: Sequence[Position], request: Request, captured: Captur
 
 
 LEAST_TOKENS = 100
-"""Fewer tokens with a choice in them, on either side, tell too little."""
+"""Informative tokens that a verdict needs of either side."""
 WRONG = "reported log-probabilities or verifier numerics"
 OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
 STATED = 0.5
@@ -156,26 +157,26 @@ STATED = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogprobAnalysis:
-    """What both sides report."""
+    """Reported log-probabilities of the arm and the baseline."""
 
-    mine: ReportedLogprobs
-    theirs: ReportedLogprobs
-    found: NoiseComparison
+    arm: ReportedLogprobs
+    baseline: ReportedLogprobs
+    comparison: NoiseComparison
 
     @property
     def limit(self) -> float:
         """Nats above which a single token of middling probability is wrong."""
-        return 10.0 * self.found.granted + STATED
+        return 10.0 * self.comparison.granted + STATED
 
     @property
     def far(self) -> tuple[ReportedToken, ...]:
         """The arm's tokens beyond the limit."""
-        return tuple(token for token in self.mine.tokens if token.middling and abs(token.delta) > self.limit)
+        return tuple(token for token in self.arm.tokens if token.middling and abs(token.delta) > self.limit)
 
     @property
     def excused(self) -> bool:
         """Whether the baseline's own tokens go beyond the limit too."""
-        return any(token.middling and abs(token.delta) > self.limit for token in self.theirs.tokens)
+        return any(token.middling and abs(token.delta) > self.limit for token in self.baseline.tokens)
 
 
 def judge(captured: Captured) -> Verdict:
@@ -185,72 +186,70 @@ def judge(captured: Captured) -> Verdict:
     probability .02 to .98 is off by ten times the noise and half a nat while none of the baseline's is, and where asked-for
     log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives no scores.
     """
-    return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured, rejecting=False) or _heard(captured)
+    return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured, rejecting=False) or _compared(captured)
 
 
-def _heard(captured: Captured) -> Verdict:
-    mine = reported(captured, captured.arm)
+def _compared(captured: Captured) -> Verdict:
+    arm = reported(captured, captured.arm)
     peers = [reported(captured, arm) for arm in (BASELINE, CONTROL) if arm != captured.arm]
-    theirs = max(peers, key=lambda one: len(one.squares))
+    baseline = max(peers, key=lambda one: len(one.squares))
     if not any(peer.tokens for peer in peers):
-        why = theirs.unmatched[0] if theirs.unmatched else "none of its answers was scored"
+        why = baseline.unmatched[0] if baseline.unmatched else "none of its answers was scored"
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
-    if mine.unmatched:
-        return _unmatched(captured, mine)
-    few = min(len(mine.squares), len(theirs.squares))
+    if arm.unmatched:
+        return _unmatched(captured, arm)
+    few = min(len(arm.squares), len(baseline.squares))
     if few < LEAST_TOKENS:
         headline = f"not enough evidence: {few} informative log-probabilities, {LEAST_TOKENS} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
-    analysis = _LogprobAnalysis(mine=mine, theirs=theirs, found=compare(mine.squares, theirs.squares, captured.alpha))
-    if analysis.found.exceeds or (analysis.far and not analysis.excused):
+    analysis = _LogprobAnalysis(arm=arm, baseline=baseline, comparison=compare(arm.squares, baseline.squares, captured.alpha))
+    if analysis.comparison.exceeds or (analysis.far and not analysis.excused):
         return _failed(captured, analysis)
     return speculating(captured, rejecting=False) or _passed(captured, analysis)
 
 
-def _unmatched(captured: Captured, mine: ReportedLogprobs) -> Verdict:
-    headline = (
-        f"requested log-probabilities missing or not matching the tokens in {len(mine.unmatched)} answers; first: {mine.unmatched[0]}"
-    )
-    return say(captured, Outcome.FAIL, headline, evidence=mine.unmatched, cell="missing", names="log-probabilities not reported")
+def _unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
+    headline = f"requested log-probabilities missing or not matching the tokens in {len(arm.unmatched)} answers; first: {arm.unmatched[0]}"
+    return say(captured, Outcome.FAIL, headline, evidence=arm.unmatched, cell="missing", names="log-probabilities not reported")
 
 
 def _failed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
-    off = analysis.far or tuple(token for token in analysis.mine.tokens if abs(token.delta) > 3.0 * analysis.found.granted)
+    off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off) else WRONG
-    worst = max(analysis.mine.tokens, key=lambda token: abs(token.delta))
+    worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: off by {_rms(analysis.mine.tokens):.3g} nats rms over {len(analysis.mine.tokens):,} tokens; "
-        f"the baseline by {_rms(analysis.theirs.tokens):.3g}. The sampled tokens are judged apart",
+        f"{name}: off by {_rms(analysis.arm.tokens):.3g} nats rms over {len(analysis.arm.tokens):,} tokens; "
+        f"the baseline by {_rms(analysis.baseline.tokens):.3g}. The sampled tokens are judged apart",
         short=(
             f"worst        {worst}",
-            f"noise        {_noise(analysis.found)}",
+            f"noise        {_noise(analysis.comparison)}",
             f"wrong        {len(analysis.far):,} tokens off by more than {analysis.limit:.2g} nats; {_slots(off)}",
         ),
         evidence=_evidence(analysis),
-        cell=f"{_rms(analysis.mine.tokens):.2g} nats off",
+        cell=f"{_rms(analysis.arm.tokens):.2g} nats off",
         names=name,
         figures=_figures(analysis),
     )
 
 
 def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
-    found, tokens = analysis.found, len(analysis.mine.squares)
+    comparison, tokens = analysis.comparison, len(analysis.arm.squares)
     return say(
         captured,
         Outcome.PASS,
-        f"{len(analysis.mine.tokens):,} reported log-probabilities off by {_rms(analysis.mine.tokens):.2g} nats rms; "
-        f"the baseline by {_rms(analysis.theirs.tokens):.2g}",
+        f"{len(analysis.arm.tokens):,} reported log-probabilities off by {_rms(analysis.arm.tokens):.2g} nats rms; "
+        f"the baseline by {_rms(analysis.baseline.tokens):.2g}",
         evidence=_evidence(analysis),
-        rules_out=f"{tokens:,} tokens checked; logit noise of {found.shown:.2g} nats would have been caught (99%)",
-        cell=f"off by {_rms(analysis.mine.tokens):.2g} nats",
+        rules_out=f"{tokens:,} tokens checked; logit noise of {comparison.shown:.2g} nats would have been caught (99%)",
+        cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
         figures=_figures(analysis),
     )
 
 
 def _all_accepted(tokens: Sequence[ReportedToken]) -> bool:
-    """Whether all of ``tokens``, some of them, were drafts that were accepted."""
+    """Whether ``tokens`` are accepted draft tokens without exception."""
     return bool(tokens) and all(token.accepted for token in tokens)
 
 
@@ -267,18 +266,18 @@ def _rms(tokens: Sequence[ReportedToken]) -> float:
     return sqrt(sum(delta * delta for delta in known) / len(known)) if known else 0.0
 
 
-def _noise(found: NoiseComparison) -> str:
-    standing = found.excess / found.error
+def _noise(comparison: NoiseComparison) -> str:
+    standing = comparison.excess / comparison.error
     return (
-        f"{found.noise:.3g} nats per logit, {found.granted:.3g} in the baseline: {standing:.1f} standard errors above 1.3 times that, "
-        f"{found.quantile:.1f} allowed"
+        f"{comparison.noise:.3g} nats per logit, {comparison.granted:.3g} in the baseline: "
+        f"{standing:.1f} standard errors above 1.3 times that, {comparison.quantile:.1f} allowed"
     )
 
 
 def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
     return (
-        f"logit noise, reported against scored: {_noise(analysis.found)}",
-        f"{len(analysis.mine.squares):,} informative tokens, {len(analysis.theirs.squares):,} of {analysis.theirs.arm}",
+        f"logit noise, reported against scored: {_noise(analysis.comparison)}",
+        f"{len(analysis.arm.squares):,} informative tokens, {len(analysis.baseline.squares):,} of {analysis.baseline.arm}",
         f"single tokens: {len(analysis.far):,} off by more than {analysis.limit:.2g} nats at probabilities of 2% to 98%",
         *(str(token) for token in analysis.far[:50]),
     )
@@ -286,10 +285,10 @@ def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
 
 def _figures(analysis: _LogprobAnalysis) -> dict[str, float]:
     return {
-        "tokens": len(analysis.mine.tokens),
-        "noise_nats": analysis.found.noise,
-        "granted_nats": analysis.found.granted,
-        "rms_nats": _rms(analysis.mine.tokens),
-        "baseline_rms_nats": _rms(analysis.theirs.tokens),
+        "tokens": len(analysis.arm.tokens),
+        "noise_nats": analysis.comparison.noise,
+        "granted_nats": analysis.comparison.granted,
+        "rms_nats": _rms(analysis.arm.tokens),
+        "baseline_rms_nats": _rms(analysis.baseline.tokens),
         "tokens_far_off": len(analysis.far),
     }

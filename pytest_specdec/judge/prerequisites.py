@@ -19,7 +19,7 @@ __all__ = ["equal_answers", "messages", "refusal", "refused", "speculating", "un
 
 
 def refused(answer: Answer) -> bool:
-    """Whether the server said no: a 4xx."""
+    """Whether the server refused with a 4xx."""
     return answer.status is not None and 400 <= answer.status < 500  # noqa: PLR2004 - what a 4xx is
 
 
@@ -41,10 +41,10 @@ def refusal(captured: Captured) -> Verdict | None:
 
 def messages(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return a line per distinct refusal, with the requests it was given to."""
-    said: dict[str, list[str]] = {}
+    refusals: dict[str, list[str]] = {}
     for answer in filter(refused, answers):
-        said.setdefault(f"{answer.status} {quoted(answer.error or '', 200)}", []).append(answer.request_id)
-    return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in said.items())
+        refusals.setdefault(f"{answer.status} {quoted(answer.error or '', 200)}", []).append(answer.request_id)
+    return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in refusals.items())
 
 
 def _baseline(captured: Captured) -> str:
@@ -87,13 +87,13 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     if missing is None or (missing is _NOTHING_REJECTED and not rejecting):
         return None
     what, causes = missing
-    seen = "no counters" if counters is None else _counted(counters)
+    shown = "no counters" if counters is None else _counted(counters)
     return say(
         captured,
         Outcome.NOT_SPECULATING,
-        f"{what} in the judged requests ({seen})",
+        f"{what} in the judged requests ({shown})",
         short=(f"likely: {causes}",),
-        evidence=(f"counters over these answers: {seen}",),
+        evidence=(f"counters over these answers: {shown}",),
         cell="not speculating",
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
     )
@@ -136,13 +136,13 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     """Return INCONCLUSIVE where the baseline's capability probe found no route to scores and there are none; None otherwise.
 
     Scores that are missing although the engine gives them, or that no probe tried, are another matter. Answers at temperature 0 are
-    counted that equal the baseline's as strings. That decides nothing: ties part healthy servers, and equal strings tell no distribution.
+    counted that equal the baseline's. That decides nothing: ties part healthy servers, and equal text says nothing of a distribution.
     """
     known = captured.capabilities.get(BASELINE)
     if known is None or not known.unscorable or any(score.positions for scores in captured.scores.values() for score in scores):
         return None
-    mine = equal_answers(captured, captured.speculative)
-    counted = f"{sum(mine)} of {len(mine)} answers equal the baseline's; " if mine else ""
+    equal = equal_answers(captured, captured.speculative)
+    counted = f"{sum(equal)} of {len(equal)} answers equal the baseline's; " if equal else ""
     return speculating(captured, rejecting=rejecting) or say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -150,12 +150,12 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
         evidence=_of_control(captured),
         settle=known.scored_with or ROUTES,
         cell="not scored",
-        figures={"answers": float(len(mine)), "answers_equal": float(sum(mine))} if mine else {},
+        figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},
     )
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
-    """Return of every request at temperature 0 that both answered whether ``arm`` said what the baseline said, as token ids and as text."""
+    """Return of every request at temperature 0 that both answered whether ``arm`` answered as the baseline, in token ids and text."""
     greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
     own = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
     both = ((answer.choice, own[answer.key]) for answer in arm.answers if answer.ok and answer.key in own)

@@ -1,10 +1,8 @@
 """Sampling: emitted tokens follow the baseline's distribution, by a betting test that the control has to pass too.
 
-Sampling: whether the emitted tokens follow the distribution that the baseline gives them, as the request asked for it. An anytime-valid
-betting test on teacher-forced conditionals (stats/betting.py): the baseline's distribution at every emitted token is known, a panel of
-bettors stakes on the distributions that known faults would make of it, and the mixture of their wealths reaches ``1/alpha`` under a correct
-server with probability alpha at most, however often one looks. It tests the distribution and never the rule: any exact way of speculating
-passes.
+The baseline's distribution at every emitted token is known, and so are those that known faults would make of it. The evidence, a mixture
+of likelihood ratios (stats/betting.py), reaches ``1/alpha`` under a correct server with probability alpha at most, however often one looks.
+The test is of the distribution: any exact way of speculating passes.
 """
 
 from __future__ import annotations
@@ -43,35 +41,35 @@ __all__ = ["SHORT_BY", "ControlComparison", "biased", "compared", "judge", "susp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlComparison:
-    """One bet on both arms."""
+    """Evidence for one fault, on both arms."""
 
     name: str
-    found: ControlDifference
+    difference: ControlDifference
     needed: float
-    """Standard errors by which a winner has to pay better here."""
+    """Standard errors by which the evidence has to be stronger here."""
     control_peak: float
-    """Highest log wealth of the same bet on the control."""
+    """Highest log evidence of the same fault on the control."""
 
     @property
     def holds(self) -> bool:
-        """Whether an alarm that this bet won is the variant's own: the control has no evidence of its own for it, or clearly less."""
-        return self.control_peak < DOUBT or self.found.score >= self.needed
+        """Whether the alarm is the variant's own: the control has no evidence for the fault, or clearly less."""
+        return self.control_peak < DOUBT or self.difference.score >= self.needed
 
     def __str__(self) -> str:
-        mine, theirs = 1.0 + self.found.arm, 1.0 + self.found.control
-        apart = f"{self.found.score:.1f} standard errors apart"
+        mine, theirs = 1.0 + self.difference.arm, 1.0 + self.difference.control
+        apart = f"{self.difference.score:.1f} standard errors apart"
         return f"mean likelihood ratio for {self.name!r} {mine:.3f}, on the control {theirs:.3f} ({apart})"
 
 
 def biased(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
-    """Return how the ``winner`` does against the control under scores to the power ``1 + scoring_bias``; None without a control."""
-    found = _both(captured, observed, [winner], scoring_bias)
-    return found[0] if found else None
+    """Return the ``winner``'s evidence beside the control's, under scores to the power ``1 + scoring_bias``; None without a control."""
+    comparisons = _both(captured, observed, [winner], scoring_bias)
+    return comparisons[0] if comparisons else None
 
 
 def compared(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
-    """Return the bet that does best against the control, of all that both arms allow; None without any."""
-    return max(_both(captured, observed, panel, 0.0), key=lambda one: one.found.score, default=None)
+    """Return the fault with the strongest evidence beside the control's, of all that both arms allow; None without any."""
+    return max(_both(captured, observed, panel, 0.0), key=lambda pair: pair.difference.score, default=None)
 
 
 def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
@@ -82,13 +80,13 @@ def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scori
         return []
     others = bettors(control)
     needed = least_score(wealth_process(others).peak)
-    # Who never bet on the control, as on slots that it does not tell, has nothing to say of it.
+    # A bettor that never bet on the control, as on slots that the control does not report, compares with nothing.
     others = tuple(one for one in others if one.log_payoffs.any())
     pairs = [(bettor, other) for bettor in panel if (other := counterpart(bettor, others)) is not None]
     return [
         ControlComparison(
             name=bettor.name,
-            found=difference(
+            difference=difference(
                 Earnings(log_payoffs=bettor.log_payoffs, last=observed.slots.last),
                 Earnings(log_payoffs=other.log_payoffs, last=control.slots.last),
             ),
@@ -112,8 +110,7 @@ between are runs that were too short by that fraction.
 def suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
     """Whether evidence short of the alarm at ``1/alpha`` is not to be passed over; natural logs of its highest and its last value.
 
-    Bets that later answers took back whole, so that less is left than was staked at the beginning, clear it: a correct server loses by
-    further answers about what the same fault would win by them.
+    Evidence that later answers take back whole clears it: a correct server loses by further answers about what the fault would gain.
     """
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 
@@ -123,31 +120,30 @@ MOST_BETTORS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Analysis:
-    """Everything a verdict is made of."""
+    """Evidence and what a verdict says of it."""
 
     gathered: SamplingData
     observed: Observed
     book: WealthProcess
     alarm: int | None
     """Tokens, in the order of the requests, after which the evidence first sufficed."""
-    seen: Acceptance | None
+    acceptance: Acceptance | None
 
     @property
     def evidence(self) -> str:
-        """The highest wealth after any token."""
+        """The highest after any token, as a power of ten."""
         return power(self.book.peak)
 
 
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's tokens follow the baseline's distribution.
 
-    FAIL at evidence of ``1 : 1/captured.alpha`` or more, unless the winning bet pays as well on the control: then the verdict is INVALID.
-    Where the scores are biased, the tokens are judged against the scored distribution and against the one that the baseline's boots report:
-    what both agree to stands, else the verdict is INVALID. So it is where the scores are too noisy for single tokens, unless a bet does
-    better on the variant than on the control at ``captured.alpha`` over all bets, which cancels what is wrong with the scores. SUSPICIOUS
-    at a tenth of those odds, until later answers take it back. PASS says what would have shown; INCONCLUSIVE where nothing would have, with
-    the number of tokens that would settle it, and where the engine gives no scores at all. INVALID also where token ids or the baseline's
-    scores of answered tokens are missing, although the capability probe got them.
+    FAIL at evidence of ``1/captured.alpha`` or more; INVALID where the control has the same evidence. With biased scores the tokens are
+    judged by the scored distribution and by the one that the baseline reports: INVALID where the two disagree. With scores too noisy for
+    single tokens FAIL needs more evidence than on the control, at ``captured.alpha`` over all faults, else INVALID. SUSPICIOUS from a tenth
+    of the alarm on, until later answers take it back. PASS says what would have been caught. INCONCLUSIVE, with the tokens that would
+    settle it, where nothing would have been, and where the engine gives no scores. INVALID also where token ids or scores are missing
+    although the capability probe got them.
     """
     unjudged = server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured)
     return unjudged or _tried(captured, gather(captured))
@@ -173,11 +169,11 @@ def _tried(captured: Captured, gathered: SamplingData) -> Verdict:
 def _analysis(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
     book = wealth_process(bettors(observed))
     alarm = book.tokens_to(-log(captured.alpha))
-    return _Analysis(gathered=gathered, observed=observed, book=book, alarm=alarm, seen=acceptance(observed))
+    return _Analysis(gathered=gathered, observed=observed, book=book, alarm=alarm, acceptance=acceptance(observed))
 
 
 def _upright(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verdict:
-    """Judge against the distribution that the baseline's boots report as well: a verdict stands where both distributions agree to it."""
+    """Judge by the distribution that the baseline reports as well: a verdict stands where both agree."""
     gathered = gather(captured, scoring_bias=scoring_bias)
     assert gathered.observed is not None
     analysis = _analysis(captured, gathered, gathered.observed)
@@ -194,7 +190,7 @@ def _concluded(captured: Captured, analysis: _Analysis, scoring_bias: float) -> 
 
 
 def _astray(captured: Captured, book: WealthProcess) -> Verdict:
-    """Return INVALID where a payoff is no number: that would never alarm again."""
+    """Return INVALID where evidence is no number: that would never alarm again."""
     at = int(np.flatnonzero(~np.isfinite(book.log_wealth))[0])
     names = [bettor.name for bettor in book.bettors if not np.isfinite(bettor.log_payoffs[at])]
     return say(
@@ -213,22 +209,24 @@ def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book:
     book = book.on_all_answers
     best = compared(captured, observed, book.bettors)
     limit = captured.alpha / len(book.bettors)
-    said = f"scores too noisy to judge single tokens ({_noise(gathered)})"
+    noisy = f"scores too noisy to judge single tokens ({_noise(gathered)})"
     compared_with = "no control to compare with" if best is None else str(best)
-    if best is not None and best.found.p_value < limit:
-        headline = (
-            f"sampled tokens do not follow the control's distribution: {compared_with}; p = {best.found.p_value:.1g} (alarm at {limit:.1g})"
-        )
-        return say(captured, Outcome.FAIL, headline, short=(said,), cell=f"{best.found.score:.1f} standard errors", names=best.name)
-    return say(captured, Outcome.INVALID, f"{said}; no significant difference to the control: {compared_with}")
+    if best is not None and best.difference.p_value < limit:
+        p_value = f"p = {best.difference.p_value:.1g} (alarm at {limit:.1g})"
+        headline = f"sampled tokens do not follow the control's distribution: {compared_with}; {p_value}"
+        cell = f"{best.difference.score:.1f} standard errors"
+        return say(captured, Outcome.FAIL, headline, short=(noisy,), cell=cell, names=best.name)
+    return say(captured, Outcome.INVALID, f"{noisy}; no significant difference to the control: {compared_with}")
 
 
 def _biased(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
-    """Return INVALID where the control earns the winner as much: then the scores are wrong, not the speculation."""
-    seen = biased(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
-    if seen is None or seen.holds:
+    """Return INVALID where the control shows the same evidence: then the scores are wrong, not the speculation."""
+    comparison = biased(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
+    if comparison is None or comparison.holds:
         return None
-    return _invalid(captured, analysis, f"evidence {analysis.evidence}, but the control shows the same: {seen}, {seen.needed:g} needed")
+    return _invalid(
+        captured, analysis, f"evidence {analysis.evidence}, but the control shows the same: {comparison}, {comparison.needed:g} needed"
+    )
 
 
 def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
@@ -262,12 +260,12 @@ def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
     book, barrier = analysis.book, -log(captured.alpha)
     if not suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
         return None
-    named = name(book, analysis.observed, analysis.seen)
+    named = name(book, analysis.observed, analysis.acceptance)
     return say(
         captured,
         Outcome.SUSPICIOUS,
         f"possible {named}: evidence {against(book.peak, captured.alpha)}",
-        short=() if analysis.seen is None else (f"drafts       {analysis.seen}",),
+        short=() if analysis.acceptance is None else (f"drafts       {analysis.acceptance}",),
         evidence=_evidence(analysis),
         settle="as many answers again: --specdec-continue RUN",
         cell=_cell(book),
@@ -278,14 +276,14 @@ def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
 def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
     book, alarm = analysis.book, analysis.alarm
     assert alarm is not None
-    named = name(book, analysis.observed, analysis.seen)
+    named = name(book, analysis.observed, analysis.acceptance)
     winner = book.winner
     lines = [
         f"evidence     {against(book.peak, captured.alpha)} over {analysis.observed.tokens:,} tokens",
         f"best match   {winner.name}: {power(winner.log_wealth)}",
     ]
-    if analysis.seen is not None:
-        lines.append(f"drafts       {analysis.seen}")
+    if analysis.acceptance is not None:
+        lines.append(f"drafts       {analysis.acceptance}")
     return say(
         captured,
         Outcome.FAIL,
@@ -327,7 +325,7 @@ def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
 
 
 def _settling(needed: int | None, gathered: SamplingData) -> str:
-    """Say what would settle it; more requests with seeds that come again would not."""
+    """Return what would settle it; more requests with repeated seeds would not."""
     if needed is None:
         return "prompts that leave a choice, such as open text"
     again = any(line.endswith(SEED_AGAIN) for line in gathered.skipped)
@@ -345,7 +343,7 @@ def _evidence(analysis: _Analysis) -> tuple[str, ...]:
         _noise(gathered),
         *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
-        *((str(analysis.seen),) if analysis.seen is not None else ()),
+        *((str(analysis.acceptance),) if analysis.acceptance is not None else ()),
         f"evidence against a correct sampler: {analysis.evidence} at its highest, {power(float(analysis.book.log_wealth[-1]))} at the end",
         *(f"{power(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
     )
@@ -366,11 +364,11 @@ def _figures(analysis: _Analysis) -> Mapping[str, float]:
     }
     if analysis.alarm is not None:
         figures["tokens_to_alarm"] = analysis.alarm
-    if analysis.seen is not None:
+    if analysis.acceptance is not None:
         figures |= {
-            "verified_draft_tokens": analysis.seen.slots,
-            "acceptance_observed": analysis.seen.observed,
-            "acceptance_expected": analysis.seen.expected,
+            "verified_draft_tokens": analysis.acceptance.slots,
+            "acceptance_observed": analysis.acceptance.observed,
+            "acceptance_expected": analysis.acceptance.expected,
         }
     return figures
 

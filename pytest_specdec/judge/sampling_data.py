@@ -1,4 +1,4 @@
-"""What the sampling judge needs of a capture, as arrays over the emitted tokens in the order of the plan."""
+"""Sampling data: a capture as arrays over the emitted tokens, in the order of the plan."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_of", "ends", "fresh", "gather", "repeats"]
 
 SEED_AGAIN = "seed used before"
-"""Why an answer is no draw of its own."""
+"""Reason to leave out an answer that is no draw of its own."""
 _UNSAID = {"seed", "logprobs", "top_logprobs"}
 """Fields in which two requests may differ and still ask for draws from one distribution."""
 
@@ -124,15 +124,15 @@ class SamplingData:
     answers: int = 0
     """Answers that are judged."""
     skipped: tuple[str, ...] = ()
-    """What was left out, a line per reason."""
+    """Answers left out, a line per reason."""
     broken: str = ""
-    """Why the set-up allows no judgement; empty when it does."""
+    """Reason that the set-up allows no judgement; empty when it does."""
     draft_distribution: str = ""
-    """Why the draft's distribution is not known; empty when it is."""
+    """Reason that the draft's distribution is unknown; empty when it is known."""
     calibration: Calibration | None = None
     """The noise between what the baseline's boots reported and their scores; None where nothing is judged."""
     repeats: Repeats | None = None
-    """How often answers to one prompt began alike; None where no prompt is asked twice."""
+    """Answers to one prompt that began alike; None where no prompt is asked twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -181,7 +181,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
 
 
 def _reason(answer: Answer, params: SamplingParams) -> str:
-    """Say why an answer is left out; empty where it is judged."""
+    """Return the reason to leave out an answer; empty where it is judged."""
     if not answer.ok:
         return "no answer with HTTP 200"
     if not params.unmodelled and params.temperature < COLDEST:
@@ -195,7 +195,7 @@ def _emitted(answer: Answer) -> bool:
 
 
 def _broken(answer: Answer, score: Score | None, params: SamplingParams) -> str:
-    """Say what of an answer cannot be judged although it should; token ids and scores must be there for all that was answered."""
+    """Return what is missing of an answer, empty where it has token ids and scores."""
     ids = answer.choice.token_ids
     if not ids:
         return f"the answer to {answer.request_id} has no token ids"
@@ -211,7 +211,7 @@ def _broken(answer: Answer, score: Score | None, params: SamplingParams) -> str:
 
 
 def _is_told(position: Position) -> bool:
-    """Whether a score tells anything of the distribution at its token, in numbers."""
+    """Whether a score has the distribution at its token, in numbers."""
     return bool(position.top_logprobs) and max(position.top_logprobs) > -inf and not any(map(isnan, position.top_logprobs))
 
 

@@ -33,7 +33,7 @@ POWERS = (1.07, 0.93, 1.25, 0.8, 2.0, 0.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What would have shown, and with what probability."""
+    """Probabilities that faults would have been caught."""
 
     tokens: int
     leaks: Mapping[float, float]
@@ -45,7 +45,7 @@ class Sensitivity:
     length: float
     """Runs like this one that would show the grossest of these faults with CONFIDENCE; at most 1 where one does, inf where none can."""
     untestable: str = ""
-    """Why ratio faults are not testable; empty when they are."""
+    """Reason that acceptance faults are not testable; empty when they are."""
 
     @property
     def smallest_leak(self) -> float | None:
@@ -59,7 +59,7 @@ class Sensitivity:
 
     @property
     def enough(self) -> bool:
-        """Whether anything at all would have shown with CONFIDENCE."""
+        """Whether any fault would have been caught with CONFIDENCE."""
         return self.length <= 1.0
 
     @property
@@ -75,7 +75,7 @@ class Sensitivity:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """What a report keeps of it, by name."""
+        """Figures for machines, by name."""
         smallest = self.smallest_leak
         return {
             "promised_probability": CONFIDENCE,
@@ -116,7 +116,7 @@ def _nearest(leaks: Iterable[float], share: float) -> float:
 def promise(observed: Observed, book: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
     """Return what this run would have shown.
 
-    Each fault is followed by the one bettor that would see it best, its share of the starting wealth charged (stats/sensitivity.py has the
+    Each fault is followed by the one bettor that would see it best, its share of the starting wealth charged (stats/power.py has the
     approximation). The distributions are those at the prefixes that the run went through: what the fault would have changed of them is left
     out, but for the share of draft slots, which falls where more is accepted.
     """

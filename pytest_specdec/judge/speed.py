@@ -1,4 +1,4 @@
-"""Speed: how much sooner the same tokens come, as a ratio whose interval includes what another boot would have changed."""
+"""Speed: response tokens per second over the baseline's, with an interval that includes the spread between boots."""
 
 from __future__ import annotations
 

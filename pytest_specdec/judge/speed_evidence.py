@@ -59,7 +59,7 @@ def spread(measured: MeasuredSpeed) -> str:
 
 
 def doubts(measured: MeasuredSpeed) -> tuple[str, ...]:
-    """Return what the figures do not mean although their names say so."""
+    """Return caveats of the figures."""
     found = measured.paces
     if not found.whole:
         return ()

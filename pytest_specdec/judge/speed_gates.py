@@ -1,7 +1,7 @@
-"""Speed gates: what the limits of a measured figure say about a threshold.
+"""Speed gates: rulings on a threshold from the confidence limits of a measured figure.
 
-The two errors are not alike. A wrong "proven" is no false alarm, so that the usual 2.5 % do. A wrong fail is one, and takes the judgement's
-share of the false-alarm budget.
+The two errors differ. A gate wrongly met is no false alarm, so the usual 2.5 % do. A wrong fail is one, and takes the judgement's share of
+the false-alarm budget.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ConfidenceLimits(Protocol):
 
 
 class GateRuling(StrEnum):
-    """What limits say about a threshold."""
+    """Rulings on a gate."""
 
     PROVEN = "met"
     MISSED = "missed"

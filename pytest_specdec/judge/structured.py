@@ -55,7 +55,7 @@ class ArmDocuments:
 
     @property
     def complete(self) -> int:
-        """How many came to their end."""
+        """Whole documents."""
         return sum(d.complete for d in self.documents)
 
 
@@ -117,9 +117,9 @@ def _choices(captured: Captured) -> GreedyChoices:
 def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | None:
     if not choices.wrong:
         return None
-    first = max(choices.wrong, key=lambda one: (one.gap < 0, abs(one.gap)))
-    likelier = [one for one in choices.wrong if one.gap < 0]
-    told = f"{abs(first.gap):.3g} nats apart, {choices.allowed.gap:.3g} allowed ({choices.allowed.reason})"
+    first = max(choices.wrong, key=lambda divergence: (divergence.gap < 0, abs(divergence.gap)))
+    likelier = [divergence for divergence in choices.wrong if divergence.gap < 0]
+    apart = f"{abs(first.gap):.3g} nats apart, {choices.allowed.gap:.3g} allowed ({choices.allowed.reason})"
     return say(
         captured,
         Outcome.FAIL,
@@ -128,12 +128,9 @@ def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | Non
         short=(
             f"where        token {first.index} of {first.request_id}, after the same tokens as the baseline's",
             f"baseline     id {first.theirs.token_id} {probability(first.theirs)} without the grammar",
-            f"speculative  id {first.mine.token_id} {probability(first.mine)}   {told}",
+            f"speculative  id {first.mine.token_id} {probability(first.mine)}   {apart}",
         ),
-        evidence=tuple(
-            f"{one.request_id}: token {one.index}: id {one.mine.token_id} for the baseline's {one.theirs.token_id}, gap {one.gap:.3g} nats"
-            for one in choices.wrong[:20]
-        ),
+        evidence=tuple(map(str, choices.wrong[:20])),
         cell=f"{len(choices.wrong)} wrong tokens",
         names=NOT_ENFORCED if likelier else "tokens that the grammar allows and the baseline would not choose",
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
@@ -155,7 +152,7 @@ def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> 
             captured,
             Outcome.REFUSED,
             f"every structured request was refused: {', '.join(mine.refused_kinds)}",
-            evidence=_told(captured, (mine,)),
+            evidence=_evidence(captured, (mine,)),
         )
     arm = baseline.arm if mine.documents else mine.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
@@ -174,7 +171,7 @@ def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
         Outcome.FAIL,
         f"{len(mine.faulty)} of {len(mine.documents)} documents invalid; {_theirs(others)}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
-        evidence=_told(captured, (mine, *others)),
+        evidence=_evidence(captured, (mine, *others)),
         cell=f"{len(mine.documents) - len(mine.faulty)} of {len(mine.documents)}",
         names=NOT_ENFORCED if flawless else "",
         figures=_figures(mine, others) | {"p_value": p_value},
@@ -182,14 +179,14 @@ def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
 
 
 def _enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
-    """Whether nothing is known against the baseline's enforcing the grammars asked for."""
+    """Whether the baseline enforces the requested grammars, as far as its capability probe knows."""
     known = captured.capabilities.get(BASELINE)
     return known is None or all(known.support.get(asked.feature) is not FeatureSupport.IGNORED for asked in wanted.values())
 
 
 def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices) -> Verdict:
     faulty, total = len(mine.faulty), len(mine.documents)
-    evidence = (*_compared(choices), *_told(captured, (mine, *others)))
+    evidence = (*_compared(choices), *_evidence(captured, (mine, *others)))
     if not mine.complete:
         headline = f"not enough evidence: all {total} documents were cut off by their token limit"
         return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
@@ -210,7 +207,7 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
 
 
 def _compared(choices: GreedyChoices) -> tuple[str, ...]:
-    """Tell what was held against the baseline's own tokens, and what could not be."""
+    """Return a line on the tokens that were compared with the baseline's."""
     seen = choices.shared
     if not seen.tokens:
         return ()
@@ -247,7 +244,7 @@ def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, fl
     return {name: float(value) for name, value in {**counts, **theirs}.items()}
 
 
-def _told(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
+def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
     kinds = sorted({document.kind for pile in piles for document in pile.documents})
     counted = [_counted(pile, kind) for kind in kinds for pile in piles]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]

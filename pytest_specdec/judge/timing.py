@@ -50,7 +50,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmTimings:
-    """What can be said about the speed of one arm beside the baseline's boots."""
+    """Speed of one arm beside the baseline's boots."""
 
     response: ComparedFigure
     """Decode tokens per second; with ``whole`` those of the whole request, time to first content included."""
@@ -114,7 +114,7 @@ def tokens_per_s(answer: Answer) -> float | None:
 
 
 def in_one_burst(answer: Answer) -> bool:
-    """Whether most tokens were there when the client read the first: how long they took nobody has seen, and t_first is late by as much."""
+    """Whether most tokens were there when the client read the first: their time is unknown, and t_first is late by as much."""
     there = answer.timing.first_tokens if answer.ok and answer.timing else None
     return there is not None and there > _prefilled(answer) and 2 * there > _tokens(answer)
 
@@ -195,13 +195,13 @@ class SpeedChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSpeed:
-    """What a run shows of a pair's speed."""
+    """Speed of a pair in one run."""
 
     paces: ArmTimings
     estimate: Estimate | None
     """None with fewer than two passes."""
     spread: Boots
-    """How boots vary."""
+    """Spread between boots."""
     control: float | None
     """Natural log of the control's speed over the baseline's; None where no other boot of the baseline was timed."""
     length: AcceptanceLength | None

@@ -37,7 +37,7 @@ class Tolerance:
     reason: str
     calibration: Calibration
     trustworthy: bool
-    """Whether the baseline repeats itself well enough to judge anybody."""
+    """Whether the baseline repeats itself well enough to judge."""
 
     sigma: float
     """Nats: the granted standard deviation of the difference of two candidates' logits."""

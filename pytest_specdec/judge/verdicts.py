@@ -1,4 +1,4 @@
-"""Verdicts: how every judge puts one together."""
+"""Verdicts, put together in one way for every judge."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def likely(chance: float) -> str:
 
 
 def _concurrency(captured: Captured) -> tuple[str, ...]:
-    """Say which arms had fewer requests in flight than the workload says, as after a failure that only company brings about."""
+    """Return the arms that had fewer requests in flight than the workload says, as after a failure of several requests together."""
     arms = (
         (captured.baseline, captured.speculative)
         if captured.control is None
@@ -95,7 +95,7 @@ def _concurrency(captured: Captured) -> tuple[str, ...]:
 
 
 def _route(captured: Captured) -> tuple[str, ...]:
-    """Say where the scores tell less than they might."""
+    """Return a caveat where the scores are upper bounds."""
     known = captured.capabilities.get(BASELINE)
     if known is None or known.route is not ScoringRoute.CONTINUATIONS or not captured.scores:
         return ()

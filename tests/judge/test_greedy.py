@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, culprit
+from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import DraftKind
@@ -328,7 +328,7 @@ def test_naming_needs_more_than_an_accident():
     place = sum(mine[0].choice.windows[: late + 1])
     scores = (score(VARIANT, mine[0], {place: 3.0}.items()), *given.scores[VARIANT][1:])
     one = forced(given.speculative, scores)
-    assert culprit(given, one, 0.25) == UNNAMED
+    assert fault_name(given, one, 0.25) == UNNAMED
 
 
 def test_a_wrong_token_in_place_of_a_rejected_one_is_no_lasting_state():

@@ -191,7 +191,7 @@ def test_distributions_that_cannot_be_computed_are_not_judged(body, reason):
     asked = tuple(replace(request, body={**request.body, **body}) for request in one.workload.requests)
     verdict = sampling.judge(replace(one, workload=replace(one.workload, requests=asked)))
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert verdict.headline == f"no sampled token to judge: 2 requests left out: {reason}"
+    assert f"2 requests left out: {reason}" in verdict.headline
 
 
 def test_neutral_fields_change_nothing():
@@ -222,13 +222,15 @@ def test_an_empty_answer_is_no_token_to_judge():
 ])  # fmt: skip
 def test_answers_without_token_ids_invalidate_the_set_up(answer):
     verdict = sampling.judge(with_answers(toy_speculation.captured("model", answers=1), answer))
-    assert (verdict.outcome, verdict.headline) == (Outcome.INVALID, "the answer to r000 has no token ids")
+    assert verdict.outcome is Outcome.INVALID
+    assert "r000 has no token ids" in verdict.headline
 
 
 def test_missing_scores_invalidate_the_set_up():
     one = toy_speculation.captured("model", answers=2)
     verdict = sampling.judge(replace(one, scores={"v": one.scores["v"][:1]}))
-    assert (verdict.outcome, verdict.headline) == (Outcome.INVALID, "the baseline's scores of r001 are missing")
+    assert verdict.outcome is Outcome.INVALID
+    assert "scores of r001 are missing" in verdict.headline
 
 
 def test_scores_of_other_tokens_invalidate_the_set_up():

@@ -209,7 +209,7 @@ def test_the_control_is_held_against_the_same_scores():
     one = biased(0.94, told=True)
     observed = gather(one, scoring_bias=-0.06).observed
     winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the asked")
-    right, wrong = (sampling.biased(one, observed, winner, scoring_bias=scoring_bias).found.control for scoring_bias in (-0.06, 0.0))
+    right, wrong = (sampling.biased(one, observed, winner, scoring_bias=scoring_bias).difference.control for scoring_bias in (-0.06, 0.0))
     assert wrong > right + 0.003
 
 
@@ -343,5 +343,5 @@ def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
     }
     assert found["greedy bonus"] is None
     at_the_bonus = found["learned boldly at the bonus"]
-    assert at_the_bonus.found.control != 0.0
-    assert at_the_bonus.found.control == found["learned boldly"].found.control
+    assert at_the_bonus.difference.control != 0.0
+    assert at_the_bonus.difference.control == found["learned boldly"].difference.control

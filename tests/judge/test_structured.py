@@ -244,7 +244,7 @@ DISTRIBUTIONS = {OWN: -2.0, LIKELIER: -0.5, UNLIKELIER: -4.0, NEAR: -2.1}
 def test_a_likelier_token_than_the_baselines_own_was_not_masked():
     verdict = greedily((1, 2, LIKELIER, 3), (1, 2, OWN, 5), DISTRIBUTIONS)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is not enforced on speculated tokens")
-    assert verdict.short[0] == "where        token 2 of chat-00, after the same tokens as the baseline's"
+    assert "token 2 of chat-00" in verdict.short[0]
     assert "id 8 p=0.607   1.5 nats apart, 0.25 allowed" in verdict.short[2]
     assert (verdict.figures["wrong_tokens"], verdict.figures["likelier_tokens"], verdict.figures["compared_tokens"]) == (1, 1, 3)
 
