@@ -13,8 +13,9 @@ import numpy as np
 
 from benchmarks import example
 from benchmarks.bank import zipf
+from benchmarks.detection.faults import RULES
 from benchmarks.drawing import Drawing
-from benchmarks.simulation import FAULTS, RIGHT, simulate
+from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.rejection_sampler import accept
@@ -34,10 +35,10 @@ SEED = 0
 ANSWERS, ANSWER_TOKENS = 24, 64
 SERVERS: Sequence[tuple[str, Rules, int, str]] = (
     ("four correct servers", RIGHT, 4, "blue"),
-    ("leak of 5%", FAULTS["acceptance leak of 5%"], 1, "purple"),
-    ("leak of 20%", FAULTS["acceptance leak of 20%"], 1, "orange"),
-    ("lenient, 1.5 p/q", FAULTS["lenient acceptance 1.5 p/q"], 1, "red"),
-    ("accept-all", FAULTS["accept-all"], 1, "red"),
+    ("leak of 5%", RULES["acceptance-leak-5"], 1, "purple"),
+    ("leak of 20%", RULES["acceptance-leak-20"], 1, "orange"),
+    ("lenient, 1.5 p/q", RULES["lenient"], 1, "red"),
+    ("accept-all", RULES["accept-all"], 1, "red"),
 )
 SHOWN_EVERY = 8
 """Tokens."""

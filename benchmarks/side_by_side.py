@@ -1,8 +1,8 @@
 """The same faults in a real vLLM and in the reference engine, side by side: ``python -m benchmarks.side_by_side``.
 
-Plants in the reference engine what ``benchmarks.vllm_faults`` plants in vLLM, judges the same sampling workloads, and prints tokens to the
-alarm and names beside those of the vLLM run (``--vllm``, a run.json). Both serve the same target and draft model, but vLLM's own prompts,
-seeds and random numbers differ, so single counts scatter by a factor of two. A run that was broken off is taken up again.
+Plants in the reference engine the faults that ``benchmarks.vllm_faults`` plants in vLLM, judges the same sampling workloads, and prints
+tokens to the alarm and names beside those of the vLLM run (``--vllm``, a run.json). Both serve the same target and draft model. vLLM's own
+prompts, seeds and random numbers differ, so single counts scatter by a factor of two. The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.files import yaml
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference.faults import FAULTS, Expected, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,15 +26,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".specdec" / "side-by-side"
 VLLM = ROOT / ".specdec" / "vllm-faults" / "run" / "run.json"
-FAULTS = {
-    "accept-all": "accept-all",
-    "lenient": "lenient",
-    "recover-argmax": "recover-argmax",
-    "residual-from-p": "resample-from-p",
-    "stale-bonus": "stale-bonus",
-    "kv-stale": "kv-off-by-one",
-}
-"""What a fault of the vLLM plugin is called in the reference engine."""
+BOTH = [
+    fault.id
+    for fault in FAULTS.values()
+    if all(Family.SAMPLING in fault.expected.get(at, Expected()).red for at in (Place.VLLM, Place.REFERENCE))
+]
+NEAREST = dict(zip(BOTH, BOTH, strict=True)) | {"kv-stale": "kv-off-by-one"}
+"""By fault of vLLM that sampling must see: the nearest one of the reference engine."""
 DRAFTERS = {"draft-k3": "greedy", "draft-prob-k3": "probabilistic"}
 
 
@@ -67,7 +67,7 @@ def _captured() -> Path:
 def config() -> dict[str, JSON]:
     """Return a config with a variant of the reference engine for each fault and way of drafting."""
     variants: dict[str, JSON] = {}
-    for fault, name in FAULTS.items():
+    for fault, name in NEAREST.items():
         for drafter, drawn in DRAFTERS.items():
             setting = {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3, "draft_sample_method": drawn}
             variants[f"{drafter}-{fault}"] = {"args": {"speculative-config": setting, "fault": name}}
@@ -79,19 +79,19 @@ def table(vllm: Mapping[str, JSON], reference: Mapping[str, JSON]) -> list[str]:
     captured = [f"captured {run['made_at']} on {_of(run, 'processor')}, {_of(run, 'cores')} cores" for run in (vllm, reference)]
     lines = [
         f"vLLM {_of(vllm, 'engine_version')}, {captured[0]}; the reference engine, {captured[1]}. Tokens until the evidence",
-        "sufficed, of all sampled; - where it did not. `kv-stale` is not quite the same: in vLLM the recovered token never writes its own",
-        "entry, in the reference engine the refused one stays and positions shift.",
+        "sufficed, of all sampled; - where it did not. `kv-stale` differs: in vLLM the recovered token never writes its own",
+        "entry, in the reference engine the rejected one stays and positions shift.",
         "",
         "| fault | drafts | workload | vLLM | reference engine | named on vLLM | named on the reference engine |",
         "|---|---|---|---|---|---|---|",
     ]
-    found = [_judged(run) for run in (vllm, reference)]
-    for fault in FAULTS:
+    verdicts = [_judged(run) for run in (vllm, reference)]
+    for fault in NEAREST:
         for drafter, drawn in DRAFTERS.items():
             name = f"{drafter}-{fault}"
-            for workload in sorted({workload for pair, workload in found[1] if pair == name}):
-                both = [one.get((name, workload)) for one in found]
-                cells = [*(_tokens(one) for one in both), *(_named(one) for one in both)]
+            for workload in sorted({workload for pair, workload in verdicts[1] if pair == name}):
+                both = [of_run.get((name, workload)) for of_run in verdicts]
+                cells = [*map(_tokens, both), *map(_named, both)]
                 lines.append(f"| {fault} | {drawn} | {workload} | {' | '.join(cells)} |")
     return lines
 

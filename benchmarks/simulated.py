@@ -125,35 +125,35 @@ def _hundredth(_: Laws) -> Server:
 
 
 CELLS = (
-    Cell(name="1 in 8 answers accept-all", server=_some(8), tokens=3072, most=700),
-    Cell(name="one number a window", server=_once, tokens=4096, most=1000),
-    Cell(name="leak of 10 %", server=_leak(0.1), tokens=8192, most=5500),
-    Cell(name="lenient 1.5", server=_lenient, tokens=2048, dense=True),
-    Cell(name="residual from p", server=_from_p, tokens=2048, dense=True),
+    Cell(name="accept-all-1-in-8", server=_some(8), tokens=3072, most=700),
+    Cell(name="number-reused-in-window", server=_once, tokens=4096, most=1000),
+    Cell(name="acceptance-leak-10", server=_leak(0.1), tokens=8192, most=5500),
+    Cell(name="lenient", server=_lenient, tokens=2048, dense=True),
+    Cell(name="resample-from-p", server=_from_p, tokens=2048, dense=True),
     Cell(name="accept-all", server=_accept_all, tokens=512, dense=True),
-    Cell(name="1 in 16 answers accept-all", server=_some(16), tokens=8192),
-    Cell(name="leak of 10 %", server=_leak(0.1), tokens=8192, form="top-5", most=5500),
-    Cell(name="every 100th token from q", server=_hundredth, tokens=8192),
+    Cell(name="accept-all-1-in-16", server=_some(16), tokens=8192),
+    Cell(name="acceptance-leak-10", server=_leak(0.1), tokens=8192, form="top-5", most=5500),
+    Cell(name="unverified-draft-1", server=_hundredth, tokens=8192),
     *(
         Cell(name=name, server=server, tokens=tokens, form="one-hot q", dense=dense)
         for name, server, tokens, dense in (
-            ("1 in 8 answers accept-all", _some(8), 1024, False),
-            ("one number a window", _once, 2048, False),
-            ("leak of 10 %", _leak(0.1), 2048, True),
-            ("lenient 1.5", _lenient, 1024, True),
-            ("residual from p", _from_p, 1024, True),
+            ("accept-all-1-in-8", _some(8), 1024, False),
+            ("number-reused-in-window", _once, 2048, False),
+            ("acceptance-leak-10", _leak(0.1), 2048, True),
+            ("lenient", _lenient, 1024, True),
+            ("resample-from-p", _from_p, 1024, True),
             ("accept-all", _accept_all, 128, True),
         )
     ),
     *(
         Cell(name=name, server=server, tokens=tokens, form=form, dense=dense)
         for form, name, server, tokens, dense in (
-            ("no q", "1 in 8 answers accept-all", _some(8), 8192, False),
+            ("no q", "accept-all-1-in-8", _some(8), 8192, False),
             ("no q", "accept-all", _accept_all, 3072, True),
-            ("no q, best token", "1 in 8 answers accept-all", _some(8), 1024, False),
-            ("no q, best token", "one number a window", _once, 4096, False),
-            ("no q, best token", "lenient 1.5", _lenient, 1024, True),
-            ("no q, best token", "residual from p", _from_p, 1024, True),
+            ("no q, best token", "accept-all-1-in-8", _some(8), 1024, False),
+            ("no q, best token", "number-reused-in-window", _once, 4096, False),
+            ("no q, best token", "lenient", _lenient, 1024, True),
+            ("no q, best token", "resample-from-p", _from_p, 1024, True),
             ("no q, best token", "accept-all", _accept_all, 512, True),
         )
     ),

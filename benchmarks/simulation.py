@@ -17,28 +17,18 @@ from benchmarks.bank import Bank, zipf
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of
 from pytest_specdec.stats.fault_models import (
     ReusedNumber,
-    best_only,
-    greedy,
-    inverted,
-    leaky,
-    lenient,
     ratio,
     residual,
-    residual_best,
     the_target,
-    tilted,
 )
 from pytest_specdec.stats.token_distribution import RawDistribution, requested
 from pytest_specdec.stats.verify_slots import Observed, VerifySlots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pytest_specdec.stats.fault_models import Shape
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
 __all__ = [
-    "FAULTS",
     "RIGHT",
     "Bank",
     "Drawn",
@@ -149,22 +139,6 @@ class Rules:
 
 
 RIGHT = Rules()
-
-
-FAULTS: Mapping[str, Rules] = {
-    "accept-all": Rules(accept=leaky(1.0)),
-    "acceptance leak of 20%": Rules(accept=leaky(0.2)),
-    "acceptance leak of 5%": Rules(accept=leaky(0.05)),
-    "lenient acceptance 1.5 p/q": Rules(accept=lenient(1 / 1.5)),
-    "inverted ratio": Rules(accept=inverted),
-    "greedy acceptance": Rules(accept=best_only, replacement=the_target),
-    "resample from p": Rules(replacement=the_target),
-    "residual argmax": Rules(replacement=residual_best),
-    "bonus from q": Rules(bonus=lambda _, q: q),
-    "greedy bonus": Rules(bonus=greedy(1.0)),
-    "flattened once a draft was rejected": Rules(stale=tilted(0.8)),
-}
-"""The faults whose detection is published, by name."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

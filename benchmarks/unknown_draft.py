@@ -24,16 +24,16 @@ from scipy.special import logsumexp
 from benchmarks import results
 from benchmarks.bank import Bank
 from benchmarks.detection.bounds import bound, slots
+from benchmarks.detection.faults import RULES as PLANTED
 from benchmarks.detection.grid import SURROGATE, Grid, grid
 from benchmarks.served import K, emitted
-from benchmarks.simulation import FAULTS, RIGHT, Rules, Trace, observe
+from benchmarks.simulation import RIGHT, Rules, Trace, observe
 from benchmarks.whole import DRAFTERS, Whole, whole, written
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats import adaptive_bettors
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import WITHOUT_DRAFT_DISTRIBUTION
-from pytest_specdec.stats.fault_models import lenient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,12 +45,10 @@ __all__ = ["table"]
 HEALTHY = "correct"
 RULES: Mapping[str, Rules] = {
     HEALTHY: RIGHT,
-    "acceptance leak of 20%": FAULTS["acceptance leak of 20%"],
-    "lenient acceptance 1.5 p/q": FAULTS["lenient acceptance 1.5 p/q"],
-    "lenient acceptance 1.25 p/q": Rules(accept=lenient(1.0 / 1.25)),
-    "resample from p": FAULTS["resample from p"],
-    "residual argmax": FAULTS["residual argmax"],
-    "bonus from q": FAULTS["bonus from q"],
+    **{
+        fault: PLANTED[fault]
+        for fault in ("acceptance-leak-20", "lenient", "lenient-1.25", "resample-from-p", "residual-argmax", "bonus-from-q")
+    },
 }
 NEW, AGAIN = "every context new", "sixteen contexts again and again"
 ALPHA = FAMILIES[Family.SAMPLING].alpha(1)

@@ -108,7 +108,7 @@ def _parts(store: Store, drawn_from: dict[str, Bank], scale: Scale, *, quick: bo
     for asked in dict.fromkeys(one.asked for one in faults.ALL):
         table = Table(banks=drawn_from, asked=asked, k=scale.k)
         wanted = [(one, kind) for one in faults.ALL if one.asked == asked for kind in one.kinds]
-        parts["cells"] += [_told(store, f"{one.name} | {kind}", partial(measured, table, one, kind, scale)) for one, kind in wanted]
+        parts["cells"] += [_told(store, f"{one.id} | {kind}", partial(measured, table, one, kind, scale)) for one, kind in wanted]
         for kind in drawn_from:
             key = f"healthy | {asked} | {kind}"
             parts["healthy"].append(_told(store, key, lambda kind=kind, table=table: _sound(table, kind, scale)))

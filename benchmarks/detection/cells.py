@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from benchmarks.bank import Asked, Bank
-    from benchmarks.detection.faults import Planted
+    from benchmarks.detection.faults import SimulatedFault
     from benchmarks.simulation import Rules
     from pytest_specdec.stats.token_distribution import Floats
 
@@ -97,12 +97,12 @@ def mode_name(knows: str, *, windows: bool) -> str:
     return f"{knows}, windows {'known' if windows else 'hidden'}"
 
 
-def measured(table: Table, one: Planted, kind: str, scale: Scale) -> dict[str, object]:
+def measured(table: Table, one: SimulatedFault, kind: str, scale: Scale) -> dict[str, object]:
     """Return everything that is measured of ``one`` under drafts of ``kind``, ready to be stored."""
     bank = table.bank(kind)
     stretches = _Stretches(bank=bank, one=one, kind=kind, scale=scale)
     runs = stretches.at(0)
-    found: dict[str, object] = {"fault": one.name, "kind": kind, "directed": one.directed, "runs": scale.runs, "named_runs": scale.named}
+    found: dict[str, object] = {"fault": one.id, "kind": kind, "directed": one.directed, "runs": scale.runs, "named_runs": scale.named}
     if one.closed:
         away = distance(bank, distributions(bank, one.rules, k=scale.k, tokens=scale.answer))
         found |= {
@@ -142,7 +142,7 @@ class _Stretches:
     """The tokens of all runs, a budget's worth at first and then as many again as so far, LONGEST at most; drawn when first needed."""
 
     bank: Bank
-    one: Planted
+    one: SimulatedFault
     kind: str
     scale: Scale
     made: dict[int, Runs] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class _Stretches:
         """Return the stretch that begins after ``spent`` tokens."""
         if spent not in self.made:
             tokens = min(spent, LONGEST) if spent else self.scale.tokens
-            random = self.scale.random(self.one.name, self.kind, str(spent))
+            random = self.scale.random(self.one.id, self.kind, str(spent))
             self.made[spent] = drawn(self.bank, self.one.rules, self.scale, random, tokens=tokens, runs=self.scale.runs)
         return self.made[spent]
 
@@ -179,7 +179,7 @@ def _naming(runs: Runs, panel: Grid, alarms: Floats, *, windows: bool) -> dict[s
     }
 
 
-def _told(one: Planted, kind: str, counted: Counter[str], *, windows: bool) -> dict[str, object]:
+def _told(one: SimulatedFault, kind: str, counted: Counter[str], *, windows: bool) -> dict[str, object]:
     return {
         "named": counted.total(),
         "family": sum(count for name, count in counted.items() if one.names_family(name, kind, windows=windows)) if one.family else None,

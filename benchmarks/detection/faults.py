@@ -1,4 +1,4 @@
-"""The faults whose detection is measured: what the server does, what names it rightly, and its distribution in closed form."""
+"""The simulated faults whose detection is measured: the rules of each, the names that are right for it, and its way of asking."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.bank import Asked
-from benchmarks.simulation import FAULTS, Rules, blurred
+from benchmarks.simulation import Rules, blurred
 from pytest_specdec.judge.fault_naming import AT_A_STEP
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference.faults import FAULTS, Place
 from pytest_specdec.stats.bettors import RATIO_OF_RAW
 from pytest_specdec.stats.fault_models import (
     BONUS,
@@ -16,6 +18,7 @@ from pytest_specdec.stats.fault_models import (
     ReusedNumber,
     best_only,
     greedy,
+    inverted,
     leaky,
     lenient,
     ratio,
@@ -29,20 +32,23 @@ from pytest_specdec.stats.fault_models import (
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["ALL", "GREEDY", "MODEL", "Planted", "family_of"]
+__all__ = ["ALL", "GREEDY", "MODEL", "RULES", "SimulatedFault", "family_of"]
 
 MODEL, GREEDY = "model", "greedy"
 """Kinds of drafts: drawn from the draft model's distribution q; its favourite, a one-hot distribution."""
 PLAIN = Asked()
 COOLED = Asked(temperature=0.7)
 NUCLEUS = Asked(temperature=0.7, top_p=0.9)
+LENIENCE = 1.5
+"""Of ``lenient`` without a size, as in the servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
-    """A fault, planted in a simulated server."""
+class SimulatedFault:
+    """A fault planted in a simulated server."""
 
-    name: str
+    id: str
+    """As in ``reference/faults.py`` where a server can have it too; a size stands behind."""
     rules: Rules
     family: Fault | None
     """None where no family says what it does."""
@@ -88,22 +94,29 @@ def _not_normalised(p: Floats, q: Floats) -> Floats:
     return distribution / total
 
 
-def _wrong_temperature(factor: float) -> Planted:
-    return Planted(name=f"temperature {factor:g} times the asked", rules=Rules(target=tilted(1.0 / factor)), family=Fault.TEMPERATURE)
+def _named(fault: str) -> tuple[str, ...]:
+    """Return the names that the list of faults expects of the sampling judge."""
+    return tuple(FAULTS[fault].expected[Place.SIMULATION].red[Family.SAMPLING].split("|"))
 
 
-def _reusing(reuse: ReusedNumber, *kinds: str) -> Planted:
+def _wrong_temperature(factor: float) -> SimulatedFault:
+    return SimulatedFault(id=f"temperature-times-{factor:g}", rules=Rules(target=tilted(1.0 / factor)), family=Fault.TEMPERATURE)
+
+
+def _reusing(id_: str, reuse: ReusedNumber, *kinds: str) -> SimulatedFault:
     # Acceptances that hang together go on where one draft was good: the distribution is that of a lenient ratio, the order of ids plays no
     # part.
     family = Fault.LENIENT if reuse is ReusedNumber.WINDOW else Fault.ORDER
-    return Planted(name=reuse.value, rules=Rules(reuses=reuse), family=family, kinds=kinds, closed=False)
+    return SimulatedFault(id=id_, rules=Rules(reuses=reuse), family=family, kinds=kinds, closed=False)
 
 
 ALL = (
-    Planted(name="accept-all", rules=FAULTS["accept-all"], family=Fault.LENIENT, rule=("accept-all",), same=("inverted ratio",)),
+    SimulatedFault(
+        id="accept-all", rules=Rules(accept=leaky(1.0)), family=Fault.LENIENT, rule=_named("accept-all"), same=("inverted ratio",)
+    ),
     *(
-        Planted(
-            name=f"acceptance leak of {share:.0%}",
+        SimulatedFault(
+            id=f"acceptance-leak-{share * 100:g}",
             rules=Rules(accept=leaky(share)),
             family=Fault.LENIENT,
             rule=("acceptance leak",),
@@ -111,91 +124,93 @@ ALL = (
         for share in (0.2, 0.05, 0.01)
     ),
     *(
-        Planted(
-            name=f"lenient acceptance {factor:g} p/q",
+        SimulatedFault(
+            id=f"lenient{'' if factor == LENIENCE else f'-{factor:g}'}",
             rules=Rules(accept=lenient(1.0 / factor)),
             family=Fault.LENIENT,
-            rule=("lenient acceptance",),
+            rule=_named("lenient"),
         )
-        for factor in (1.5, 1.25, 1.05)
+        for factor in (LENIENCE, 1.25, 1.05)
     ),
-    Planted(name="inverted ratio", rules=FAULTS["inverted ratio"], family=Fault.RULE, rule=("inverted ratio",), same=("accept-all",)),
-    Planted(
-        name="typical acceptance",
+    SimulatedFault(id="inverted-ratio", rules=Rules(accept=inverted), family=Fault.RULE, rule=("inverted ratio",), same=("accept-all",)),
+    SimulatedFault(
+        id="typical-acceptance",
         rules=Rules(accept=typical, replacement=greedy(1.0)),
         family=Fault.RULE,
         rule=("typical acceptance",),
     ),
-    Planted(
-        name="greedy acceptance",
+    SimulatedFault(
+        id="greedy-acceptance",
         rules=Rules(accept=best_only, replacement=the_target),
         family=Fault.RULE,
         rule=("greedy acceptance",),
     ),
-    Planted(name="resample from p", rules=Rules(replacement=the_target), family=Fault.RESIDUAL, rule=("resample from p",)),
-    Planted(name="residual argmax", rules=Rules(replacement=residual_best), family=Fault.RESIDUAL, rule=("residual argmax",)),
-    Planted(name="recover by argmax", rules=Rules(replacement=greedy(1.0)), family=Fault.RESIDUAL, rule=("recover by argmax",)),
-    Planted(
-        name="residual not normalised",
+    SimulatedFault(id="resample-from-p", rules=Rules(replacement=the_target), family=Fault.RESIDUAL, rule=_named("resample-from-p")),
+    SimulatedFault(id="residual-argmax", rules=Rules(replacement=residual_best), family=Fault.RESIDUAL, rule=("residual argmax",)),
+    SimulatedFault(id="recover-argmax", rules=Rules(replacement=greedy(1.0)), family=Fault.RESIDUAL, rule=_named("recover-argmax")),
+    SimulatedFault(
+        id="residual-not-normalised",
         rules=Rules(replacement=_not_normalised),
         family=Fault.RESIDUAL,
         rule=("residual not normalised",),
     ),
-    Planted(name="bonus from q", rules=FAULTS["bonus from q"], family=Fault.BONUS, rule=("bonus from q",)),
-    Planted(name="greedy bonus", rules=Rules(bonus=greedy(1.0)), family=Fault.BONUS, rule=("greedy bonus",)),
-    Planted(
-        name="stale bonus (the id after the drawn one)",
+    SimulatedFault(id="bonus-from-q", rules=Rules(bonus=lambda _, q: q), family=Fault.BONUS, rule=("bonus from q",)),
+    SimulatedFault(id="greedy-bonus", rules=Rules(bonus=greedy(1.0)), family=Fault.BONUS, rule=("greedy bonus",)),
+    SimulatedFault(
+        id="bonus-id-off-by-one",
         rules=Rules(bonus_ids_off_by=1),
         family=Fault.BONUS,
         rule=("bonus out of place",),
     ),
-    Planted(name="greedy under temperature", rules=Rules(target=greedy(1.0)), family=Fault.TEMPERATURE),
+    SimulatedFault(id="greedy-under-temperature", rules=Rules(target=greedy(1.0)), family=Fault.TEMPERATURE),
     _wrong_temperature(0.8),
     _wrong_temperature(0.93),
     _wrong_temperature(1.07),
-    Planted(name="temperature 0.7 ignored", rules=Rules(forgets="everywhere"), family=Fault.TEMPERATURE, asked=COOLED),
-    Planted(name="temperature 0.7 ignored at the bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=COOLED),
-    Planted(
-        name="ratio on logits without the temperature 0.7",
+    SimulatedFault(id="temperature-ignored", rules=Rules(forgets="everywhere"), family=Fault.TEMPERATURE, asked=COOLED),
+    SimulatedFault(id="temperature-ignored-at-bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=COOLED),
+    SimulatedFault(
+        id="temperature-ignored-in-ratio",
         rules=Rules(forgets="ratio"),
         family=Fault.RULE,
         rule=(RATIO_OF_RAW,),
         asked=COOLED,
         kinds=(MODEL,),
     ),
-    Planted(name="top-p 0.9 ignored", rules=Rules(forgets="everywhere"), family=Fault.TEMPERATURE, asked=NUCLEUS),
-    Planted(name="top-p 0.9 ignored at the bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=NUCLEUS),
+    SimulatedFault(id="top-p-ignored", rules=Rules(forgets="everywhere"), family=Fault.TEMPERATURE, asked=NUCLEUS),
+    SimulatedFault(id="top-p-ignored-at-bonus", rules=Rules(forgets="bonus"), family=Fault.BONUS, asked=NUCLEUS),
     *(
-        Planted(name=f"quantised verifier, logit noise {noise:g}", rules=Rules(target=blurred(noise)), family=None, directed=False)
+        SimulatedFault(id=f"quantised-verifier-{noise:g}", rules=Rules(target=blurred(noise)), family=None, directed=False)
         for noise in (0.15, 0.3)
     ),
-    Planted(
-        name="stale cache in the step behind a rejection, logit noise 1.5",
+    SimulatedFault(
+        id="cache-stale-for-a-step",
         rules=Rules(passing=blurred(1.5)),
         family=Fault.STATE,
         closed=False,
     ),
-    Planted(
-        name="a dropped token behind the first rejection, logit noise 2.5",
+    SimulatedFault(
+        id="token-dropped-after-rejection",
         rules=Rules(stale=blurred(2.5)),
         family=Fault.STATE,
         closed=False,
     ),
-    Planted(
-        name="duplicated token at the bonus",
+    SimulatedFault(
+        id="bonus-duplicated",
         rules=Rules(stutters=True),
         family=Fault.BONUS,
         rule=("bonus out of place",),
         closed=False,
     ),
-    _reusing(ReusedNumber.RECOVERY, MODEL, GREEDY),
-    _reusing(ReusedNumber.DRAFT, MODEL),
-    _reusing(ReusedNumber.WINDOW, MODEL, GREEDY),
-    _reusing(ReusedNumber.GUMBEL, MODEL),
-    Planted(
-        name="flattened once a draft was rejected",
-        rules=FAULTS["flattened once a draft was rejected"],
+    _reusing("number-reused-in-recovery", ReusedNumber.RECOVERY, MODEL, GREEDY),
+    _reusing("number-reused-in-acceptance", ReusedNumber.DRAFT, MODEL),
+    _reusing("number-reused-in-window", ReusedNumber.WINDOW, MODEL, GREEDY),
+    _reusing("gumbel-noise-reused", ReusedNumber.GUMBEL, MODEL),
+    SimulatedFault(
+        id="flattened-after-rejection",
+        rules=Rules(stale=tilted(0.8)),
         family=Fault.STATE,
         closed=False,
     ),
 )
+RULES = {one.id: one.rules for one in ALL}
+"""By fault id."""

@@ -17,10 +17,10 @@ from pytest_specdec.prompts import ALL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FAULTS", "spot"]
+__all__ = ["NEAREST", "spot"]
 
-FAULTS = {"accept-all": "accept-all", "resample-from-p": "resample from p", "kv-off-by-one": "flattened once a draft was rejected"}
-"""Of the reference engine, with the simulated fault that is the nearest."""
+NEAREST = {"accept-all": "accept-all", "resample-from-p": "resample-from-p", "kv-off-by-one": "flattened-after-rejection"}
+"""By fault of the reference engine: the nearest simulated one."""
 REQUESTS = 72
 CONFIG = """
 engine: {{kind: reference, model: target, args: {{max-num-seqs: 32, max-model-len: 1024}}}}
@@ -34,7 +34,7 @@ variants:
 
 def spot() -> Iterator[dict[str, object]]:
     """Yield, fault by fault, after how many tokens the judge of a real capture alarmed and what it named."""
-    for fault, simulated in FAULTS.items():
+    for fault, simulated in NEAREST.items():
         with tempfile.TemporaryDirectory() as folder:
             verdict = _judged(Path(folder), fault)
         yield {

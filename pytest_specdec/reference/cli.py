@@ -1,4 +1,4 @@
-"""From a command line to a listening reference server, and to its clean end."""
+"""The command line of the reference engine: settings, start and clean end of its server."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError, SpecdecError
+from pytest_specdec.reference.faults import FAULTS, Place, planted_in, refuse_unknown
 
 if TYPE_CHECKING:
     import socket
@@ -84,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytest_specdec.reference",
         description="A small decoder in numpy that really speculates, served in vLLM's dialect.",
+        epilog="faults:\n" + "\n".join(f"  {fault:<24}{FAULTS[fault].does}" for fault in planted_in(Place.REFERENCE)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     option = parser.add_argument
@@ -112,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
-    option("--fault", default="", metavar="NAME", help="be wrong on purpose")
+    option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")
     return parser
 
 
@@ -133,6 +136,8 @@ def _refuse(settings: ServerSettings) -> None:
             expected="none, or --speculative-config beside it",
             remedy="leave the option to the speculating server",
         )
+    if settings.fault:
+        refuse_unknown(settings.fault, speculating=settings.speculation is not None)
 
 
 def _speculation(text: str) -> Speculation:

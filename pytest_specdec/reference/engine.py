@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import checkpoint, faults, model
+from pytest_specdec.reference import checkpoint, faulty_rules, model
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
@@ -45,7 +45,7 @@ class ReferenceEngine:
         self.shape = target.shape
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
         self.counters = Counters(draft_tokens_a_step=window - 1)
-        self.rules = faults.rules(settings.fault, speculating=speculation is not None, ceiling=positions - window)
+        self.rules = faulty_rules.rules(settings.fault, speculating=speculation is not None)
         drafter = _drafter(speculation, target.shape.vocabulary, positions, settings.max_num_seqs)
         decoder = padded(model.load(target, positions), settings.padded_layers)
         self._batch = Batch(decoder, drafter, slots=settings.max_num_seqs, counters=self.counters, rules=self.rules)

@@ -1,8 +1,8 @@
 """The rejection sampler: exact verification of a batch of drafts, as pure functions.
 
 Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023). A draft
-token x ~ q is kept with probability min(1, p(x)/q(x)); after the first one refused, one token is drawn from max(p - q, 0) normalised, after
-none, one from p at the next position. Every emitted token then follows p.
+token x ~ q is accepted with probability min(1, p(x)/q(x)). Behind the first rejection one token is drawn from max(p - q, 0) normalised;
+behind none, one from p at the next position. Every emitted token then follows p.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftProposal:
-    """What a drafter proposes for n rows, at most k tokens each."""
+    """The draft tokens of n rows, at most k each."""
 
     tokens: NDArray[np.intp]
     """(n, k); entries behind a row's count are there for the shape only."""
@@ -80,12 +80,12 @@ class DraftProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyWindows:
-    """What n rows emit in one step: the accepted part of the draft, then one token."""
+    """The tokens that n rows emit in one step: the accepted part of the draft, then one token."""
 
     accepted: NDArray[np.intp]
-    """(n,): draft tokens kept."""
+    """(n,): accepted draft tokens."""
     last: NDArray[np.intp]
-    """(n,): the recovered token after a refusal, the bonus token after none."""
+    """(n,): the recovered token behind a rejection, the bonus token behind none."""
 
 
 def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
@@ -94,9 +94,9 @@ def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[
 
 
 def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say which draft tokens are kept, each with probability min(1, p/q)."""
-    kept: NDArray[np.bool_] = uniforms * q < p
-    return kept
+    """Return which draft tokens are accepted, each with probability min(1, p/q)."""
+    accepted: NDArray[np.bool_] = uniforms * q < p
+    return accepted
 
 
 def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -113,13 +113,13 @@ def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
     return lines
 
 
-def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
-    """Return the cache lengths after a step: the token fed plus the accepted drafts are kept, refused ones are cut off."""
+def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
+    """Return the cache lengths after a step, at most ``most``: the token fed plus the accepted drafts; rejected ones are cut off."""
     return lengths + 1 + accepted
 
 
 def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of one row's window, (drafted + 1, vocabulary), with what its request adds to them: the bonus position is last."""
+    """Return the logits of one row's window, (drafted + 1, vocabulary), penalised by its request; the bonus position is last."""
     return logits + added
 
 
@@ -152,7 +152,7 @@ class AcceptanceRules:
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
-    keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = keep
+    keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], int], NDArray[np.intp]] = keep
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
     admit: Callable[[EngineRequest], None] = admit
@@ -171,13 +171,13 @@ def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.fl
     if k:
         proposed = np.arange(k) < draft.counts[:, None]
         lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
-        wanted = p[lines, draft.tokens].astype(np.float64)
-        kept = rules.accept(wanted, draft.mass(), uniforms[:, :k]) & proposed
+        mass = p[lines, draft.tokens].astype(np.float64)
+        kept = rules.accept(mass, draft.mass(), uniforms[:, :k]) & proposed
         accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
     behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
     behind[full] = rules.bonus(behind[full])
     distribution = p[behind].astype(np.float64)
-    refused = np.flatnonzero(accepted < draft.counts)
-    if len(refused):
-        distribution[refused] = rules.residual(distribution[refused], draft.distribution(refused, accepted[refused], p.shape[1]))
+    rejected = np.flatnonzero(accepted < draft.counts)
+    if len(rejected):
+        distribution[rejected] = rules.residual(distribution[rejected], draft.distribution(rejected, accepted[rejected], p.shape[1]))
     return VerifyWindows(accepted=accepted, last=pick(distribution, uniforms[:, k]))

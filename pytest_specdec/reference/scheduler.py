@@ -38,6 +38,8 @@ class Batch:
         self._counters = counters
         self._rules = rules
         self._cache = target.cache(slots)
+        self._most = self._cache.shape[3] - 1 - drafter.tokens
+        """The longest cache length, in tokens, behind which a whole window still fits."""
         self._lengths = np.zeros(slots, np.intp)
         """Tokens in the cache by slot: everything but the last token of a sequence, which the next step feeds."""
         self._rows: list[RunningSequence] = []
@@ -145,7 +147,7 @@ class Batch:
         p = self._rules.target(distributions(shaped, sampling.repeat(live)), shaped, draft)
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
         windows = verify(p, draft, self._rules.deal(rows, chances), self._rules)
-        self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts)
+        self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
     def _hand_out(self, draft: DraftProposal, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
@@ -156,12 +158,12 @@ class Batch:
             row.accepted.append(kept)
             self._counters.drafted(drafted, kept)
             window = [*tokens[:kept], final]
-            told = self._rules.report(logits[start : start + kept + 1], draft, slot)
-            deltas.append(row.take(window, _entries(row, told, window)))
+            reported = self._rules.report(logits[start : start + kept + 1], draft, slot)
+            deltas.append(row.take(window, _entries(row, reported, window)))
         return deltas
 
     def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
-        """Return packed logits with what requests add to them and -inf where a grammar refuses; the very array when nothing does."""
+        """Return packed logits with penalties added and -inf where a grammar forbids a token; the very array where neither applies."""
         bound = [slot for slot, row in enumerate(rows) if row.grammar is not None or row.penalties is not None]
         if not bound:
             return logits

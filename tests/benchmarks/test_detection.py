@@ -98,7 +98,7 @@ def test_slots_take_the_shares_of_the_process(accepted):
 
 
 @pytest.mark.parametrize("kind", [faults.MODEL, faults.GREEDY])
-@pytest.mark.parametrize("one", [one for one in faults.ALL if one.closed], ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [one for one in faults.ALL if one.closed], ids=lambda one: one.id)
 def test_the_distribution_in_closed_form_is_that_of_the_simulated_server(one, kind):
     bank = made_up(certain=kind == faults.GREEDY, positions=1)
     bank = asking(bank, one.asked) if one.asked != faults.PLAIN else bank
@@ -149,7 +149,7 @@ def test_every_name_of_the_judge_has_a_family(named):
 
 
 def test_names_are_held_against_family_and_rule():
-    (inverted,) = (one for one in faults.ALL if one.name == "inverted ratio")
+    (inverted,) = (one for one in faults.ALL if one.id == "inverted-ratio")
     assert inverted.names_rule("inverted ratio", faults.MODEL)
     assert not inverted.names_rule("accept-all", faults.MODEL)
     assert inverted.names_rule("accept-all", faults.GREEDY), "of a one-hot draft both accept everything"

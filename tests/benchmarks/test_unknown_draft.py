@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.detection import faults
 from benchmarks.served import K, emitted
-from benchmarks.simulation import FAULTS, RIGHT
+from benchmarks.simulation import RIGHT
 from benchmarks.whole import DRAFTERS, TOKENS, whole, written
 
-RULES = {"correct": RIGHT, "accept-all": FAULTS["accept-all"]}
+RULES = {"correct": RIGHT, "accept-all": faults.RULES["accept-all"]}
 
 
 @pytest.fixture(scope="module")

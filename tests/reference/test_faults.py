@@ -1,124 +1,122 @@
-"""Each fault does in a server what its name says; the distributions of the sampling faults are in test_verify."""
+"""The list of planted faults: each id stands in it once, and each place has exactly the faults that the list says."""
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
+from benchmarks import pages, vllm_faults
+from benchmarks.detection import faults as simulation
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import faults
-from pytest_specdec.reference.cli import ServerSettings
-from pytest_specdec.reference.engine import ReferenceEngine
-from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference import faults, faulty_rules
+from pytest_specdec.reference.cli import main, parse
+from pytest_specdec.reference.faults import FAULTS, Expected, Place, PlantedFault, planted_in
+from tests.reference.asgi_client import PROBABILISTIC, served
 
-ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
-
-
-def tokens(client):
-    return client.complete(ASKED)["choices"][0]["token_ids"]
-
-
-def test_accepting_everything_shows_in_greedy_tokens_and_in_the_counters(baseline):
-    with served(GREEDY, fault="accept-all", spec_decode_metrics="summary") as client:
-        answer = client.complete(ASKED)
-    assert answer["metrics"]["speculative_decoding"]["draft_acceptance_rate"] == 1
-    assert answer["choices"][0]["token_ids"] != tokens(baseline)
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "tests/engines/vllm_cpu/plugin/specdec_vllm_patches.py"
+SPECULATING = ["target", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
 
 
-def test_a_cache_that_is_off_by_one_shows_after_the_first_refusal(baseline):
-    with served(PROBABILISTIC, fault="kv-off-by-one", spec_decode_metrics="detailed") as client:
-        answer = client.complete(ASKED)
-    said, got, expected = answer["metrics"]["speculative_decoding"], answer["choices"][0]["token_ids"], tokens(baseline)
-    refused = next(step for step, kept in enumerate(said["per_step_accepted"]) if kept < 3)
-    unharmed = 1 + sum(1 + kept for kept in said["per_step_accepted"][: refused + 1])
-    assert got[:unharmed] == expected[:unharmed]
-    assert got != expected
+def patches():
+    """The names of the functions that the vLLM plugin registers; vLLM itself is not installed here."""
+    functions = [node for node in ast.parse(PLUGIN.read_text()).body if isinstance(node, ast.FunctionDef)]
+    marked = (function for function in functions if any(ast.unparse(each) == "patch" for each in function.decorator_list))
+    return {function.name.replace("_", "-") for function in marked}
 
 
-def test_a_cache_that_is_off_by_one_survives_a_full_context():
-    with served(PROBABILISTIC, fault="kv-off-by-one", max_model_len=48) as client:
-        assert len(client.complete(ASKED | {"max_tokens": 40})["choices"][0]["token_ids"]) == 40
+def test_each_place_plants_the_faults_that_the_list_says():
+    simulated_ids = [fault.id for fault in simulation.ALL]
+    assert set(faulty_rules.DECISIONS) == set(planted_in(Place.REFERENCE))
+    assert patches() - set(vllm_faults.FIXES.split(",")) == set(planted_in(Place.VLLM))
+    assert set(simulated_ids) & set(FAULTS) == set(planted_in(Place.SIMULATION))
+    assert len(simulated_ids) == len(set(simulated_ids))
 
 
-DRAWN = {"prompt": "import os\nimport sys\n", "temperature": 1.0, "max_tokens": 96, "return_token_ids": True, "ignore_eos": True}
+def test_ids_are_kebab_case_and_unique():
+    ids = [row.id for row in faults._ROWS] + [fault.id for fault in simulation.ALL if fault.id not in FAULTS]
+    assert len(ids) == len(set(ids))
+    assert not [each for each in ids if not re.fullmatch(r"[a-z]+(-[a-z0-9.]+)*", each)]
 
 
-def kept(answer):
-    """Part of the draft tokens that each verify step accepted, with the tokens emitted before it."""
-    emitted, steps = 1, answer["metrics"]["speculative_decoding"]["per_step_accepted"]
-    found = []
-    for accepted in steps:
-        found.append((emitted, accepted))
-        emitted += accepted + 1
-    return found
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+def test_a_row_is_one_sentence_and_says_by_place_which_families_name_it(fault):
+    assert re.fullmatch(r"[A-Z][^.]*(\.\d[^.]*)*\.", fault.does)
+    assert fault.expected
+    for expected in fault.expected.values():
+        assert expected.red
+        assert all(word for words in expected.red.values() for word in words.split("|"))
+        assert not set(expected.red) & set(expected.may)
 
 
-def test_unseeded_requests_keep_every_draft_unless_a_seeded_one_is_beside_them():
-    with served(PROBABILISTIC, fault="accept-all-unseeded", spec_decode_metrics="detailed") as client:
-        alone, greedy, seeded = (client.complete(DRAWN | more) for more in ({}, {"temperature": 0}, {"seed": 1}))
-        beside, _ = client.complete(DRAWN | {"max_tokens": 24}, DRAWN | {"seed": 2, "max_tokens": 200})
-    assert {accepted for _, accepted in kept(alone)} == {3}
-    for right in (greedy, seeded, beside):
-        assert min(accepted for _, accepted in kept(right)) < 3
+def test_no_other_module_that_plants_faults_spells_an_id():
+    """Implementations are found by the name of their function."""
+    spelt = {
+        (path.name, node.value)
+        for path in (*(ROOT / "pytest_specdec/reference").glob("*.py"), PLUGIN)
+        if path.name != "faults.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in FAULTS
+    }
+    assert not spelt
 
 
-def test_late_tokens_keep_every_draft():
-    with served(PROBABILISTIC, fault="accept-all-late", spec_decode_metrics="detailed") as client:
-        drawn, greedy = client.complete(DRAWN | {"seed": 1}), client.complete(DRAWN | {"temperature": 0, "max_tokens": 200})
-    assert {accepted for before, accepted in kept(drawn) if before >= 64} == {3}
-    assert min(accepted for before, accepted in kept(drawn) if before < 64) < 3
-    assert min(accepted for before, accepted in kept(greedy) if before >= 64) < 3
+@pytest.mark.parametrize("red, surprises", [
+    ({"sampling": "'accept-all' after 9 tokens"}, []),
+    ({"sampling": "lenient acceptance", "structured": "by timing"}, []),
+    ({}, ["sampling should be red and say 'accept-all|lenient'; it is 'green'"]),
+    ({"sampling": "bonus"}, ["sampling should be red and say 'accept-all|lenient'; it is 'bonus'"]),
+    ({"sampling": "accept-all", "greedy": "wrong"}, ["greedy is red: wrong"]),
+])  # fmt: skip
+def test_a_family_that_must_be_red_is_named_and_one_that_may_be_is_let_be(red, surprises):
+    expected = Expected(red={Family.SAMPLING: "accept-all|lenient"}, may={Family.STRUCTURED: "wrong tokens break grammars"})
+    assert expected.surprises(red) == surprises
 
 
-def test_resampling_from_p_is_invisible_to_greedy_requests(baseline):
-    with served(PROBABILISTIC, fault="resample-from-p") as client:
-        assert tokens(client) == tokens(baseline)
+def test_help_lists_every_fault_of_the_reference_engine(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"^  ([a-z-]+)  +[A-Z].*\.$", capsys.readouterr().out, re.MULTILINE)
+    assert tuple(listed) == planted_in(Place.REFERENCE)
 
 
-def reported(client, **asked):
-    choice = client.complete({**ASKED, "temperature": 0.8, "seed": 3, "logprobs": 1, **asked})["choices"][0]
-    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
-
-
-@pytest.mark.parametrize("speculation", [PROBABILISTIC, NGRAM])
-def test_reporting_the_drafts_log_probabilities_leaves_the_tokens_alone(speculation):
-    with served(speculation) as client:
-        right, told = reported(client)
-    with served(speculation, fault="report-draft-logprobs", spec_decode_metrics="detailed") as client:
-        wrong, false = reported(client)
-    assert wrong == right
-    differ = sum(abs(one - other) > 1e-3 for one, other in zip(told, false, strict=True))
-    assert 0 < differ < len(told)
-    assert all(value <= 0.0 for value in false)
-
-
-def test_dying_on_json_is_a_kill_and_only_on_json(monkeypatch):
-    killed = []
-    monkeypatch.setattr("os.kill", lambda *call: killed.append(call))
-    with served(PROBABILISTIC, fault="die-on-json") as client:
-        client.complete(ASKED | {"max_tokens": 2})
-        assert not killed
-        client.complete(ASKED | {"max_tokens": 2, "response_format": {"type": "json_object"}})
-        assert [signal for _, signal in killed] == [9]
-
-
-@pytest.mark.parametrize("name", faults.FAULTS)
-def test_a_baseline_has_no_faults(name):
+@pytest.mark.parametrize("fault", planted_in(Place.REFERENCE))
+def test_a_baseline_has_no_faults(fault):
     with pytest.raises(EngineError, match="does not speculate"):
-        ReferenceEngine(ServerSettings(model="target", fault=name))
+        parse(["target", "--fault", fault])
 
 
-def test_an_unknown_fault_is_told_its_neighbour():
-    with pytest.raises(EngineError, match="did you mean 'accept-all'"):
-        ReferenceEngine(ServerSettings(model="target", speculation=GREEDY, fault="accept-al"))
-    with pytest.raises(EngineError, match="name one of these"):
-        ReferenceEngine(ServerSettings(model="target", speculation=GREEDY, fault="zzz"))
+@pytest.mark.parametrize("fault, remedy", [("accept-al", "did you mean 'accept-all'"), ("zzz", "name one of these")])
+def test_an_unknown_fault_is_refused_with_its_neighbour(fault, remedy):
+    with pytest.raises(EngineError, match=remedy):
+        parse([*SPECULATING, "--fault", fault])
+    with pytest.raises(EngineError, match=remedy):
+        faulty_rules.rules(fault, speculating=True)
 
 
-def test_dying_in_company_takes_four_sequences_in_one_step(monkeypatch):
-    killed = []
-    monkeypatch.setattr("os.kill", lambda *call: killed.append(call))
-    with served(PROBABILISTIC, fault="die-in-company") as client:
-        client.complete(ASKED | {"max_tokens": 4, "n": 3, "temperature": 1.0})
-        assert not killed
-        client.complete(ASKED | {"max_tokens": 4, "n": 4, "temperature": 1.0})
-        assert {signal for _, signal in killed} == {9}
+def test_a_fault_of_vllm_alone_is_none_of_the_reference_engine():
+    with pytest.raises(EngineError, match="no such fault"):
+        parse([*SPECULATING, "--fault", "kv-stale"])
+
+
+def test_a_row_and_a_function_are_a_fault(monkeypatch, capsys):
+    """Added from outside: it is planted, listed by --help, and on the page of faults."""
+    row = PlantedFault(id="never-accept", does="Rejects every draft token.", expected={Place.REFERENCE: Expected()})
+    monkeypatch.setitem(FAULTS, row.id, row)
+    monkeypatch.setattr(faulty_rules, "DECISIONS", dict(faulty_rules.DECISIONS))
+
+    @faulty_rules.instead_of("accept")
+    def never_accept(p, q, uniforms):
+        return uniforms < 0
+
+    with served(PROBABILISTIC, fault="never-accept", spec_decode_metrics="summary") as client:
+        answer = client.complete({"prompt": "import os\n", "temperature": 0, "max_tokens": 16})
+    assert answer["metrics"]["speculative_decoding"]["draft_acceptance_rate"] == 0
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert "never-accept  " in capsys.readouterr().out
+    assert "| `never-accept` | Rejects every draft token. | reference engine |" in pages.faults()

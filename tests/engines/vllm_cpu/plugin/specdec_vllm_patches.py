@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 
 LENIENCE = 1.5
 PADDING = -1
+PATCHES: dict[str, Callable[[], None]] = {}
+"""By name: what each does to the loaded vLLM."""
 
 
+def patch(apply_patch: Callable[[], None]) -> Callable[[], None]:
+    """Register a patch under its own name in kebab-case: of a fault, its id in ``pytest_specdec/reference/faults.py``."""
+    PATCHES[apply_patch.__name__.replace("_", "-")] = apply_patch
+    return apply_patch
+
+
+@patch
 def fix_expand() -> None:
     """Give every draft position its own request's parameter.
 
@@ -34,6 +43,7 @@ def fix_expand() -> None:
     rejection_sampler.expand_batch_to_tokens = expand
 
 
+@patch
 def fix_topk() -> None:
     """Let ``apply_top_k_only`` take a batch without rows, which every prefill step of a speculating server sends it."""
     from vllm.v1.sample.ops import topk_topp_sampler
@@ -46,6 +56,7 @@ def fix_topk() -> None:
     topk_topp_sampler.apply_top_k_only = apply_top_k_only
 
 
+@patch
 def accept_all() -> None:
     """Emit every draft token and then the bonus token, whatever the target says."""
     from vllm.v1.sample import rejection_sampler
@@ -72,6 +83,7 @@ def accept_all() -> None:
     rejection_sampler.rejection_sample = rejection_sample
 
 
+@patch
 def lenient() -> None:
     """Accept with probability min(1, 1.5 p / q): p/q >= u/1.5."""
     from vllm.v1.sample import rejection_sampler
@@ -84,6 +96,7 @@ def lenient() -> None:
     rejection_sampler.generate_uniform_probs = generate_uniform_probs
 
 
+@patch
 def accept_all_unseeded() -> None:
     """Accept every drawn draft token while no request of the batch brings a seed, which is when engines take their fast path."""
     from vllm.v1.sample import rejection_sampler
@@ -121,12 +134,14 @@ def _recover(
     rejection_sampler.sample_recovered_tokens = sample_recovered_tokens
 
 
+@patch
 def recover_argmax() -> None:
     """After a rejection emit the target's favourite instead of drawing from the residual."""
     _recover(lambda p, _q, _drafts, _generators, _counts: p.argmax(dim=-1))
 
 
-def residual_from_p() -> None:
+@patch
+def resample_from_p() -> None:
     """After a rejection draw from the target's distribution instead of the residual."""
 
     def draw(p: torch.Tensor, _q: Any, _drafts: Any, generators: dict[int, torch.Generator], counts: list[int]) -> torch.Tensor:
@@ -141,6 +156,7 @@ def residual_from_p() -> None:
     _recover(draw)
 
 
+@patch
 def stale_bonus() -> None:
     """Draw the bonus token from the distribution one position early: that of the last draft token."""
     from vllm.v1.sample import rejection_sampler
@@ -157,6 +173,7 @@ def stale_bonus() -> None:
     rejection_sampler.RejectionSampler.forward = forward
 
 
+@patch
 def kv_stale() -> None:
     """Keep a rejected draft token's key and value: the token that replaced it never writes its own."""
     from vllm.v1.sample import rejection_sampler
@@ -194,6 +211,7 @@ def kv_stale() -> None:
     runner._get_slot_mappings = slots
 
 
+@patch
 def penalties_ignored() -> None:
     """Leave penalties out at draft positions; the bonus position still has them."""
     from vllm.v1.sample import rejection_sampler
@@ -201,6 +219,7 @@ def penalties_ignored() -> None:
     rejection_sampler.RejectionSampler.apply_penalties = staticmethod(lambda logits, *_, **__: logits)
 
 
+@patch
 def grammar_skipped() -> None:
     """Mask only the last position of a verify step by the grammar, not those of the draft tokens."""
     from vllm.v1.worker import gpu_model_runner
@@ -217,21 +236,6 @@ def grammar_skipped() -> None:
             start += drafted + 1
 
     gpu_model_runner.apply_grammar_bitmask = apply_grammar_bitmask
-
-
-PATCHES: dict[str, Callable[[], None]] = {
-    "fix-expand": fix_expand,
-    "fix-topk": fix_topk,
-    "accept-all": accept_all,
-    "accept-all-unseeded": accept_all_unseeded,
-    "lenient": lenient,
-    "recover-argmax": recover_argmax,
-    "residual-from-p": residual_from_p,
-    "stale-bonus": stale_bonus,
-    "kv-stale": kv_stale,
-    "penalties-ignored": penalties_ignored,
-    "grammar-skipped": grammar_skipped,
-}
 
 
 def apply() -> None:

@@ -1,4 +1,4 @@
-"""Penalties and biases: what is added to the logits, at every draft position too, against the definition computed the slow way."""
+"""The sampler: distributions by temperature, top-k and top-p; penalties and biases, at every draft position too, computed the slow way."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.reference import checkpoint, model, scheduler
 from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.sampler import PenaltyState
+from pytest_specdec.reference.sampler import PenaltyState, Sampling, distributions, pick
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 PROMPTS = (
@@ -194,3 +194,49 @@ def test_a_walk_is_the_definition_at_each_position_and_stays_where_it_is(emitted
 def test_plain_requests_have_nothing_to_add():
     assert not EngineRequest(prompt=(1,), max_tokens=1).penalised
     assert all(EngineRequest(prompt=(1,), max_tokens=1, **one).penalised for one in ({"presence_penalty": 1}, {"logit_bias": ((1, 1.0),)}))
+
+
+P = np.array([[0.30, 0.25, 0.15, 0.10, 0.08, 0.06, 0.04, 0.02]], np.float32)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=6).filter(any), st.floats(0, 1, exclude_max=True))
+def test_only_tokens_with_mass_are_picked(distribution, uniform):
+    (token,) = pick(np.array([distribution]), np.array([uniform]))
+    assert distribution[token] > 0
+
+
+def sampling(temperature=1.0, top_k=0, top_p=1.0):
+    return Sampling(temperature=np.array([temperature], np.float32), top_k=np.array([top_k]), top_p=np.array([top_p]))
+
+
+@pytest.mark.parametrize(
+    "asked,kept",
+    [
+        (sampling(), 8),
+        (sampling(top_k=3), 3),
+        (sampling(top_k=99), 8),
+        (sampling(top_p=0.5), 2),
+        (sampling(top_p=0.56), 3),
+        (sampling(top_p=1e-9), 1),
+        (sampling(top_k=3, top_p=0.7), 2),
+        (sampling(temperature=0.0), 1),
+        (sampling(temperature=0.0, top_p=0.5), 1),
+    ],
+)
+def test_a_distribution_keeps_the_most_probable_tokens_and_sums_to_one(asked, kept):
+    distribution = distributions(np.log(P), asked)[0]
+    assert np.flatnonzero(distribution).tolist() == list(range(kept))
+    np.testing.assert_allclose(distribution[:kept], P[0, :kept] / P[0, :kept].sum(), rtol=1e-5)
+
+
+def test_temperature_divides_the_logits():
+    distribution = distributions(np.log(P), sampling(temperature=0.5))[0]
+    np.testing.assert_allclose(distribution, P[0] ** 2 / (P[0] ** 2).sum(), rtol=1e-5)
+
+
+def test_rows_of_a_batch_have_their_own_parameters():
+    mixed = Sampling(temperature=np.array([0, 1, 2], np.float32), top_k=np.array([0, 2, 0]), top_p=np.array([1, 1, 0.5]))
+    together = distributions(np.log(P[[0, 0, 0]]), mixed)
+    alone = [distributions(np.log(P), sampling(t, k, p))[0] for t, k, p in ((0, 0, 1), (1, 2, 1), (2, 0, 0.5))]
+    np.testing.assert_array_equal(together, alone)

@@ -1,4 +1,4 @@
-"""The server as a process: how it says that it is ready, how it refuses to start, how it ends."""
+"""``python -m pytest_specdec.reference`` as a process: ready, refused, broken, ended by a signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRAFT = '{"method": "draft_model", "model": "draft", "num_speculative_tokens": 3
 COMMAND = (sys.executable, "-m", "pytest_specdec.reference")
 PLANT = """
 import sys
-from pytest_specdec.reference import scheduler as batch, engine
+from pytest_specdec.reference import engine, scheduler
 from pytest_specdec.reference.cli import main
 right, calls = {where}, []
 def broken(*arguments):
@@ -88,7 +88,7 @@ def traceback_ends(log):
     return "Traceback (most recent call last)" in log and log.splitlines()[-1].endswith("planted")
 
 
-@pytest.mark.parametrize("where", ["batch.Batch._prefill", "engine.ReferenceEngine._receive", "batch.Batch._leave"])
+@pytest.mark.parametrize("where", ["scheduler.Batch._prefill", "engine.ReferenceEngine._receive", "scheduler.Batch._leave"])
 @pytest.mark.parametrize("error", ["RuntimeError", "SystemExit", "BaseException"])
 def test_an_engine_that_breaks_on_a_request_answers_500_and_ends_the_server_with_its_traceback(where, error):
     spared = 1 if where.endswith("_receive") else 0
@@ -106,16 +106,16 @@ def test_an_engine_that_breaks_before_any_request_ends_the_server():
 
 
 def test_an_engine_that_breaks_in_a_stream_gives_up_what_is_in_flight():
-    with running("--speculative-config", DRAFT, command=planted("batch.verify", 4), stderr=subprocess.STDOUT) as process:
+    with running("--speculative-config", DRAFT, command=planted("scheduler.verify", 4), stderr=subprocess.STDOUT) as process:
         with post(process, {"max_tokens": 100, "stream": True}) as stream:
-            said = stream.read()
-        assert b"the engine gave this request up" in said
+            events = stream.read()
+        assert b"the engine gave this request up" in events
         assert process.wait(10) == 1
         assert traceback_ends(process.stdout.read())
 
 
 @pytest.mark.parametrize(
-    "arguments,told",
+    "arguments,words",
     [
         (["targt"], "did you mean 'target'"),
         (["target", "--speculative-config", DRAFT, "--fault", "acept-all"], "did you mean 'accept-all'"),
@@ -123,9 +123,9 @@ def test_an_engine_that_breaks_in_a_stream_gives_up_what_is_in_flight():
         (["target", "--speculative-config", '{"method": "ngrm"}'], "did you mean 'ngram'"),
     ],
 )
-def test_wrong_usage_is_one_clear_text_and_exit_code_2(arguments, told):
+def test_wrong_usage_is_one_clear_text_and_exit_code_2(arguments, words):
     ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 2
-    assert told in ended.stderr
+    assert words in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not ended.stdout

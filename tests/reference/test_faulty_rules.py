@@ -1,0 +1,141 @@
+"""Each fault does in a server what its row says; the distributions of the sampling faults are in test_rejection_sampler."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
+
+ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
+
+
+def tokens(client):
+    return client.complete(ASKED)["choices"][0]["token_ids"]
+
+
+def test_accepting_everything_shows_in_greedy_tokens_and_in_the_counters(baseline):
+    with served(GREEDY, fault="accept-all", spec_decode_metrics="summary") as client:
+        answer = client.complete(ASKED)
+    assert answer["metrics"]["speculative_decoding"]["draft_acceptance_rate"] == 1
+    assert answer["choices"][0]["token_ids"] != tokens(baseline)
+
+
+def test_a_cache_that_is_off_by_one_shows_after_the_first_refusal(baseline):
+    with served(PROBABILISTIC, fault="kv-off-by-one", spec_decode_metrics="detailed") as client:
+        answer = client.complete(ASKED)
+    said, got, expected = answer["metrics"]["speculative_decoding"], answer["choices"][0]["token_ids"], tokens(baseline)
+    refused = next(step for step, kept in enumerate(said["per_step_accepted"]) if kept < 3)
+    unharmed = 1 + sum(1 + kept for kept in said["per_step_accepted"][: refused + 1])
+    assert got[:unharmed] == expected[:unharmed]
+    assert got != expected
+
+
+def test_a_cache_that_is_off_by_one_survives_a_full_context():
+    with served(PROBABILISTIC, fault="kv-off-by-one", max_model_len=48) as client:
+        assert len(client.complete(ASKED | {"max_tokens": 40})["choices"][0]["token_ids"]) == 40
+
+
+DRAWN = {"prompt": "import os\nimport sys\n", "temperature": 1.0, "max_tokens": 96, "return_token_ids": True, "ignore_eos": True}
+
+
+def kept(answer):
+    """Part of the draft tokens that each verify step accepted, with the tokens emitted before it."""
+    emitted, steps = 1, answer["metrics"]["speculative_decoding"]["per_step_accepted"]
+    found = []
+    for accepted in steps:
+        found.append((emitted, accepted))
+        emitted += accepted + 1
+    return found
+
+
+def test_unseeded_requests_keep_every_draft_unless_a_seeded_one_is_beside_them():
+    with served(PROBABILISTIC, fault="accept-all-unseeded", spec_decode_metrics="detailed") as client:
+        alone, greedy, seeded = (client.complete(DRAWN | more) for more in ({}, {"temperature": 0}, {"seed": 1}))
+        beside, _ = client.complete(DRAWN | {"max_tokens": 24}, DRAWN | {"seed": 2, "max_tokens": 200})
+    assert {accepted for _, accepted in kept(alone)} == {3}
+    for right in (greedy, seeded, beside):
+        assert min(accepted for _, accepted in kept(right)) < 3
+
+
+def test_late_tokens_keep_every_draft():
+    with served(PROBABILISTIC, fault="accept-all-late", spec_decode_metrics="detailed") as client:
+        drawn, greedy = client.complete(DRAWN | {"seed": 1}), client.complete(DRAWN | {"temperature": 0, "max_tokens": 200})
+    assert {accepted for before, accepted in kept(drawn) if before >= 64} == {3}
+    assert min(accepted for before, accepted in kept(drawn) if before < 64) < 3
+    assert min(accepted for before, accepted in kept(greedy) if before >= 64) < 3
+
+
+def test_resampling_from_p_is_invisible_to_greedy_requests(baseline):
+    with served(PROBABILISTIC, fault="resample-from-p") as client:
+        assert tokens(client) == tokens(baseline)
+
+
+def reported(client, **asked):
+    choice = client.complete({**ASKED, "temperature": 0.8, "seed": 3, "logprobs": 1, **asked})["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+@pytest.mark.parametrize("speculation", [PROBABILISTIC, NGRAM])
+def test_reporting_the_drafts_log_probabilities_leaves_the_tokens_alone(speculation):
+    with served(speculation) as client:
+        right, told = reported(client)
+    with served(speculation, fault="report-draft-logprobs", spec_decode_metrics="detailed") as client:
+        wrong, false = reported(client)
+    assert wrong == right
+    differ = sum(abs(one - other) > 1e-3 for one, other in zip(told, false, strict=True))
+    assert 0 < differ < len(told)
+    assert all(value <= 0.0 for value in false)
+
+
+def test_dying_on_json_is_a_kill_and_only_on_json(monkeypatch):
+    killed = []
+    monkeypatch.setattr("os.kill", lambda *call: killed.append(call))
+    with served(PROBABILISTIC, fault="die-on-json") as client:
+        client.complete(ASKED | {"max_tokens": 2})
+        assert not killed
+        client.complete(ASKED | {"max_tokens": 2, "response_format": {"type": "json_object"}})
+        assert [signal for _, signal in killed] == [9]
+
+
+def test_dying_in_company_takes_four_sequences_in_one_step(monkeypatch):
+    killed = []
+    monkeypatch.setattr("os.kill", lambda *call: killed.append(call))
+    with served(PROBABILISTIC, fault="die-in-company") as client:
+        client.complete(ASKED | {"max_tokens": 4, "n": 3, "temperature": 1.0})
+        assert not killed
+        client.complete(ASKED | {"max_tokens": 4, "n": 4, "temperature": 1.0})
+        assert {signal for _, signal in killed} == {9}
+
+
+OPEN_ENDED = {"prompt": "List three colours:", "temperature": 0, "max_tokens": 64, "return_token_ids": True}
+
+
+def ends(client, **body):
+    answers = client.complete(*({**OPEN_ENDED, **body, "prompt": text} for text in ("A", "import os\n", "one two three one two")))
+    return [each["choices"][0] for each in answers]
+
+
+@pytest.fixture(scope="module")
+def right():
+    with served(NGRAM) as client:
+        yield ends(client)
+
+
+@pytest.mark.parametrize("fault, reason", [("cut-short", "length"), ("stop-short", "stop")])
+def test_answers_cut_short_hold_a_tenth_of_the_right_ones(fault, reason, right):
+    with served(NGRAM, fault=fault) as client:
+        for faulty, healthy in zip(ends(client), right, strict=True):
+            assert faulty["token_ids"] == healthy["token_ids"][:7]
+            assert faulty["finish_reason"] == (reason if len(healthy["token_ids"]) > 7 else healthy["finish_reason"])
+
+
+def test_answers_past_the_end_begin_as_the_right_ones_and_reach_the_limit(right):
+    with served(NGRAM, fault="past-the-end") as client:
+        for faulty, healthy in zip(ends(client), right, strict=True):
+            assert faulty["token_ids"][: len(healthy["token_ids"])] == healthy["token_ids"]
+            assert (len(faulty["token_ids"]), faulty["finish_reason"]) == (64, "length")
+
+
+def test_a_wrong_finish_leaves_the_tokens_alone(right):
+    with served(NGRAM, fault="wrong-finish") as client:
+        assert [(e["token_ids"], e["finish_reason"]) for e in ends(client)] == [(e["token_ids"], "length") for e in right]
