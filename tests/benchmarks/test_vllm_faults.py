@@ -1,0 +1,58 @@
+"""Verdicts on builds of vLLM are held to what the list of faults expects, and so is the stored table."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.vllm_faults import LANE, PLANTED, ROOT, STOCK, Build, surprises
+from pytest_specdec.reference.faults import FAULTS, Place
+
+STOCK_BUILD = Build(drafter="draft-k3", fault=STOCK)
+SAMPLING = ("sampling", "fail", "sampled tokens do not follow the baseline: evidence 1 : 10^9")
+LIVENESS = ("liveness", "fail", "the server dies on a request with top_k=1")
+STRUCTURED = ("structured", "not speculating", "no draft token was accepted in the very requests judged")
+
+
+def run(*verdicts):
+    """A run.json of the stock build."""
+    return {
+        "judgements": [
+            {"pair": STOCK_BUILD.name, "family": family, "result": "failed", "verdict": {"outcome": outcome, "headline": text, "names": ""}}
+            for family, outcome, text in verdicts
+        ]
+    }
+
+
+@pytest.mark.parametrize("verdicts, surprising", [
+    ((SAMPLING, LIVENESS), []),
+    ((SAMPLING, LIVENESS, STRUCTURED), []),
+    ((SAMPLING,), ["liveness"]),
+    ((SAMPLING, ("liveness", "pass", "")), ["liveness"]),
+    ((SAMPLING, ("liveness", "fail", "the server dies on a request")), ["liveness"]),
+    ((SAMPLING, LIVENESS, ("greedy", "fail", "a wrong token")), ["greedy"]),
+])  # fmt: skip
+def test_the_stock_build_must_die_of_top_k_and_may_break_grammars(verdicts, surprising):
+    lines = surprises(run(*verdicts), STOCK_BUILD)
+    assert [line.removeprefix("draft-k3-stock: ").split()[0] for line in lines] == surprising
+    assert all("top_k" in line for line in lines if "liveness" in line)
+
+
+def test_the_lane_has_the_healthy_builds_the_stock_one_and_faults_of_the_list():
+    healthy = [build for build in LANE if not build.expected.red]
+    assert len(healthy) == 4
+    assert STOCK_BUILD in LANE
+    assert all(build.fault in PLANTED for build in LANE if build not in [*healthy, STOCK_BUILD])
+
+
+def rows():
+    """The stored table: fault, drafter, families that caught it, names."""
+    lines = (ROOT / "benchmarks/results/vllm_faults.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return [(fault, drafter, families.split(", "), names) for fault, drafter, families, names, _ in cells if fault in FAULTS]
+
+
+@pytest.mark.parametrize("fault, drafter, families, names", rows())
+def test_the_stored_table_is_as_expected(fault, drafter, families, names):
+    expected = FAULTS[fault].expected[Place.VLLM]
+    assert set(families) <= {*expected.red, *expected.may}
+    assert all(any(word in names for word in expected.red[family].split("|")) for family in families if family in expected.red)
