@@ -1,4 +1,4 @@
-"""What is split before a run, as tables of docs/how-the-gate-decides.md: the false-alarm budget, and a panel's starting wealth."""
+"""The false-alarm budget and a panel's starting wealth, each split before a run, as tables of docs/how-the-gate-decides.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Forms in which the baseline's distribution may be known, and servers of which it is known exactly: what ``benchmarks.size`` draws from.
+"""Forms in which the baseline's distribution may be known, and servers of which it is known exactly, for ``benchmarks.size``.
 
 A server draws from distributions over a whole vocabulary, processed as a request asks, with logit noise of its own; the judge sees what a
-form leaves of the scorer's distribution. So truncation, coarsening, noise and a leaning scorer meet the bets as they do with a real server.
+form leaves of the scorer's distribution. So truncation, coarsening, noise and a biased scorer meet the bets as they do with a real server.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ FORMS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Laws:
+class RecordedDistributions:
     """B positions of a target and a draft model over one vocabulary, temperature 1, by falling probability of the target."""
 
     ids: Ints
@@ -97,7 +97,7 @@ class Laws:
         object.__setattr__(self, "draft_order", np.argsort(-self.draft_logprobs, axis=1, kind="stable"))
 
 
-def recorded(random: np.random.Generator, answers: int = 64) -> Laws:
+def recorded(random: np.random.Generator, answers: int = 64) -> RecordedDistributions:
     """Return the distributions of the models that come with the reference engine, along texts that the target drew."""
     target, draft = (model.load(checkpoint.read(name), PROMPT_TOKENS + ANSWER_TOKENS) for name in ("target", "draft"))
     tokenizer = Tokenizer(checkpoint.locate("target"), target.shape.vocabulary)
@@ -112,7 +112,7 @@ def recorded(random: np.random.Generator, answers: int = 64) -> Laws:
     )
     ids = np.argsort(-ours, axis=1, kind="stable")[:, :VOCABULARY]
     cut = (_log_softmax(np.take_along_axis(distribution, ids, axis=1)) for distribution in (ours, theirs))
-    return Laws(ids=ids.astype(np.int64), logprobs=next(cut), draft_logprobs=next(cut))
+    return RecordedDistributions(ids=ids.astype(np.int64), logprobs=next(cut), draft_logprobs=next(cut))
 
 
 def _logits(one: Model, tokens: Ints) -> Floats:
@@ -141,7 +141,14 @@ class Arm:
 
 
 def draw(
-    distributions: Laws, form: Form, arm: Arm, random: np.random.Generator, *, runs: int, tokens: int, scoring_bias: float = 0.0
+    distributions: RecordedDistributions,
+    form: Form,
+    arm: Arm,
+    random: np.random.Generator,
+    *,
+    runs: int,
+    tokens: int,
+    scoring_bias: float = 0.0,
 ) -> Observed:
     """Return what the judge sees of ``runs`` runs of ``tokens`` tokens each, run by run, with scores to the power ``1 + scoring_bias``."""
     moved = form.bias * _biased(distributions.ids)
@@ -171,7 +178,9 @@ def draw(
     return _seen(distributions, form, arm, seen, moved, scoring_bias=scoring_bias)
 
 
-def reported(distributions: Laws, form: Form, arm: Arm, random: np.random.Generator, tokens: int) -> Iterator[tuple[float, Position]]:
+def reported(
+    distributions: RecordedDistributions, form: Form, arm: Arm, random: np.random.Generator, tokens: int
+) -> Iterator[tuple[float, Position]]:
     """Yield what a server that does not speculate reports of tokens that it draws, beside their scores."""
     rows = random.integers(len(distributions.ids), size=tokens)
     truth = _log_softmax(distributions.logprobs[rows] + arm.noise * random.normal(size=(tokens, distributions.logprobs.shape[1])))
@@ -207,7 +216,7 @@ def _processed(logprobs: Floats, form: Form) -> Floats:
     return distribution
 
 
-def _seen(distributions: Laws, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, scoring_bias: float) -> Observed:
+def _seen(distributions: RecordedDistributions, form: Form, arm: Arm, drawn: Observed, moved: Floats, *, scoring_bias: float) -> Observed:
     place, top_tokens = drawn.distribution.outcome, form.top_tokens
     rows = drawn.ids[:, 0] // distributions.ids.shape[1]
     scored = _log_softmax(arm.tilt * distributions.logprobs)
@@ -252,7 +261,9 @@ def _adjustment(moved: Floats, place: Ints, top_tokens: int) -> Adjustment:
     )
 
 
-def _draft_distributions(distributions: Laws, form: Form, arm: Arm, rows: Ints, baseline: TokenDistribution) -> tuple[Floats, Floats]:
+def _draft_distributions(
+    distributions: RecordedDistributions, form: Form, arm: Arm, rows: Ints, baseline: TokenDistribution
+) -> tuple[Floats, Floats]:
     """Return the draft's distribution as the judge has it, its top tokens processed without biases, and unprocessed."""
     order, ids = distributions.draft_order[rows, : form.top_tokens], distributions.ids[rows, : form.top_tokens]
     own = distributions.ids[rows[:, None], order]
@@ -267,7 +278,7 @@ def _draft_distributions(distributions: Laws, form: Form, arm: Arm, rows: Ints, 
 
 
 def asked_again(
-    distributions: Laws, random: np.random.Generator, *, prompts: int, answers: int, tokens: int, temperature: float
+    distributions: RecordedDistributions, random: np.random.Generator, *, prompts: int, answers: int, tokens: int, temperature: float
 ) -> Observed:
     """Return independent answers to each of some prompts, prompt by prompt, with the distribution of a server that may give one again.
 

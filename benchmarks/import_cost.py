@@ -1,4 +1,4 @@
-"""What the plugin costs a pytest run that does not use it: ``python -m benchmarks.import_cost``.
+"""The cost of the plugin to a pytest run that does not use it: ``python -m benchmarks.import_cost``.
 
 CPU time of whole pytest processes that collect nothing, with and without the plugin, interleaved;
 the figure is the median difference of neighbours.

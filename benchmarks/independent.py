@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
-__all__ = ["RIGHT", "VOCABULARY", "Laws", "Server", "Text", "made_up", "speak"]
+__all__ = ["RIGHT", "VOCABULARY", "MadeUpDistributions", "Server", "Text", "made_up", "speak"]
 
 VOCABULARY, K = 600, 3
 CONTEXTS = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Laws:
+class MadeUpDistributions:
     """What a target and a draft model say at C contexts, [C, V] each, before and after what a request asks for."""
 
     raw_p: Floats
@@ -31,15 +31,15 @@ class Laws:
     p: Floats
     q: Floats
 
-    def asked(self, *, temperature: float = 1.0, top_p: float = 1.0, certain: bool = False) -> Laws:
+    def asked(self, *, temperature: float = 1.0, top_p: float = 1.0, certain: bool = False) -> MadeUpDistributions:
         """Return the same distributions for requests that ask for this; ``certain`` makes the draft propose its best token."""
         p, q = (_nucleus(_cooled(distribution, temperature), top_p) for distribution in (self.raw_p, self.raw_q))
         if certain:
             q = np.eye(VOCABULARY)[self.raw_q.argmax(axis=1)]
-        return Laws(raw_p=self.raw_p, raw_q=self.raw_q, p=p, q=q)
+        return MadeUpDistributions(raw_p=self.raw_p, raw_q=self.raw_q, p=p, q=q)
 
 
-def made_up(random: np.random.Generator) -> Laws:
+def made_up(random: np.random.Generator) -> MadeUpDistributions:
     """Return distributions of two kinds: three in five Zipf-like, the others with one token that has most of the mass."""
     steepness = random.uniform(0.85, 1.6, size=(CONTEXTS, 1))
     logits = -steepness * np.log(np.arange(1, VOCABULARY + 1)) + random.normal(size=(CONTEXTS, VOCABULARY)) * 0.6
@@ -48,7 +48,7 @@ def made_up(random: np.random.Generator) -> Laws:
     guess = logits + random.normal(size=logits.shape) * 0.95
     shuffled = random.permuted(np.tile(np.arange(VOCABULARY), (CONTEXTS, 1)), axis=1)
     p, q = (_softmax(np.take_along_axis(one, shuffled, axis=1)) for one in (logits, guess))
-    return Laws(raw_p=p, raw_q=q, p=p, q=q)
+    return MadeUpDistributions(raw_p=p, raw_q=q, p=p, q=q)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +86,7 @@ class Text:
     """[A]."""
 
 
-def speak(distributions: Laws, server: Server, random: np.random.Generator, *, prompts: Ints, tokens: int) -> Text:
+def speak(distributions: MadeUpDistributions, server: Server, random: np.random.Generator, *, prompts: Ints, tokens: int) -> Text:
     """Return answers of ``tokens`` tokens to ``prompts`` [A]; the first is the prefill's own, drawn from the target."""
     count, right = len(prompts), np.minimum(1.0, distributions.p / np.maximum(distributions.q, 1e-300))
     short = np.maximum(distributions.p - distributions.q, 0.0)

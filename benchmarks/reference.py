@@ -1,9 +1,8 @@
-"""What the reference engine does per second, and that its speculation is faster by arithmetic: ``python -m benchmarks.reference``.
+"""Throughput, scoring and speedup of the reference engine: ``python -m benchmarks.reference``.
 
-Throughput: tokens per second over HTTP, 32 streams at temperature 1. Scoring: answers sent back as prompts whose log-probabilities are
-asked for, 8 streams. Speedup: one greedy stream, passes of baseline and variant taken
-in turn, as the median ratio with its range over passes, and the ratio of the servers' processor seconds, which a busy neighbour does
-not change. Boot: seconds from exec to the first answer of /health.
+Throughput: tokens per second over HTTP, 32 streams at temperature 1. Scoring: answers sent back as prompts for their log-probabilities, 8
+streams. Speedup: one greedy stream, passes of baseline and variant in turn, as the median ratio with its range over passes, and the ratio
+of the servers' processor seconds, which a busy neighbour does not change. Boot: seconds from exec to the first answer of /health.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Served: what a server emits over whole distributions, at contexts that are all new or at a few that are asked again and again."""
+"""Tokens of a server over whole distributions, at contexts that are all new or at a few that come again and again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["K", "emitted"]
 
 K = 3
 CONTEXTS, OPEN = 16, (1.0, 2.6)
-"""Of how many contexts the second workload is made, and between which entropies in nats of top tokens and tail."""
+"""Contexts of the second workload, and the entropies between which they lie, in nats of top tokens and remainder."""
 SURE = 0.92
 """Chance of the prefill's token with which the context is the wanted one."""
 

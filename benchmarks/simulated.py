@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import results
-from benchmarks.independent import RIGHT, VOCABULARY, K, Laws, Server, made_up, speak
+from benchmarks.independent import RIGHT, VOCABULARY, K, MadeUpDistributions, Server, made_up, speak
 from pytest_specdec.judge.draft_distribution import certain, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
@@ -44,7 +44,7 @@ SEED, DISTRIBUTIONS_SEED = 20_261_123, 20_261_122
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What is asked and what is known."""
+    """The sampling parameters of a request and the judge's knowledge of the draft."""
 
     name: str
     temperature: float = 1.0
@@ -58,7 +58,7 @@ class Form:
     """How many times dearer than the others it is: so many times fewer runs."""
 
     def processing(self, tokens: int) -> Processing:
-        """Return what so many tokens were asked with."""
+        """Return the sampling parameters of so many tokens."""
         zeros = np.zeros(tokens, dtype=np.int64)
         return Processing(temperature=np.full(tokens, self.temperature), top_k=zeros, top_p=np.full(tokens, self.top_p))
 
@@ -84,7 +84,7 @@ class Cell:
     """One fault under one form."""
 
     name: str
-    server: Callable[[Laws], Server]
+    server: Callable[[MadeUpDistributions], Server]
     tokens: int
     """A run may take."""
     form: str = "q known"
@@ -94,33 +94,33 @@ class Cell:
     """Whether it may cost a tenth more than without the new bets at most."""
 
 
-def _accept_all(distributions: Laws) -> Server:
+def _accept_all(distributions: MadeUpDistributions) -> Server:
     return Server(accept=np.ones_like(distributions.p))
 
 
-def _lenient(distributions: Laws) -> Server:
+def _lenient(distributions: MadeUpDistributions) -> Server:
     return Server(accept=np.minimum(1.0, 1.5 * distributions.p / np.maximum(distributions.q, 1e-300)))
 
 
-def _from_p(distributions: Laws) -> Server:
+def _from_p(distributions: MadeUpDistributions) -> Server:
     return Server(replacement=distributions.p)
 
 
-def _some(every: int) -> Callable[[Laws], Server]:
+def _some(every: int) -> Callable[[MadeUpDistributions], Server]:
     return lambda distributions: replace(_accept_all(distributions), every=every)
 
 
-def _leak(share: float) -> Callable[[Laws], Server]:
+def _leak(share: float) -> Callable[[MadeUpDistributions], Server]:
     return lambda distributions: Server(
         accept=(1.0 - share) * np.minimum(1.0, distributions.p / np.maximum(distributions.q, 1e-300)) + share
     )
 
 
-def _once(_: Laws) -> Server:
+def _once(_: MadeUpDistributions) -> Server:
     return Server(one_number=True)
 
 
-def _hundredth(_: Laws) -> Server:
+def _hundredth(_: MadeUpDistributions) -> Server:
     return Server(leak=0.01)
 
 
@@ -160,15 +160,15 @@ CELLS = (
 )
 
 
-def observed(distributions: Laws, text: Text, form: Form) -> Observed:
-    """Return what the judge gets to know of ``text``, by the functions that read captures."""
+def observed(distributions: MadeUpDistributions, text: Text, form: Form) -> Observed:
+    """Return the judge's view of ``text``, by the functions that read captures."""
     rows, tokens = text.context.ravel(), text.token.ravel()
     processing = form.processing(len(rows))
-    seen = _told(distributions.raw_p, rows, tokens, form.top_tokens)
-    distribution = requested(seen, processing)
+    listed = _listed(distributions.raw_p, rows, tokens, form.top_tokens)
+    distribution = requested(listed, processing)
     plain = Observed(
         distribution=distribution,
-        ids=seen.ids,
+        ids=listed.ids,
         q=None,
         drafted=np.zeros(len(rows), dtype=np.bool_),
         slots=_slots(text, windows=form.windows),
@@ -176,15 +176,15 @@ def observed(distributions: Laws, text: Text, form: Form) -> Observed:
         vocabulary=VOCABULARY,
         previous=np.column_stack([np.full(len(text.token), -1), text.token[:, :-1]]).ravel(),
         contexts=rows,
-        copies=_copies(text, seen.ids, distribution),
+        copies=_copies(text, listed.ids, distribution),
     )
     if not form.draft_known:
         return plain
     if form.certain:
-        view = certain(distributions.q[rows].argmax(axis=1), seen.ids, distribution, tokens)
+        view = certain(distributions.q[rows].argmax(axis=1), listed.ids, distribution, tokens)
     else:
-        draft = _told(distributions.raw_q, rows, tokens, form.top_tokens)
-        view = drawn(draft, np.ones(len(rows), dtype=np.bool_), seen.ids, distribution, processing)
+        draft = _listed(distributions.raw_q, rows, tokens, form.top_tokens)
+        view = drawn(draft, np.ones(len(rows), dtype=np.bool_), listed.ids, distribution, processing)
     return replace(
         plain,
         q=view.q,
@@ -199,8 +199,8 @@ def observed(distributions: Laws, text: Text, form: Form) -> Observed:
     )
 
 
-def _told(distribution: Floats, rows: Ints, tokens: Ints, top_tokens: int) -> RawDistribution:
-    """Return what a server tells of ``distribution`` [C, V] at the emitted ``tokens``."""
+def _listed(distribution: Floats, rows: Ints, tokens: Ints, top_tokens: int) -> RawDistribution:
+    """Return the part of ``distribution`` [C, V] that a server lists at the emitted ``tokens``."""
     ids = np.argsort(-distribution, axis=1)[:, :top_tokens][rows]
     with np.errstate(divide="ignore"):
         logs = np.log(distribution)
@@ -234,7 +234,9 @@ def _copies(text: Text, ids: Ints, distribution: object) -> Floats:
     return again(distribution, ids, answers, text.prompt.tolist())  # type: ignore[arg-type]
 
 
-def texts(cell_distributions: Laws, server: Server, random: np.random.Generator, *, runs: int, tokens: int) -> Iterator[tuple[int, Text]]:
+def texts(
+    cell_distributions: MadeUpDistributions, server: Server, random: np.random.Generator, *, runs: int, tokens: int
+) -> Iterator[tuple[int, Text]]:
     """Yield some runs at a time; every second prompt of a run is asked twice."""
     answers, at_once = tokens // ANSWER_TOKENS, max(1, AT_ONCE // tokens)
     for first in range(0, runs, at_once):
@@ -245,24 +247,26 @@ def texts(cell_distributions: Laws, server: Server, random: np.random.Generator,
         yield count, speak(cell_distributions, server, random, prompts=prompts.ravel(), tokens=ANSWER_TOKENS)
 
 
-def without(seen: Observed) -> list[Bettor]:
+def without(observation: Observed) -> list[Bettor]:
     """Return the panel without sparse, pointwise and one-number bets."""
-    return [one for one in bettors(replace(seen, q_chosen=None)) if not one.chance and one.name != ReusedNumber.WINDOW.value]
+    return [
+        bettor for bettor in bettors(replace(observation, q_chosen=None)) if not bettor.chance and bettor.name != ReusedNumber.WINDOW.value
+    ]
 
 
-def power(cell: Cell, distributions: Laws, runs: int) -> dict[str, object]:
+def power(cell: Cell, distributions: MadeUpDistributions, runs: int) -> dict[str, object]:
     """Return the median tokens to an alarm with and without the new bets, on the same runs."""
     form, random = FORMS[cell.form], np.random.default_rng([SEED, *cell.name.encode(), *cell.form.encode()])
-    asked = distributions.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
+    requested_distributions = distributions.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
     needed: dict[str, list[float]] = {"with": [], "without": []}
-    for count, text in texts(asked, cell.server(asked), random, runs=runs, tokens=cell.tokens):
-        seen = observed(asked, text, form)
-        needed["with"] += _first(mixture(list(bettors(seen)), runs=count), -np.log(ALPHA))
+    for count, text in texts(requested_distributions, cell.server(requested_distributions), random, runs=runs, tokens=cell.tokens):
+        observation = observed(requested_distributions, text, form)
+        needed["with"] += _first(mixture(list(bettors(observation)), runs=count), -np.log(ALPHA))
         if cell.dense:
-            needed["without"] += _first(mixture(without(seen), runs=count), -np.log(ALPHA))
+            needed["without"] += _first(mixture(without(observation), runs=count), -np.log(ALPHA))
     after, before = (float(np.median(needed[panel] or [np.inf])) for panel in ("with", "without"))
-    caught = {panel: int(np.isfinite(found).sum()) for panel, found in needed.items()}
-    kept = after <= cell.most and (not cell.dense or after <= 1.1 * before)
+    caught = {panel: int(np.isfinite(tokens).sum()) for panel, tokens in needed.items()}
+    met = after <= cell.most and (not cell.dense or after <= 1.1 * before)
     return {
         "table": "power",
         "form": cell.form,
@@ -274,7 +278,7 @@ def power(cell: Cell, distributions: Laws, runs: int) -> dict[str, object]:
         "median without": _shown(before) if cell.dense else "not asked",
         "caught without": caught["without"] if cell.dense else "not asked",
         "allowed": _shown(cell.most) if np.isfinite(cell.most) else "1.1 times without" if cell.dense else "",
-        "kept": kept,
+        "kept": met,
     }
 
 
@@ -287,14 +291,14 @@ def _shown(tokens: float) -> str:
     return f"{tokens:,.0f}" if np.isfinite(tokens) else "-"
 
 
-def size(form: Form, distributions: Laws, runs: int, tokens: int) -> Iterator[dict[str, object]]:
+def size(form: Form, distributions: MadeUpDistributions, runs: int, tokens: int) -> Iterator[dict[str, object]]:
     """Yield how many healthy runs ever reach the levels of SIZES."""
     random = np.random.default_rng([SEED, *form.name.encode()])
-    asked = distributions.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
+    requested_distributions = distributions.asked(temperature=form.temperature, top_p=form.top_p, certain=form.certain)
     highest = np.concatenate(
         [
-            mixture(bettors(observed(asked, text, form)), runs=count).max(axis=1)
-            for count, text in texts(asked, RIGHT, random, runs=max(runs // form.cost, 24), tokens=tokens)
+            mixture(bettors(observed(requested_distributions, text, form)), runs=count).max(axis=1)
+            for count, text in texts(requested_distributions, RIGHT, random, runs=max(runs // form.cost, 24), tokens=tokens)
         ]
     )
     for alpha in SIZES:
@@ -331,7 +335,7 @@ def main(arguments: list[str]) -> int:
     return 0 if all(row["kept"] for row in rows) else 1
 
 
-def _rows(options: argparse.Namespace, distributions: Laws) -> Iterator[dict[str, object]]:
+def _rows(options: argparse.Namespace, distributions: MadeUpDistributions) -> Iterator[dict[str, object]]:
     if options.what == "power":
         chosen = [cell for cell in CELLS if options.only in f"{cell.form}: {cell.name}"]
         yield from (power(cell, distributions, options.runs) for cell in chosen)

@@ -2,7 +2,7 @@
 
 Healthy runs are drawn by the true process of speculation (draft, accept or recover, bonus) from a real engine's distributions, and the
 panel's wealth is looked at after every token. The share of runs that ever reach ``1/alpha`` must not exceed alpha: exit code 1 when the
-exact (Clopper-Pearson) 99 % interval lies above it, when logit noise or a nucleus's boundary raises an alarm, or when a leaning scorer ends
+exact (Clopper-Pearson) 99 % interval lies above it, when logit noise or a nucleus's boundary raises an alarm, or when a biased scorer ends
 in a failure. ``--form bank`` draws from a bank of 20 000 positions of the running engine, ``--power`` prints tokens to an alarm by fault.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.bank import Bank
-    from benchmarks.forms import Form, Laws
+    from benchmarks.forms import Form, RecordedDistributions
     from pytest_specdec.stats.token_distribution import Floats
     from pytest_specdec.stats.verify_slots import Observed
 
@@ -49,7 +49,7 @@ POWER = (
 NOISES = (0.01, 0.03, 0.1)
 TILTS = (1.01, 1.02, 1.03)
 REPORTED_TOKENS, REPORTED_NOISE = 3072, 0.03
-"""What the baseline reports where a scorer leans: about twice the tokens of the calibration at standard depth, noise as of bf16."""
+"""Of the baseline's own report beside a biased scorer: about twice the tokens of the calibration at standard depth, noise as of bf16."""
 ARMS = (Arm(), Arm(drafts="greedy", windows=False))
 AT_ONCE = 16_384
 """Tokens judged in one go."""
@@ -107,7 +107,7 @@ def peaks(make: Callable[[int], Observed], *, runs: int, tokens: int) -> Floats:
     return np.concatenate(parts)
 
 
-def of_form(distributions: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
+def of_form(distributions: RecordedDistributions, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
     """Tell the size of one form, without noise and with."""
     runs = max(depth.runs // form.cost, 24)
     found = [
@@ -134,8 +134,8 @@ def of_form(distributions: Laws, form: Form, random: np.random.Generator, depth:
         report.add("noise", kept=alarms == 0, form=form.name, **figures)
 
 
-def biased(distributions: Laws, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
-    """Tell how runs end whose scorer takes the distribution to a wrong power: none of them in failure."""
+def biased(distributions: RecordedDistributions, form: Form, random: np.random.Generator, depth: Depth, report: Report) -> None:
+    """Report how runs end when the scorer takes the distribution to a wrong power: none of them in failure."""
     for tilt in TILTS:
         ends = {level: dict.fromkeys(("clear", "invalid", "controlled", "failed"), 0) for level in (SHARE, ALPHAS[-1])}
         for _ in range(depth.biased_runs):
@@ -143,10 +143,10 @@ def biased(distributions: Laws, form: Form, random: np.random.Generator, depth: 
                 ends[level][end] += 1
         for level, found in ends.items():
             figures = {"tilt": tilt, "alpha": level, "runs": depth.biased_runs, "tokens": depth.biased_tokens, **found}
-            report.add("leaning", kept=found["failed"] == 0, form=form.name, **figures)
+            report.add("biased-scorer", kept=found["failed"] == 0, form=form.name, **figures)
 
 
-def _ends(distributions: Laws, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
+def _ends(distributions: RecordedDistributions, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
     """Return how a run ends by level, as judge/sampling.py has it.
 
     The control is judged first, then the variant, against the scores and against the distribution that the baseline reports: both have to
@@ -174,7 +174,9 @@ def _ends(distributions: Laws, form: Form, tilt: float, random: np.random.Genera
     return {level: end(-np.log(level)) for level in (SHARE, ALPHAS[-1])}
 
 
-def _both(distributions: Laws, form: Form, tilt: float, seed: int, tokens: int, *, scoring_bias: float) -> tuple[Observed, Observed]:
+def _both(
+    distributions: RecordedDistributions, form: Form, tilt: float, seed: int, tokens: int, *, scoring_bias: float
+) -> tuple[Observed, Observed]:
     """Return the variant's and the control's tokens, the same for a seed, under scores to the power ``1 + scoring_bias``."""
     random = np.random.default_rng(seed)
     mine, theirs = (
@@ -184,7 +186,7 @@ def _both(distributions: Laws, form: Form, tilt: float, seed: int, tokens: int, 
     return mine, theirs
 
 
-def duplicates(distributions: Laws, random: np.random.Generator, depth: Depth, report: Report) -> None:
+def duplicates(distributions: RecordedDistributions, random: np.random.Generator, depth: Depth, report: Report) -> None:
     """Tell the size of the bet on an answer given again, alone: eight answers to each of four prompts, cool, so that heads do coincide."""
     found = []
     for _ in range(depth.runs):
@@ -241,7 +243,7 @@ def _drawn(asked: argparse.Namespace, random: np.random.Generator) -> dict[str, 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    several = [*FORMS, "leaning", "duplicates", "bank"]
+    several = [*FORMS, "biased-scorer", "duplicates", "bank"]
     parser.add_argument("--form", action="append", choices=several, help="one of them, as often as wanted; all but bank by default")
     parser.add_argument("--quick", action="store_true", help="few and short runs: that it works, not how well")
     parser.add_argument("--write", action="store_true", help=f"write {results.FOLDER}/size.json and size.md")
@@ -255,14 +257,14 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Run the command."""
     asked, begun, report = _options(), time.perf_counter(), Report()
-    wanted, depth = asked.form or [*FORMS, "leaning", "duplicates"], DEPTHS[asked.quick]
+    wanted, depth = asked.form or [*FORMS, "biased-scorer", "duplicates"], DEPTHS[asked.quick]
     distributions = forms.recorded(np.random.default_rng(asked.seed)) if set(wanted) - {"bank"} else None
     for name in wanted:
         # A generator for each, so that a form alone is the same as among the others.
         random = np.random.default_rng([asked.seed, *name.encode()])
         if name == "bank":
             of_bank(_drawn(asked, random), random, depth, report)
-        elif name == "leaning":
+        elif name == "biased-scorer":
             biased(distributions, FORMS["top-20"], random, depth, report)
         elif name == "duplicates":
             duplicates(distributions, random, depth, report)

@@ -1,9 +1,9 @@
-"""What shows faults of acceptance where the draft's distribution is not known: ``python -m benchmarks.unknown_draft [--quick]``.
+"""Detection of faults of acceptance where the draft's distribution is not known: ``python -m benchmarks.unknown_draft [--quick]``.
 
 Simulated servers speculate with the whole distributions of the shipped target, draft model and EAGLE-3 head; the judge sees 20 top tokens,
-a remainder and the windows. Told are median tokens to an alarm of the panel without the draft's distribution: of those who need nothing but
+a remainder and the windows. Printed are median tokens to an alarm of the panel without the draft's distribution: of bettors that need only
 the token's own distribution, and of the whole panel, which also learns from the windows of earlier tokens. Once every context is new, once
-sixteen are asked again and again. Then the size of the whole panel on correct servers, and what acceptance alone would tell from that of a
+sixteen come again and again. Then the size of the whole panel on correct servers, and tokens until acceptance alone differs from that of a
 known-good run, which judges the rule and not the distribution. Writes ``benchmarks/results/unknown_draft.json`` and ``.md``; ``--quick`` is
 small and writes nothing.
 """

@@ -42,7 +42,7 @@ BAD = {"fail", "not speculating"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A variant of the run: a way of drafting, and what was done to the engine."""
+    """A variant of the run: a way of drafting, and a fault or none."""
 
     drafter: str
     fault: str = HEALTHY

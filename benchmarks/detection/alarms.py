@@ -1,4 +1,4 @@
-"""Alarms: after how many tokens the panel's wealth reaches the level, and what the judge names then and at the end of the budget."""
+"""Alarms: tokens until the panel's wealth reaches the level, and the judge's name for the fault then and at the end of the budget."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def first_alarms(runs: Runs, panel: Grid, level: float, start: Floats | None = N
     ``start`` is every bettor's log wealth before, [runs, bettors]; without, its share of one. A run is left alone after its alarm.
     """
     length = runs.trace.at.shape[1]
-    found = np.full(runs.count, np.inf)
+    alarms = np.full(runs.count, np.inf)
     wealth = np.tile(panel.log_weights, (runs.count, 1)) if start is None else start.copy()
     silent = np.arange(runs.count)
     for begin in range(0, runs.answers, BLOCK):
@@ -72,11 +72,11 @@ def first_alarms(runs: Runs, panel: Grid, level: float, start: Floats | None = N
             # The mixture holds at most as many times the richest as there are bettors.
             near = np.flatnonzero(paths.max(axis=(1, 2)) >= level - np.log(paths.shape[2]))
             reached[near] = logsumexp(paths[near], axis=2) >= level
-            found[few] = np.where(reached.any(axis=1), begin * length + reached.argmax(axis=1) + 1.0, np.inf)
-        silent = silent[np.isinf(found[silent])]
+            alarms[few] = np.where(reached.any(axis=1), begin * length + reached.argmax(axis=1) + 1.0, np.inf)
+        silent = silent[np.isinf(alarms[silent])]
         if not len(silent):
             break
-    return found, wealth
+    return alarms, wealth
 
 
 def names(runs: Runs, panel: Grid, until: Floats, *, windows: bool) -> Counter[str]:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from benchmarks.simulation import Rules
     from pytest_specdec.stats.token_distribution import Floats, TokenDistribution
 
-__all__ = ["POWER", "Distance", "Laws", "bound", "distance", "distributions", "divergence", "slots"]
+__all__ = ["POWER", "Distance", "SlotDistributions", "bound", "distance", "distributions", "divergence", "slots"]
 
 POWER = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Laws:
+class SlotDistributions:
     """The distribution of the emitted token under a fault, by slot, each [B, K+1], with how often a token stands there."""
 
     plain: Floats
@@ -49,14 +49,14 @@ class Distance:
     divergence_hidden: float
 
 
-def distributions(bank: Bank, rules: Rules, *, k: int, tokens: int) -> Laws:
+def distributions(bank: Bank, rules: Rules, *, k: int, tokens: int) -> SlotDistributions:
     """Return the distributions under ``rules``, which must not depend on what was emitted before, in answers of so many tokens."""
     p = bank.unasked if rules.forgets == "everywhere" else rules.target(bank.p, bank.q)
     split = SplitRemainder.of(p, bank.q)
     accept = accepts(bank, np.arange(len(bank)), rules, split)
     after = SplitRemainder.of(bank.unasked, bank.q).p if rules.forgets == "bonus" else rules.bonus(split.p, split.q)
     accepted = float((split.q * accept).sum(axis=1).mean())
-    return Laws(
+    return SlotDistributions(
         plain=p,
         draft=merged(verified(split.q, accept, rules.replacement(split.p, split.q))),
         bonus=merged(_shifted(bank, rules, after)),
@@ -113,7 +113,7 @@ def _kl(m: Floats, p: Floats) -> Floats:
         return np.where(here, m * (np.log(np.where(here, m, 1.0)) - np.log(np.where(here, p, 1.0))), 0.0).sum(axis=1)
 
 
-def distance(bank: Bank, found: Laws) -> Distance:
+def distance(bank: Bank, found: SlotDistributions) -> Distance:
     """Return how far ``found`` is from the distribution that was asked for."""
     distribution = observe(bank, trace_of(np.arange(len(bank)), np.zeros(len(bank), dtype=np.int64)), k=1, windows=False).distribution
     truncated = bank.asked.top_p < 1.0

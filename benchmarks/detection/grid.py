@@ -1,7 +1,8 @@
-"""A grid: what every bettor of the panel is paid, for each position of a bank, each outcome, and each place of a window.
+"""A grid: the payoffs of every bettor of the panel, for each position of a bank, each outcome, and each slot of a window.
 
-The panel itself is asked, once for each combination, so a run of any length is read off instead of bet anew. What hangs on more than one
-token is not in it: bettors on some answers are followed through the tokens of a run, and so is the bettor on the drafts of one window.
+The panel itself computes them, once for each combination, so a run of any length is read off instead of bet anew. Payoffs that depend on
+more than one token are not in it: bettors on some answers are followed through the tokens of a run, as is the bettor on the drafts of one
+window.
 """
 
 from __future__ import annotations
@@ -63,21 +64,21 @@ class Grid:
     def read(self, trace: Trace) -> npt.NDArray[np.float32]:
         """Return what the tokens of ``trace`` paid, [S, T, bettors]; every row ends with the last token that is read of an answer."""
         tabled = self._tabled(trace).reshape(trace.at.size, -1)
-        told = {seat.name: column.astype(np.float64) for seat, column in zip(_tabled(self.seats), tabled.T, strict=True)}
+        payoffs = {seat.name: column.astype(np.float64) for seat, column in zip(_tabled(self.seats), tabled.T, strict=True)}
         if any(seat.name == _WINDOW for seat in self.seats):
             (live,) = window(observe(self.bank, trace, k=self.k, windows=not self.hidden))
-            told[live.name] = live.log_payoffs
+            payoffs[live.name] = live.log_payoffs
         ends = trace.last.copy()
         ends[:, -1] = True
-        paid = [self._paid(seat, told, ends.ravel()) for seat in self.seats]
+        paid = [self._paid(seat, payoffs, ends.ravel()) for seat in self.seats]
         return np.stack(paid, axis=1, dtype=np.float32).reshape(*trace.at.shape, len(self.seats))
 
     @staticmethod
-    def _paid(seat: Bettor, told: Mapping[str, Floats], last: Bools) -> Floats:
-        """Return the log payoffs [tokens] of ``seat``, from those of the bettors on all answers in ``told``, by name."""
+    def _paid(seat: Bettor, payoffs: Mapping[str, Floats], last: Bools) -> Floats:
+        """Return the log payoffs [tokens] of ``seat``, from those of the bettors on all answers in ``payoffs``, by name."""
         if not seat.chance:
-            return told[seat.name]
-        everywhere = replace(seat, name=named(seat), log_payoffs=told[named(seat)])
+            return payoffs[seat.name]
+        everywhere = replace(seat, name=named(seat), log_payoffs=payoffs[named(seat)])
         return in_some_answers(everywhere, seat.chance, last).log_payoffs
 
     def _tabled(self, trace: Trace) -> npt.NDArray[np.float32]:

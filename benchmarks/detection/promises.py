@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.detection.cells import Scale
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["CONFIDENCE", "SIZES", "kept", "promised", "told"]
+__all__ = ["CONFIDENCE", "SIZES", "kept", "plantable", "promised"]
 
 SIZES = (512, 1024, 2048)
 """Tokens of a run."""
@@ -35,7 +35,7 @@ LEAST = 0.05
 """Promises below are not worth planting."""
 
 
-def told(made: Sensitivity) -> Iterator[tuple[str, float, Rules]]:
+def plantable(made: Sensitivity) -> Iterator[tuple[str, float, Rules]]:
     """Yield what is promised: the fault, the probability and the rules that plant it."""
     leaks = {size: chance for size, chance in made.leaks.items() if chance >= LEAST}
     smallest = made.smallest_leak
@@ -62,10 +62,10 @@ def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[st
     """
     bank = table.bank(kind)
     run = drawn(bank, RIGHT, scale, scale.random("promise", kind, str(tokens)), tokens=tokens, runs=1)
-    seen: Observed = observe(bank, run.trace, k=scale.k, windows=True)
-    made = promise(seen, wealth_process(bettors(seen)), scale.level, "")
+    observed: Observed = observe(bank, run.trace, k=scale.k, windows=True)
+    made = promise(observed, wealth_process(bettors(observed)), scale.level, "")
     rows = []
-    for fault, chance, rules in told(made):
+    for fault, chance, rules in plantable(made):
         random = scale.random("planted", kind, str(tokens), fault)
         faulty = _planted(bank, rules, scale, random, run)
         alarms, _wealth = first_alarms(faulty, table.grid(kind, EXACT, windows=True), scale.level)
@@ -87,8 +87,8 @@ def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[st
 def _planted(bank: Bank, rules: Rules, scale: Scale, random: np.random.Generator, run: Runs) -> Runs:
     """Return runs of a faulty server like ``run``, whose positions are drawn from those that ``run`` went through."""
     rows = run.trace.at.ravel()
-    seen = replace(bank, ids=bank.ids[rows], p=bank.p[rows], q=bank.q[rows], drafted=bank.drafted[rows])
-    faulty = drawn(seen, rules, scale, random, tokens=run.tokens, runs=scale.runs)
+    visited = replace(bank, ids=bank.ids[rows], p=bank.p[rows], q=bank.q[rows], drafted=bank.drafted[rows])
+    faulty = drawn(visited, rules, scale, random, tokens=run.tokens, runs=scale.runs)
     return replace(faulty, bank=bank, trace=replace(faulty.trace, at=rows[faulty.trace.at]))
 
 

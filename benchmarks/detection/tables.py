@@ -87,8 +87,8 @@ def _number(value: float) -> str:
 
 
 def _took(cell: Cell, mode: str) -> str:
-    found = way(cell, mode)
-    return f"{_number(found['median'])} / {_number(found['late'])}"
+    figures = way(cell, mode)
+    return f"{_number(figures['median'])} / {_number(figures['late'])}"
 
 
 def _alarms(cells: Sequence[Cell]) -> Iterator[str]:
@@ -112,13 +112,13 @@ def _names(cells: Sequence[Cell]) -> Iterator[str]:
     yield from _head("fault", "drafts", "at alarm: family", "rule", "at the end: family", "rule", "hidden: family", "named at the end")
     for cell in cells:
         early, late, hidden = way(cell, KNOWN)["at_alarm"], way(cell, KNOWN)["at_end"], way(cell, HIDDEN)["at_end"]
-        said = ", ".join(f"{name} {count}" for name, count in list(late["names"].items())[:3])
-        shares = [_share(told, what) for told in (early, late) for what in ("family", "rule")]
-        yield _row(cell["fault"], cell["kind"], *shares, _share(hidden, "family"), said)
+        names = ", ".join(f"{name} {count}" for name, count in list(late["names"].items())[:3])
+        shares = [_share(end, what) for end in (early, late) for what in ("family", "rule")]
+        yield _row(cell["fault"], cell["kind"], *shares, _share(hidden, "family"), names)
 
 
-def _share(told: Mapping[str, object], what: str) -> str:
-    return "" if told[what] is None or not told["named"] else f"{told[what]}/{told['named']}"
+def _share(end: Mapping[str, object], what: str) -> str:
+    return "" if end[what] is None or not end["named"] else f"{end[what]}/{end['named']}"
 
 
 def _invisible(cells: Sequence[Cell]) -> Iterator[str]:

@@ -43,7 +43,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a folder holds."""
+    """The contents of a folder."""
 
     folder: Path
     shape: Shape
@@ -98,14 +98,14 @@ def _shape(path: Path) -> Shape:
 
 
 def _refuse_other(path: Path, config: Mapping[str, object]) -> None:
-    wanted: Mapping[str, tuple[object, ...]] = {
+    supported: Mapping[str, tuple[object, ...]] = {
         "architectures": ([ARCHITECTURE],),
         "attention_bias": (None, False),
         "hidden_act": ("silu",),
         "rope_scaling": (None,),
         "use_sliding_window": (None, False),
     }
-    for key, values in wanted.items():
+    for key, values in supported.items():
         if config.get(key) not in values:
             raise EngineError(
                 what="the reference engine cannot run this checkpoint",

@@ -46,7 +46,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Everything a server is started with."""
+    """The settings that a server starts with."""
 
     model: str
     host: str = "127.0.0.1"
@@ -74,9 +74,9 @@ class ServerSettings:
 
 def parse(arguments: Sequence[str]) -> ServerSettings:
     """Return the settings of a command line. Raises EngineError for a wrong value, SystemExit(2) for a wrong option."""
-    found = vars(_parser().parse_args(arguments))
-    speculation = found.pop("speculative_config")
-    settings = ServerSettings(**found, speculation=None if speculation is None else _speculation(speculation))
+    options = vars(_parser().parse_args(arguments))
+    speculation = options.pop("speculative_config")
+    settings = ServerSettings(**options, speculation=None if speculation is None else _speculation(speculation))
     _refuse(settings)
     return settings
 
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse(arguments)
         _refuse_missing()
-        from pytest_specdec.reference.engine import ReferenceEngine  # noqa: PLC0415 - wrong usage is told before numpy is loaded
+        from pytest_specdec.reference.engine import ReferenceEngine  # noqa: PLC0415 - wrong usage is reported before numpy is loaded
 
         engine = ReferenceEngine(settings)
     except SpecdecError as error:
@@ -231,12 +231,12 @@ def _refuse_missing() -> None:
 
 
 def _serve(engine: ReferenceEngine, began_s: float) -> int:
-    import uvicorn  # noqa: PLC0415 - wrong usage is told before a server is loaded
+    import uvicorn  # noqa: PLC0415 - wrong usage is reported before a server is loaded
 
     from pytest_specdec.reference.server import application  # noqa: PLC0415 - as above
 
     class UvicornServer(uvicorn.Server):
-        """Says when it is ready, ends when the engine breaks, and ends what is in flight first."""
+        """Reports when it is ready, ends when the engine breaks, and ends requests in flight first."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)

@@ -1,4 +1,4 @@
-"""Drafters: where draft tokens come from."""
+"""Drafters: prompt lookup and a draft model, each proposing tokens for a whole batch."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ class NgramDrafter:
 
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
         """Return what followed; rows without an earlier occurrence propose nothing, and drafts end where a grammar would refuse them."""
-        found = [self._found(row) for row in rows]
-        counts = np.array([len(draft) for draft in found], np.intp)
+        drafts = [self._lookup(row) for row in rows]
+        counts = np.array([len(draft) for draft in drafts], np.intp)
         tokens = np.zeros((len(rows), int(counts.max(initial=0))), np.intp)
-        for row, draft in enumerate(found):
+        for row, draft in enumerate(drafts):
             tokens[row, : len(draft)] = draft
         return DraftProposal(tokens=tokens, counts=counts)
 
-    def _found(self, row: RunningSequence) -> tuple[int, ...]:
+    def _lookup(self, row: RunningSequence) -> tuple[int, ...]:
         draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
         return draft if row.grammar is None else row.grammar.allowed(draft)
 
@@ -106,7 +106,7 @@ class NgramDrafter:
 class ModelDrafter:
     """A smaller model of the same vocabulary, with a cache of its own.
 
-    Its cache holds what it was fed: the tokens of accepted drafts are in place, and what a refused draft left is overwritten.
+    Its cache holds the tokens that it was fed: those of accepted drafts are in place, those of a rejected draft are overwritten.
     """
 
     def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool) -> None:

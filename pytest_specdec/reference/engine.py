@@ -1,4 +1,4 @@
-"""The engine: a batch in a thread of its own, and what crosses between it and the server."""
+"""The engine: a batch in a thread of its own, and the queues between it and the server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ReferenceEngine:
         self._grammars: Grammars | None = None
         self._ended = False
         self.failure: BaseException | None = None
-        """What broke the thread: then nothing is answered any more."""
+        """The exception that ended the thread; no request is answered behind it."""
 
     @property
     def grammars(self) -> Grammars:
@@ -107,7 +107,7 @@ class ReferenceEngine:
             self._abandon()
 
     def drop(self, sequences: Iterable[RunningSequence]) -> None:
-        """Stop working on sequences that nobody waits for."""
+        """Stop working on sequences whose client has gone."""
         for sequence in sequences:
             self._dropped.put(sequence)
 

@@ -25,7 +25,7 @@ _LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": "
 
 
 class Grammars:
-    """The grammars over one vocabulary. llguidance is imported with the first one: most servers are never asked for any."""
+    """The grammars over one vocabulary. llguidance is imported with the first one: most servers never need one."""
 
     def __init__(self, tokenizer_file: Path, eos_ids: tuple[int, ...]) -> None:
         from llguidance import LLTokenizer  # noqa: PLC0415 - 60 ms of boot that most servers do not need
@@ -36,8 +36,8 @@ class Grammars:
         """Return the grammar of a JSON Schema, of any JSON object for None. Raises ValueError where llguidance cannot compile it."""
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
-        wanted = json.dumps(_ANY_OBJECT if schema is None else schema)
-        grammar: str = LLMatcher.grammar_from_json_schema(wanted, overrides=_LAYOUT)
+        text = json.dumps(_ANY_OBJECT if schema is None else schema)
+        grammar: str = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         if failed:
             raise ValueError("; ".join(messages))
@@ -57,7 +57,7 @@ class GrammarMatcher:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._beyond = 0
-        """Tokens taken after the end: llguidance refuses them, and what is drafted there is cut anyway."""
+        """Tokens taken after the end: llguidance refuses them, and drafts there are cut anyway."""
 
     def mask(self) -> NDArray[np.bool_]:
         """Return which tokens may come next, (vocabulary,); behind the end only the end-of-sequence token."""

@@ -1,4 +1,4 @@
-"""Metrics: what the engine has done since it booted, in vLLM's names for Prometheus."""
+"""Metrics: counters since boot, under vLLM's names for Prometheus."""
 
 from __future__ import annotations
 

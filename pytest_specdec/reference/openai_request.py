@@ -1,4 +1,4 @@
-"""A body of OpenAI's completions or chat route, in vLLM's dialect, to a request of the engine."""
+"""Parsing: a body of OpenAI's completions or chat route, in vLLM's dialect, becomes a request of the engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of ours
 
 
 class Fields:
-    """A body whose fields are asked for by name; null stands for the default, as in OpenAI's API."""
+    """A body with fields by name; null stands for the default, as in OpenAI's API."""
 
     def __init__(self, body: Mapping[str, JSON]) -> None:
         self._body = body
@@ -319,19 +319,19 @@ def _some(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
 
 def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: ServerLimits) -> int:
     room = limits.max_model_len - prompt_tokens
-    asked = fields.integer("max_tokens", low=1)
+    limit = fields.integer("max_tokens", low=1)
     if route is Route.CHAT:
-        asked = fields.integer("max_completion_tokens", low=1) or asked or room
-    asked = _DEFAULT_MAX_TOKENS if asked is None else asked
-    if asked > room or room < 1:
+        limit = fields.integer("max_completion_tokens", low=1) or limit or room
+    limit = _DEFAULT_MAX_TOKENS if limit is None else limit
+    if limit > room or room < 1:
         raise Refusal(
             message=f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
-            f"{max(asked, 1)} output tokens "
+            f"{max(limit, 1)} output tokens "
             f"and your prompt contains {prompt_tokens} input tokens. Please reduce the length of the input prompt or the number of "
             "requested output tokens.",
             param="max_tokens",
         )
-    return asked
+    return limit
 
 
 def _top_p(fields: Fields) -> float:
@@ -342,9 +342,9 @@ def _top_p(fields: Fields) -> float:
 
 
 def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
-    asked = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
+    by_name = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
     try:
-        biases = {int(name): bias for name, bias in asked.items()}
+        biases = {int(name): bias for name, bias in by_name.items()}
     except ValueError as error:
         raise Refusal(message=f"logit_bias has a key that is no token id: {error}", param="logit_bias") from error
     strange = [token for token in biases if not 0 <= token < vocabulary]
@@ -371,12 +371,12 @@ def _reported(fields: Fields, name: str, limits: ServerLimits) -> int | None:
 
 
 def _prompt_logprobs(fields: Fields, limits: ServerLimits) -> int | None:
-    asked = _reported(fields, "prompt_logprobs", limits)
-    if asked is not None and not limits.prompt_logprobs:
+    top = _reported(fields, "prompt_logprobs", limits)
+    if top is not None and not limits.prompt_logprobs:
         raise Refusal(
             message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"
         )
-    return asked
+    return top
 
 
 def _include_usage(fields: Fields) -> bool:
@@ -392,13 +392,13 @@ def _include_usage(fields: Fields) -> bool:
 
 
 def _grammar(fields: Fields, limits: ServerLimits) -> str | None:
-    wanted = fields.object("response_format")
-    kind = None if wanted is None else wanted.get("type")
-    if wanted is None or kind == "text":
+    response_format = fields.object("response_format")
+    kind = None if response_format is None else response_format.get("type")
+    if response_format is None or kind == "text":
         return None
     schema = None
     if kind == "json_schema":
-        described = wanted.get("json_schema")
+        described = response_format.get("json_schema")
         schema = described.get("schema") if isinstance(described, dict) else None
         if not isinstance(schema, dict):
             raise Refusal(message="response_format.json_schema.schema must be an object", param="response_format")

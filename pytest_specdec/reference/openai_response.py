@@ -1,4 +1,4 @@
-"""From the engine's deltas to an HTTP answer in the shapes of OpenAI's API, whole or streamed."""
+"""Responses: the engine's deltas in the shapes of OpenAI's API, whole or streamed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ResponseOptions:
     request: EngineRequest
     tokenizer: Tokenizer
     metrics: str
-    """``none``, ``summary`` or ``detailed``: what is said of speculation."""
+    """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
     draft_tokens: int
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -101,7 +101,7 @@ class ResponseOptions:
         return body
 
     def opening(self, sequence: RunningSequence) -> dict[str, JSON] | None:
-        """Return the chunk before any token: chat says who speaks."""
+        """Return the chunk before any token: chat names the role."""
         if self.route is Route.COMPLETIONS:
             return None
         chunk = self._head("chat.completion.chunk")
@@ -145,8 +145,8 @@ class ResponseOptions:
             return {}
         drafted, accepted = sequences[0].drafted, sequences[0].accepted
         steps = sum(1 for count in drafted if count)
-        lengths = [kept for kept, count in zip(accepted, drafted, strict=True) if count]
-        said: dict[str, JSON] = {
+        lengths = [accepted_tokens for accepted_tokens, count in zip(accepted, drafted, strict=True) if count]
+        report: dict[str, JSON] = {
             "mean_acceptance_length": 1.0 + sum(accepted) / steps if steps else None,
             "draft_acceptance_rate": sum(accepted) / sum(drafted) if steps else None,
             "acceptance_histogram": [lengths.count(length) for length in range(self.draft_tokens + 1)],
@@ -156,8 +156,8 @@ class ResponseOptions:
             "num_spec_tokens": self.draft_tokens,
         }
         if self.metrics == "detailed":
-            said |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
-        return {"metrics": {"speculative_decoding": said}}
+            report |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
+        return {"metrics": {"speculative_decoding": report}}
 
     def _choice(self, sequence: RunningSequence) -> dict[str, JSON]:
         text = sequence.text.whole
@@ -179,11 +179,11 @@ class ResponseOptions:
 
     def _position(self, entry: Entry) -> dict[str, JSON]:
         words, own = self.tokenizer.words, entry.token
-        said: dict[str, JSON] = {str(own): {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": words[own]}}
+        listed: dict[str, JSON] = {str(own): {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": words[own]}}
         for rank, (token, logprob) in enumerate(entry.top, 1):
             if token != own:
-                said[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": words[token]}
-        return said
+                listed[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": words[token]}
+        return listed
 
     def _logprobs(self, entries: Several[Entry]) -> JSON:
         if self.request.logprobs is None:

@@ -1,7 +1,7 @@
-"""``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more.
+"""Padding: the same model with identity layers that cost time, in memory and as a checkpoint.
 
-``python -m pytest_specdec.reference.pad target FOLDER --layers 48``: a checkpoint that says the same and costs more. Its further layers are
-the identity: what attention and MLP add to the residual is multiplied by zero, in whichever engine runs it.
+``python -m pytest_specdec.reference.pad target FOLDER --layers 48`` writes the checkpoint. The attention and MLP of a further layer are
+multiplied by zero before they reach the residual, in whichever engine runs it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "padded", "write"]
 
-_LAYER_SEED: Final = 20231121
-_LAYER_SPREAD: Final = 0.02
+LAYERS: Final = 48
+_WRONG_USAGE: Final = 2
+_SEED: Final = 20231121
+_SPREAD: Final = 0.02
+_SILENT: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+"""The matrices through which a layer adds to the residual."""
 
 
 def padded(model: Model, layers: int) -> Model:
     """Return the model padded to ``layers`` at random; their output projections are zero, so the logits are the same bit for bit."""
-    random = np.random.Generator(np.random.SFC64(_LAYER_SEED))
+    random = np.random.Generator(np.random.SFC64(_SEED))
     return replace(model, layers=(*model.layers, *(_idle(model, random) for _ in range(layers - len(model.layers)))))
 
 
@@ -44,7 +48,7 @@ def _idle(model: Model, random: np.random.Generator) -> Layer:
     def weights(out: int) -> NDArray[np.float32]:
         drawn = random.random((shape.hidden, out), dtype=np.float32)
         drawn -= np.float32(0.5)
-        drawn *= np.float32(_LAYER_SPREAD)
+        drawn *= np.float32(_SPREAD)
         return drawn
 
     def nothing(inner: int) -> NDArray[np.float32]:
@@ -61,32 +65,24 @@ def _idle(model: Model, random: np.random.Generator) -> Layer:
     )
 
 
-LAYERS: Final = 48
-_WRONG_USAGE: Final = 2
-_SEED: Final = 20231121
-_SPREAD: Final = 0.02
-_SILENT: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-"""The matrices through which a layer speaks to the residual."""
-
-
 def main(arguments: Sequence[str]) -> int:
     """Write the checkpoint, or leave it as it is if it is there; return the exit code."""
     parser = ArgumentParser(prog="python -m pytest_specdec.reference.pad", allow_abbrev=False, description=__doc__)
     parser.add_argument("model", help="a checkpoint that comes with the package, or the path of a Qwen3 folder")
     parser.add_argument("folder", type=Path, help="where to write; a new folder")
     parser.add_argument("--layers", type=int, default=LAYERS, help=f"layers in all (default: {LAYERS})")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        written = write(asked.model, asked.layers, asked.folder)
+        written = write(options.model, options.layers, options.folder)
     except SpecdecError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return _WRONG_USAGE
-    print(f"{asked.folder}: {asked.layers} layers{'' if written else ', as it was'}")  # noqa: T201 - as above
+    print(f"{options.folder}: {options.layers} layers{'' if written else ', as it was'}")  # noqa: T201 - as above
     return 0
 
 
 def write(model: str, layers: int, folder: Path) -> bool:
-    """Write ``model`` with identity layers up to ``layers`` into ``folder``; return False when that is what is there.
+    """Write ``model`` with identity layers up to ``layers`` into ``folder``; return False where that checkpoint is there.
 
     Raises EngineError for fewer layers than the model has, and when ``folder`` holds something else.
     """
@@ -142,9 +138,7 @@ def _write_tensors(source: Path, layers: int, folder: Path) -> None:
 
 
 def _added(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
-    """Yield further layers by name, in the shapes of the first: random matrices, norms of one, and zeros where a layer would speak."""
-    import numpy as np  # noqa: PLC0415 - wrong usage is told before numpy is loaded
-
+    """Yield further layers by name, in the shapes of the first: random matrices, norms of one, zeros where it would add to the residual."""
     first = "model.layers.0."
     random = np.random.Generator(np.random.SFC64(_SEED))
     for index in indices:
@@ -155,8 +149,6 @@ def _added(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator
 
 
 def _filled(part: str, like: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
-    import numpy as np  # noqa: PLC0415 - as above
-
     if part in _SILENT:
         return np.zeros_like(like)
     if like.ndim == 1:

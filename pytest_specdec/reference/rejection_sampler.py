@@ -172,8 +172,8 @@ def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.fl
         proposed = np.arange(k) < draft.counts[:, None]
         lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
         mass = p[lines, draft.tokens].astype(np.float64)
-        kept = rules.accept(mass, draft.mass(), uniforms[:, :k]) & proposed
-        accepted = np.logical_and.accumulate(kept, axis=1).sum(axis=1)
+        passed = rules.accept(mass, draft.mass(), uniforms[:, :k]) & proposed
+        accepted = np.logical_and.accumulate(passed, axis=1).sum(axis=1)
     behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
     behind[full] = rules.bonus(behind[full])
     distribution = p[behind].astype(np.float64)

@@ -1,6 +1,6 @@
 """The sampler: from raw logits, penalties and biases to the distribution that a request asks for, and to a token.
 
-Penalties: what a request adds to the logits for the tokens that its answer already holds, and for those that it names. Source: the presence
+Penalties are added to the logits of tokens that the answer already holds, biases to those that the request names. Source: the presence
 and frequency penalty and the logit bias of the OpenAI API reference, as vLLM has them: the prompt does not count.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["PenaltyState", "Sampling", "distributions", "pick"]
 
 
 class PenaltyState:
-    """What one sequence's emitted tokens add to the logits of the next one."""
+    """The penalties and biases of one sequence, by the tokens that it has emitted."""
 
     def __init__(self, request: EngineRequest, vocabulary: int) -> None:
         self._presence = request.presence_penalty
@@ -33,11 +33,11 @@ class PenaltyState:
         self._counts = np.zeros(vocabulary, np.intp)
 
     def advance(self, token: int) -> None:
-        """Take one token that was emitted."""
+        """Count one emitted token."""
         self._counts[token] += 1
 
     def walk(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Return what is added at each of ``tokens`` and behind the last, (len(tokens) + 1, vocabulary); stays where it is.
+        """Return the addends at each of ``tokens`` and behind the last, (len(tokens) + 1, vocabulary), without counting any.
 
         Those of ``tokens`` that come before a position count there as if they were emitted.
         """
@@ -62,8 +62,8 @@ class Sampling:
     @classmethod
     def of(cls, requests: Iterable[EngineRequest]) -> Sampling:
         """Return the parameters of requests, in order."""
-        asked = [(r.temperature, r.top_k, r.top_p) for r in requests]
-        temperature, top_k, top_p = zip(*asked, strict=True)
+        parameters = [(r.temperature, r.top_k, r.top_p) for r in requests]
+        temperature, top_k, top_p = zip(*parameters, strict=True)
         return cls(
             temperature=np.array(temperature, np.float32),
             top_k=np.array(top_k, np.intp),
@@ -82,7 +82,7 @@ class Sampling:
 
 
 def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
-    """Return the distribution (rows, vocabulary) that is asked for: temperature, then top-k, then top-p; a one-hot row where greedy."""
+    """Return the requested distribution (rows, vocabulary): temperature, then top-k, then top-p; a one-hot row where greedy."""
     greedy = sampling.temperature == 0
     if greedy.all():
         return _one_hot(logits)

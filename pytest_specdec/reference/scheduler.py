@@ -1,4 +1,4 @@
-"""The scheduler: sequences that join and leave a batch between steps, and what one step does to them."""
+"""The scheduler: sequences that join and leave a batch between steps, and the steps that advance them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Batch:
         self._gauge()
 
     def drop(self, sequences: set[RunningSequence]) -> None:
-        """Forget sequences that nobody waits for any more."""
+        """Forget sequences whose client has gone."""
         self._waiting = deque(s for s in self._waiting if s not in sequences)
         self._leave([slot for slot, row in enumerate(self._rows) if row in sequences])
 

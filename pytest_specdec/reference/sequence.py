@@ -24,13 +24,13 @@ __all__ = ["Delta", "RunningSequence", "randomness"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one step added to a sequence."""
+    """The tokens and text that one step added to a sequence."""
 
     sequence: RunningSequence
     tokens: tuple[int, ...]
     text: str
     entries: tuple[Entry, ...] = ()
-    """One per token where log-probabilities were asked for, else empty."""
+    """One per token where the request wants log-probabilities, else empty."""
     first: bool = False
     """Whether nothing came before it."""
     finish_reason: str | None = None
@@ -44,7 +44,7 @@ def randomness(seed: int, index: int) -> np.random.Generator:
 
 
 class RunningSequence:
-    """One choice: its tokens, where it stands in text, grammar and penalties, and what it was dealt."""
+    """One choice: its tokens, its state in text, grammar and penalties, its random generator."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class RunningSequence:
             self._append(token)
             if self.finish_reason is not None:
                 break
-        kept = tuple(entries[:taken])
-        self.entries.extend(kept)
+        reported = tuple(entries[:taken])
+        self.entries.extend(reported)
         text = self.text.release(ended=self.finish_reason is not None)
         return Delta(
             sequence=self,
             tokens=tuple(window[:taken]),
             text=text,
-            entries=kept,
+            entries=reported,
             first=first,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,

@@ -35,10 +35,10 @@ class Text:
         """Append a token; return the stop string that it completed, with the text cut in front of it, or None."""
         before = len(self.whole)
         self.whole += self._decode(self._pieces[token])
-        found = [(at, stop) for stop in self._stops if (at := self.whole.find(stop, max(0, before - self._held))) != -1]
-        if not found:
+        matches = [(at, stop) for stop in self._stops if (at := self.whole.find(stop, max(0, before - self._held))) != -1]
+        if not matches:
             return None
-        at, stop = min(found)
+        at, stop = min(matches)
         self.whole = self.whole[:at]
         return stop
 
