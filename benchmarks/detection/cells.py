@@ -54,6 +54,8 @@ class Scale:
     answer: int = 64
     """Tokens of an answer."""
     seed: int = 1
+    listed: bool = False
+    """Whether cells hold every run's tokens to its alarm."""
 
     @property
     def level(self) -> float:
@@ -91,6 +93,12 @@ class Table:
             self.grids[key] = grid(self.bank(kind), knows, windows=windows, k=self.k)
         return self.grids[key]
 
+    def fill(self) -> None:
+        """Make every grid."""
+        for kind in self.banks:
+            for knows, windows in MODES:
+                self.grid(kind, knows, windows=windows)
+
 
 def mode_name(knows: str, *, windows: bool) -> str:
     """Return a mode in words."""
@@ -102,10 +110,10 @@ def measured(table: Table, one: SimulatedFault, kind: str, scale: Scale) -> dict
     bank = table.bank(kind)
     stretches = _Stretches(bank=bank, one=one, kind=kind, scale=scale)
     runs = stretches.at(0)
-    found: dict[str, object] = {"fault": one.id, "kind": kind, "directed": one.directed, "runs": scale.runs, "named_runs": scale.named}
+    cell: dict[str, object] = {"fault": one.id, "kind": kind, "directed": one.directed, "runs": scale.runs, "named_runs": scale.named}
     if one.closed:
         away = distance(bank, distributions(bank, one.rules, k=scale.k, tokens=scale.answer))
-        found |= {
+        cell |= {
             "variation": away.variation,
             "divergence": away.divergence,
             "divergence_hidden": away.divergence_hidden,
@@ -115,19 +123,20 @@ def measured(table: Table, one: SimulatedFault, kind: str, scale: Scale) -> dict
     ways = {}
     for knows, windows in MODES:
         panel = table.grid(kind, knows, windows=windows)
-        far = knows == EXACT and windows and scale.most < BEYOND * float(found.get("bound", 0.0)) <= scale.farthest
+        far = knows == EXACT and windows and scale.most < BEYOND * float(cell.get("bound", 0.0)) <= scale.farthest
         alarms = _alarms(stretches, panel, scale, most=scale.farthest if far else scale.most)
         way: dict[str, object] = {
             "median": quantile(alarms, 0.5),
             "late": quantile(alarms, 0.99),
             "alarmed": int(np.isfinite(alarms).sum()),
+            **({"alarms": sorted(alarms.tolist())} if scale.listed else {}),
         }
         if knows == EXACT:
             some = replace(runs, trace=runs.trace.part(slice(0, scale.named * runs.answers)))
             named = _naming(some, panel, alarms[: scale.named], windows=windows)
             way |= {when: _told(one, kind, counted, windows=windows) for when, counted in named.items()}
         ways[mode_name(knows, windows=windows)] = way
-    return found | {"ways": ways}
+    return cell | {"ways": ways}
 
 
 def drawn(bank: Bank, rules: Rules, scale: Scale, random: np.random.Generator, *, tokens: int, runs: int) -> Runs:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.bank import Asked
 from benchmarks.simulation import Rules, blurred
-from pytest_specdec.judge.fault_naming import AT_A_STEP
+from pytest_specdec.judge.fault_naming import AT_A_STEP, SOMETIMES, SOMEWHERE
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults import FAULTS, Place
 from pytest_specdec.stats.bettors import RATIO_OF_RAW
@@ -36,6 +36,8 @@ __all__ = ["ALL", "GREEDY", "MODEL", "RULES", "SimulatedFault", "family_of"]
 
 MODEL, GREEDY = "model", "greedy"
 """Kinds of drafts: drawn from the draft model's distribution q; its favourite, a one-hot distribution."""
+PARTLY = (SOMETIMES, SOMEWHERE)
+"""Ends of names that speak of some answers or draft tokens only."""
 PLAIN = Asked()
 COOLED = Asked(temperature=0.7)
 NUCLEUS = Asked(temperature=0.7, top_p=0.9)
@@ -64,7 +66,9 @@ class SimulatedFault:
     """Whether it moves mass in a direction that a bettor can know; without, reported log-probabilities show it, not tokens."""
 
     def names_rule(self, named: str, kind: str) -> bool:
-        """Whether ``named`` tells what this server does; its size need not be right."""
+        """Whether ``named`` tells what this server does to all its answers; its size need not be right."""
+        if named.endswith(PARTLY):
+            return False
         return named.startswith((*self.rule, *self.same) if kind == GREEDY else self.rule)
 
     def names_family(self, named: str, kind: str, *, windows: bool = True) -> bool:
@@ -77,6 +81,8 @@ class SimulatedFault:
 def family_of(named: str) -> Fault:
     """Return the family of what the judge named."""
     known = {one.name: one.fault for one in (*CATALOGUE, *BONUS)} | {RATIO_OF_RAW: Fault.RULE}
+    for extent in PARTLY:
+        named = named.removesuffix(extent)
     if named.startswith(Fault.STEP.value):
         return Fault.STEP
     if named.endswith(" at the bonus"):

@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
 __all__ = ["Store", "digest", "environment"]
@@ -35,29 +35,28 @@ NEVER = "never"
 
 
 class Store:
-    """Results of one set of settings; those of another are dropped."""
+    """Results of one set of settings; those of another are dropped, unless the store is closed: then nothing more is measured."""
 
-    closed = False
-    """Whether nothing more is measured."""
-
-    def __init__(self, path: Path, settings: dict[str, object]) -> None:
-        self.path = path
-        found = _finite(json.loads(path.read_text()), {NEVER: math.inf}) if path.exists() else {}
-        same = found.get("settings") == settings
-        self.content: dict[str, object] = found if same else {"settings": settings, "environment": environment(), "results": {}}
+    def __init__(self, path: Path, settings: dict[str, object], *, closed: bool = False) -> None:
+        self.path, self.closed = path, closed
+        content = _finite(json.loads(path.read_text()), {NEVER: math.inf}) if path.exists() else {}
+        usable = content.get("settings") == settings or (closed and content)
+        self.content: dict[str, object] = content if usable else {"settings": settings, "environment": environment(), "results": {}}
 
     @property
     def results(self) -> dict[str, object]:
         """Results by key."""
         return self.content["results"]
 
-    def made(self, key: str, make: Callable[[], object]) -> tuple[object, bool]:
-        """Return the result of ``key`` and whether it had to be made; a new one is on disk before this returns."""
-        if key in self.results:
-            return self.results[key], False
-        self.results[key] = _plain(make())
+    @property
+    def cells(self) -> list[dict[str, object]]:
+        """The results that are cells: of one fault under one kind of draft."""
+        return [result for result in self.results.values() if isinstance(result, dict) and "ways" in result]
+
+    def add(self, key: str, result: object) -> None:
+        """Take in one result; it is on disk before this returns."""
+        self.results[key] = _plain(result)
         self.write()
-        return self.results[key], True
 
     def write(self) -> None:
         """Write everything, whole or not at all."""

@@ -1,4 +1,4 @@
-"""Targets: what the figures are held against, each met or missed with its figure."""
+"""Targets: limits of the figures, each met or missed with its figure."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def _naming(cells: Sequence[Cell]) -> Iterable[Target]:
 
 
 def _overall(words: str, ends: Sequence[Mapping[str, object]]) -> Target:
-    told = [end for end in ends if end["named"] and end["family"] is not None]
-    right, named = sum(end["family"] for end in told), sum(end["named"] for end in told)
+    named_ends = [end for end in ends if end["named"] and end["family"] is not None]
+    right, named = sum(end["family"] for end in named_ends), sum(end["named"] for end in named_ends)
     share = right / max(named, 1)
     return Target(words=words, figure=f"{right:,} of {named:,}, {share:.3f} (at least {RIGHT})", met=share >= RIGHT)
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks.bank import Asked, asking, zipf
+from benchmarks.detection import __main__ as command
 from benchmarks.detection import faults, tables, targets
 from benchmarks.detection.alarms import Runs, first_alarms, names, quantile
 from benchmarks.detection.bounds import bound, distance, distributions, divergence, slots
@@ -146,6 +149,7 @@ def test_under_truncation_only_what_the_margins_leave_counts():
 def test_every_name_of_the_judge_has_a_family(named):
     assert faults.family_of(named) in Fault
     assert faults.family_of("2% greedy at the bonus") is Fault.BONUS
+    assert {faults.family_of(f"{named}{extent}") for extent in faults.PARTLY} == {faults.family_of(named)}
 
 
 def test_names_are_held_against_family_and_rule():
@@ -154,6 +158,8 @@ def test_names_are_held_against_family_and_rule():
     assert not inverted.names_rule("accept-all", faults.MODEL)
     assert inverted.names_rule("accept-all", faults.GREEDY), "of a one-hot draft both accept everything"
     assert not inverted.names_family("resample from p", faults.GREEDY)
+    partly = f"inverted ratio{faults.SOMETIMES}"
+    assert (inverted.names_rule(partly, faults.MODEL), inverted.names_family(partly, faults.MODEL)) == (False, True)
 
 
 def test_a_gross_fault_is_named_from_the_runs():
@@ -261,11 +267,22 @@ def test_promises_are_planted():
 
 def test_a_run_that_was_stopped_goes_on(tmp_path):
     path = tmp_path / "figures.json"
-    first = Store(path, {"runs": 3})
-    assert first.made("one", lambda: {"median": np.float64(2.0), "late": inf}) == ({"median": 2.0, "late": inf}, True)
-    second = Store(path, {"runs": 3})
-    assert second.made("one", lambda: pytest.fail("made twice")) == ({"median": 2.0, "late": inf}, False)
+    Store(path, {"runs": 3}).add("one", {"median": np.float64(2.0), "late": inf})
+    assert Store(path, {"runs": 3}).results == {"one": {"median": 2.0, "late": inf}}
     assert Store(path, {"runs": 4}).results == {}
+    assert Store(path, {"runs": 4}, closed=True).results == {"one": {"median": 2.0, "late": inf}}, "a closed store is what it was"
+
+
+def test_what_is_missing_is_measured_in_other_processes_and_the_rest_is_not(tmp_path):
+    store, filled = Store(tmp_path / "figures.json", {}), []
+    store.add("one", 1)
+    table = SimpleNamespace(fill=lambda: filled.append(True))
+    makers = {"two": os.getpid, "one": lambda: pytest.fail("measured twice")}
+    (pid, one), again = (command._results(store, table, makers) for _ in "ab")
+    assert (one, again, filled) == (1, [pid, 1], [True])
+    assert pid != os.getpid()
+    closed = Store(store.path, {}, closed=True)
+    assert command._results(closed, table, makers | {"three": lambda: 3}) == [pid, 1]
 
 
 def test_figures_hang_on_the_sources(tmp_path):
@@ -307,6 +324,6 @@ def test_the_modes_are_all_measured():
 
 def test_what_never_happens_is_stored_as_json_that_strict_readers_take(tmp_path):
     path = tmp_path / "results.json"
-    Store(path, {}).made("cell", lambda: {"median": [3.0, float("inf")]})
+    Store(path, {}).add("cell", {"median": [3.0, float("inf")]})
     json.loads(path.read_text(), parse_constant=lambda found: pytest.fail(f"{found} is no JSON"))
     assert Store(path, {}).results == {"cell": {"median": [3.0, float("inf")]}}
