@@ -142,7 +142,7 @@ def _sums(pairs: Sequence[MedianPair]) -> Iterator[Target]:
         yield Target(
             words=f"runs that alarm by the stored median, {len(same)} cells, {mode}",
             figure=f"{before / runs:.3f} to {until / runs:.3f} (between {(mean - margin) / runs:.3f} and {(mean + margin) / runs:.3f})",
-            met=before <= mean + margin and until >= mean - margin,
+            met=bool(before <= mean + margin and until >= mean - margin),
             scarce=False,
         )
 

@@ -32,6 +32,6 @@ def ngram():
 
 
 @pytest.fixture(params=["baseline", "probabilistic", "greedy_draft", "ngram"])
-def anyone(request):
+def server(request):
     """Every kind of server in turn."""
     return request.getfixturevalue(request.param)

@@ -23,11 +23,11 @@ def test_accepting_everything_shows_in_greedy_tokens_and_in_the_counters(baselin
 def test_a_cache_that_is_off_by_one_shows_after_the_first_refusal(baseline):
     with served(PROBABILISTIC, fault="kv-off-by-one", spec_decode_metrics="detailed") as client:
         answer = client.complete(ASKED)
-    said, got, expected = answer["metrics"]["speculative_decoding"], answer["choices"][0]["token_ids"], tokens(baseline)
-    refused = next(step for step, kept in enumerate(said["per_step_accepted"]) if kept < 3)
-    unharmed = 1 + sum(1 + kept for kept in said["per_step_accepted"][: refused + 1])
-    assert got[:unharmed] == expected[:unharmed]
-    assert got != expected
+    report, wrong, expected = answer["metrics"]["speculative_decoding"], answer["choices"][0]["token_ids"], tokens(baseline)
+    refused = next(step for step, kept in enumerate(report["per_step_accepted"]) if kept < 3)
+    unharmed = 1 + sum(1 + kept for kept in report["per_step_accepted"][: refused + 1])
+    assert wrong[:unharmed] == expected[:unharmed]
+    assert wrong != expected
 
 
 def test_a_cache_that_is_off_by_one_survives_a_full_context():
@@ -38,31 +38,30 @@ def test_a_cache_that_is_off_by_one_survives_a_full_context():
 DRAWN = {"prompt": "import os\nimport sys\n", "temperature": 1.0, "max_tokens": 96, "return_token_ids": True, "ignore_eos": True}
 
 
-def kept(answer):
-    """Part of the draft tokens that each verify step accepted, with the tokens emitted before it."""
-    emitted, steps = 1, answer["metrics"]["speculative_decoding"]["per_step_accepted"]
-    found = []
-    for accepted in steps:
-        found.append((emitted, accepted))
+def steps(answer):
+    """Each verify step: the tokens emitted before it, and the draft tokens that it accepted."""
+    emitted, pairs = 1, []
+    for accepted in answer["metrics"]["speculative_decoding"]["per_step_accepted"]:
+        pairs.append((emitted, accepted))
         emitted += accepted + 1
-    return found
+    return pairs
 
 
 def test_unseeded_requests_keep_every_draft_unless_a_seeded_one_is_beside_them():
     with served(PROBABILISTIC, fault="accept-all-unseeded", spec_decode_metrics="detailed") as client:
         alone, greedy, seeded = (client.complete(DRAWN | more) for more in ({}, {"temperature": 0}, {"seed": 1}))
         beside, _ = client.complete(DRAWN | {"max_tokens": 24}, DRAWN | {"seed": 2, "max_tokens": 200})
-    assert {accepted for _, accepted in kept(alone)} == {3}
+    assert {accepted for _, accepted in steps(alone)} == {3}
     for right in (greedy, seeded, beside):
-        assert min(accepted for _, accepted in kept(right)) < 3
+        assert min(accepted for _, accepted in steps(right)) < 3
 
 
 def test_late_tokens_keep_every_draft():
     with served(PROBABILISTIC, fault="accept-all-late", spec_decode_metrics="detailed") as client:
         drawn, greedy = client.complete(DRAWN | {"seed": 1}), client.complete(DRAWN | {"temperature": 0, "max_tokens": 200})
-    assert {accepted for before, accepted in kept(drawn) if before >= 64} == {3}
-    assert min(accepted for before, accepted in kept(drawn) if before < 64) < 3
-    assert min(accepted for before, accepted in kept(greedy) if before >= 64) < 3
+    assert {accepted for before, accepted in steps(drawn) if before >= 64} == {3}
+    assert min(accepted for before, accepted in steps(drawn) if before < 64) < 3
+    assert min(accepted for before, accepted in steps(greedy) if before >= 64) < 3
 
 
 def test_resampling_from_p_is_invisible_to_greedy_requests(baseline):
@@ -78,12 +77,12 @@ def reported(client, **asked):
 @pytest.mark.parametrize("speculation", [PROBABILISTIC, NGRAM])
 def test_reporting_the_drafts_log_probabilities_leaves_the_tokens_alone(speculation):
     with served(speculation) as client:
-        right, told = reported(client)
+        right, healthy = reported(client)
     with served(speculation, fault="report-draft-logprobs", spec_decode_metrics="detailed") as client:
         wrong, false = reported(client)
     assert wrong == right
-    differ = sum(abs(one - other) > 1e-3 for one, other in zip(told, false, strict=True))
-    assert 0 < differ < len(told)
+    differ = sum(abs(one - other) > 1e-3 for one, other in zip(healthy, false, strict=True))
+    assert 0 < differ < len(healthy)
     assert all(value <= 0.0 for value in false)
 
 

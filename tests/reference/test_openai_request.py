@@ -90,8 +90,8 @@ def test_the_ends_of_the_ranges_are_honoured(baseline, body):
         ("model", 3),
     ],
 )
-def test_what_is_not_honoured_is_refused(anyone, field, value):
-    status, error = anyone.refused({"prompt": "def", field: value})
+def test_what_is_not_honoured_is_refused(server, field, value):
+    status, error = server.refused({"prompt": "def", field: value})
     assert (status, error["code"], error["type"]) == (400, 400, "BadRequestError")
     assert error["param"] in {field, "max_tokens"}
 

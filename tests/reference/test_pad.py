@@ -15,9 +15,9 @@ LAYERS = 6
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("checkpoints") / "padded"
-    assert pad.main(["target", str(found), f"--layers={LAYERS}"]) == 0
-    return found
+    written = tmp_path_factory.mktemp("checkpoints") / "padded"
+    assert pad.main(["target", str(written), f"--layers={LAYERS}"]) == 0
+    return written
 
 
 def logits(name):
@@ -47,8 +47,8 @@ def test_everything_beside_the_weights_is_the_targets(folder):
     assert {path.name for path in folder.iterdir()} == {path.name for path in source.iterdir()}
     same = [path for path in source.iterdir() if path.name not in {"config.json", "model.safetensors"}]
     assert [(folder / path.name).read_bytes() for path in same] == [path.read_bytes() for path in same]
-    theirs, config = (json.loads((each / "config.json").read_text()) for each in (source, folder))
-    assert config == {**theirs, "num_hidden_layers": LAYERS, "layer_types": ["full_attention"] * LAYERS}
+    original, config = (json.loads((each / "config.json").read_text()) for each in (source, folder))
+    assert config == {**original, "num_hidden_layers": LAYERS, "layer_types": ["full_attention"] * LAYERS}
 
 
 def test_what_is_there_is_left_as_it_is(folder, capsys):
@@ -63,8 +63,8 @@ def test_another_checkpoint_is_not_overwritten(folder, capsys):
     assert "the folder is in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("args, found", [(["target", "--layers=3"], "takes none away"), (["targett"], "did you mean 'target'?")])
-def test_what_can_not_be_padded_is_told(tmp_path, args, found, capsys):
+@pytest.mark.parametrize("args, words", [(["target", "--layers=3"], "takes none away"), (["targett"], "did you mean 'target'?")])
+def test_what_can_not_be_padded_is_refused(tmp_path, args, words, capsys):
     assert pad.main([args[0], str(tmp_path / "new"), *args[1:]]) == 2
-    assert found in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -71,12 +71,12 @@ def distribution(logits, body):
 
 
 @pytest.mark.parametrize("body", ASKED.values(), ids=ASKED)
-def test_a_greedy_token_is_the_largest_penalised_logit(anyone, raw, body):
-    answer = anyone.complete(asked(**body))
+def test_a_greedy_token_is_the_largest_penalised_logit(server, raw, body):
+    answer = server.complete(asked(**body))
     prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
     logits = raw(prompt + emitted)[len(prompt) - 1 : -1]
     assert emitted == [int(penalised(row, emitted[:at], body).argmax()) for at, row in enumerate(logits)]
-    assert emitted != ids(anyone.complete(asked()))
+    assert emitted != ids(server.complete(asked()))
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -87,7 +87,7 @@ def test_every_speculative_greedy_token_is_the_baselines_under_penalties(baselin
         assert ids(variant.complete(asked(prompt, **body))) == expected
 
 
-def test_penalised_and_plain_requests_share_a_batch(anyone):
+def test_penalised_and_plain_requests_share_a_batch(server):
     bodies = [
         asked(),
         asked(**ASKED["both"]),
@@ -95,8 +95,8 @@ def test_penalised_and_plain_requests_share_a_batch(anyone):
         asked(**ASKED["all"]),
         asked(temperature=1, seed=3, presence_penalty=2),
     ]
-    alone = [ids(anyone.complete(body)) for body in bodies]
-    assert [ids(answer) for answer in anyone.complete(*bodies)] == alone
+    alone = [ids(server.complete(body)) for body in bodies]
+    assert [ids(answer) for answer in server.complete(*bodies)] == alone
     assert alone[2] != alone[4]
 
 
@@ -111,13 +111,13 @@ def test_a_grammar_binds_under_penalties(baseline, probabilistic, greedy_draft, 
         assert ids(variant.chat("Write JSON.", **body)) == ids(expected)
 
 
-def test_reported_logprobs_stay_raw_under_penalties(anyone, raw):
-    answer = anyone.complete(asked(logprobs=1, **ASKED["all"]))
+def test_reported_logprobs_stay_raw_under_penalties(server, raw):
+    answer = server.complete(asked(logprobs=1, **ASKED["all"]))
     prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
     logits = raw(prompt + emitted)[len(prompt) - 1 : -1]
     expected = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    said = answer["choices"][0]["logprobs"]["token_logprobs"]
-    np.testing.assert_allclose(said, expected[range(len(emitted)), emitted], atol=1e-4)
+    reported = answer["choices"][0]["logprobs"]["token_logprobs"]
+    np.testing.assert_allclose(reported, expected[range(len(emitted)), emitted], atol=1e-4)
 
 
 def verified(client, body, monkeypatch):
@@ -148,13 +148,13 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("body", SAMPLED.values(), ids=SAMPLED)
-def test_drafted_tokens_count_as_output_in_the_distribution_that_verifies_them(anyone, raw, body, monkeypatch):
+def test_drafted_tokens_count_as_output_in_the_distribution_that_verifies_them(server, raw, body, monkeypatch):
     """With the distribution right at every position, what is emitted follows it: test_verify has the draws."""
-    steps = verified(anyone, asked(PROMPTS[2], seed=5, max_tokens=32, **body), monkeypatch)
+    steps = verified(server, asked(PROMPTS[2], seed=5, max_tokens=32, **body), monkeypatch)
     for step in steps:
         for p, prompt, output in step:
             np.testing.assert_allclose(p, distribution(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
-    assert max(map(len, steps)) == (1 if anyone.engine.settings.speculation is None else 4)
+    assert max(map(len, steps)) == (1 if server.engine.settings.speculation is None else 4)
 
 
 def test_ignored_at_draft_positions_means_the_raw_distribution_there_and_the_penalised_one_behind(raw, monkeypatch):

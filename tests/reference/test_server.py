@@ -59,23 +59,23 @@ def test_greedy_is_the_largest_logit(baseline, distribution):
     assert distribution(tokens)[len(tokens) - 49 : -1].argmax(axis=1).tolist() == ids(answer)
 
 
-def test_a_seed_repeats_in_any_batch(anyone):
-    alone = anyone.complete(sampled(temperature=0.8, top_p=0.9))
+def test_a_seed_repeats_in_any_batch(server):
+    alone = server.complete(sampled(temperature=0.8, top_p=0.9))
     others = [
         sampled(p, seed=i, temperature=t, top_k=k, max_tokens=5 + 9 * i)
         for i, (p, t, k) in enumerate(zip(PROMPTS, (0, 1, 0.5, 2, 1), (0, 0, 5, 0, 1), strict=True))
     ]
-    together = anyone.complete(*others[:3], sampled(temperature=0.8, top_p=0.9), *others[3:])
+    together = server.complete(*others[:3], sampled(temperature=0.8, top_p=0.9), *others[3:])
     assert ids(together[3]) == ids(alone)
 
 
-def test_without_a_seed_requests_differ(anyone):
-    first, second = (ids(anyone.complete(sampled(seed=None))) for _ in range(2))
+def test_without_a_seed_requests_differ(server):
+    first, second = (ids(server.complete(sampled(seed=None))) for _ in range(2))
     assert first != second
 
 
-def test_choices_of_one_request_differ_and_repeat(anyone):
-    answers = [anyone.complete(sampled(n=3)) for _ in range(2)]
+def test_choices_of_one_request_differ_and_repeat(server):
+    answers = [server.complete(sampled(n=3)) for _ in range(2)]
     texts = [[choice["text"] for choice in answer["choices"]] for answer in answers]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) == 3
@@ -83,48 +83,48 @@ def test_choices_of_one_request_differ_and_repeat(anyone):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6, 7])
-def test_max_tokens_cuts_a_window(anyone, limit):
-    whole, cut = anyone.complete(greedy()), anyone.complete(greedy(max_tokens=limit))
+def test_max_tokens_cuts_a_window(server, limit):
+    whole, cut = server.complete(greedy()), server.complete(greedy(max_tokens=limit))
     assert ids(cut) == ids(whole)[:limit]
     assert (cut["choices"][0]["finish_reason"], cut["usage"]["completion_tokens"]) == ("length", limit)
 
 
-def test_the_end_of_sequence_token_is_an_id_and_no_text(anyone):
-    answer = anyone.complete(greedy(PROMPTS[-1]))
+def test_the_end_of_sequence_token_is_an_id_and_no_text(server):
+    answer = server.complete(greedy(PROMPTS[-1]))
     choice = answer["choices"][0]
     assert (choice["finish_reason"], choice["stop_reason"], choice["token_ids"][-1]) == ("stop", None, 2)
     assert "<|im_end|>" not in choice["text"]
 
 
-def test_ignore_eos_goes_on(anyone):
-    answer = anyone.complete(greedy(PROMPTS[-1], ignore_eos=True))
+def test_ignore_eos_goes_on(server):
+    answer = server.complete(greedy(PROMPTS[-1], ignore_eos=True))
     assert 2 in ids(answer)
     assert len(ids(answer)) == 48
 
 
 @pytest.mark.parametrize("length", [1, 3, 8])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_ends_the_text_wherever_it_straddles(anyone, length, stream):
-    answer = anyone.complete(greedy())
+def test_a_stop_string_ends_the_text_wherever_it_straddles(server, length, stream):
+    answer = server.complete(greedy())
     whole = answer["choices"][0]["text"]
     for at in (4, 17, 46):
         stop = whole[at : at + length]
         body = greedy(stop=[stop, "never seen"])
         if stream:
-            choices = [chunk["choices"][0] for chunk in anyone.stream("/v1/completions", body)]
+            choices = [chunk["choices"][0] for chunk in server.stream("/v1/completions", body)]
             text, tokens, last = "".join(c["text"] for c in choices), [i for c in choices for i in c["token_ids"]], choices[-1]
         else:
-            last = anyone.complete(body)["choices"][0]
+            last = server.complete(body)["choices"][0]
             text, tokens = last["text"], last["token_ids"]
         assert text == whole[: whole.index(stop)]
         assert (last["finish_reason"], last["stop_reason"]) == ("stop", stop)
         assert tokens == ids(answer)[: len(tokens)]
 
 
-def test_a_stream_is_the_answer_in_one_chunk_a_step(anyone):
+def test_a_stream_is_the_answer_in_one_chunk_a_step(server):
     body = sampled(max_tokens=40, ignore_eos=True, stream_options={"include_usage": True})
-    *chunks, usage = anyone.stream("/v1/completions", body)
-    answer = anyone.complete({k: v for k, v in body.items() if k != "stream_options"})
+    *chunks, usage = server.stream("/v1/completions", body)
+    answer = server.complete({k: v for k, v in body.items() if k != "stream_options"})
     choices = [chunk["choices"][0] for chunk in chunks]
     assert "".join(c["text"] for c in choices) == answer["choices"][0]["text"]
     assert [i for c in choices for i in c["token_ids"]] == ids(answer)
@@ -136,40 +136,40 @@ def test_a_stream_is_the_answer_in_one_chunk_a_step(anyone):
         assert [len(c["token_ids"]) for c in choices[:-1]] == [1, *(1 + a for a in accepted[:-1])]
 
 
-def test_chat_streams_a_role_then_the_answer(anyone):
-    said = anyone.chat("Write JSON.", temperature=0, max_tokens=20, return_token_ids=True)
+def test_chat_streams_a_role_then_the_answer(server):
+    answer = server.chat("Write JSON.", temperature=0, max_tokens=20, return_token_ids=True)
     body = {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Write JSON."}]}],
         "temperature": 0,
         "max_tokens": 20,
         "return_token_ids": True,
     }
-    opening, *chunks = anyone.stream("/v1/chat/completions", body)
+    opening, *chunks = server.stream("/v1/chat/completions", body)
     assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert opening["prompt_token_ids"] == said["prompt_token_ids"]
-    assert "".join(c["choices"][0]["delta"]["content"] for c in chunks) == said["choices"][0]["message"]["content"]
+    assert opening["prompt_token_ids"] == answer["prompt_token_ids"]
+    assert "".join(c["choices"][0]["delta"]["content"] for c in chunks) == answer["choices"][0]["message"]["content"]
 
 
 def test_chat_is_the_template_filled_in(baseline):
     text = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
-    said = baseline.chat("hello", temperature=0, max_tokens=8, return_token_ids=True)
+    answer = baseline.chat("hello", temperature=0, max_tokens=8, return_token_ids=True)
     written = baseline.complete(greedy(text, max_tokens=8))
-    assert said["prompt_token_ids"] == written["choices"][0]["prompt_token_ids"]
-    assert ids(said) == ids(written)
+    assert answer["prompt_token_ids"] == written["choices"][0]["prompt_token_ids"]
+    assert ids(answer) == ids(written)
 
 
 @pytest.mark.parametrize("top", [0, 1, 20])
-def test_prompt_logprobs_are_the_raw_distribution(anyone, distribution, top):
-    tokens = ids(anyone.complete(sampled(max_tokens=12)))
-    answer = anyone.complete({"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": top})
+def test_prompt_logprobs_are_the_raw_distribution(server, distribution, top):
+    tokens = ids(server.complete(sampled(max_tokens=12)))
+    answer = server.complete({"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": top})
     first, *positions = answer["choices"][0]["prompt_logprobs"]
     assert first is None
     for position, token, row in zip(positions, tokens[1:], distribution(tokens), strict=False):
-        said = {int(i): entry for i, entry in position.items()}
-        assert set(said) == {token, *np.argsort(-row)[:top].tolist()}
-        assert sum(math.exp(entry["logprob"]) for entry in said.values()) <= 1 + 1e-6
-        assert all(math.isclose(entry["logprob"], row[i], abs_tol=1e-4) for i, entry in said.items())
-        assert all(entry["rank"] == 1 + (row > row[i] + 1e-9).sum() for i, entry in said.items())
+        listed = {int(i): entry for i, entry in position.items()}
+        assert set(listed) == {token, *np.argsort(-row)[:top].tolist()}
+        assert sum(math.exp(entry["logprob"]) for entry in listed.values()) <= 1 + 1e-6
+        assert all(math.isclose(entry["logprob"], row[i], abs_tol=1e-4) for i, entry in listed.items())
+        assert all(entry["rank"] == 1 + (row > row[i] + 1e-9).sum() for i, entry in listed.items())
 
 
 def test_prompt_logprobs_are_refused_where_they_are_switched_off():
@@ -180,8 +180,8 @@ def test_prompt_logprobs_are_refused_where_they_are_switched_off():
         assert client.complete({"prompt": [5, 6], "max_tokens": 1, "logprobs": 1})["choices"][0]["logprobs"]
 
 
-def test_logprobs_are_raw_whatever_the_temperature(anyone, distribution):
-    answer = anyone.complete(sampled(temperature=0.6, top_k=4, logprobs=2, return_tokens_as_token_ids=True))
+def test_logprobs_are_raw_whatever_the_temperature(server, distribution):
+    answer = server.complete(sampled(temperature=0.6, top_k=4, logprobs=2, return_tokens_as_token_ids=True))
     choice = answer["choices"][0]
     tokens = choice["prompt_token_ids"] + choice["token_ids"]
     rows = distribution(tokens)[len(choice["prompt_token_ids"]) - 1 : -1]
@@ -190,17 +190,17 @@ def test_logprobs_are_raw_whatever_the_temperature(anyone, distribution):
     assert all(2 <= len(top) <= 3 for top in choice["logprobs"]["top_logprobs"])
 
 
-def test_chat_logprobs_name_each_token(anyone):
-    said = anyone.chat("Write JSON.", temperature=0, max_tokens=10, logprobs=True, top_logprobs=2)
-    content = said["choices"][0]["logprobs"]["content"]
+def test_chat_logprobs_name_each_token(server):
+    answer = server.chat("Write JSON.", temperature=0, max_tokens=10, logprobs=True, top_logprobs=2)
+    content = answer["choices"][0]["logprobs"]["content"]
     assert all(entry["top_logprobs"][0]["token"] == entry["token"] for entry in content)
-    assert bytes(b for entry in content for b in entry["bytes"]).decode() == said["choices"][0]["message"]["content"]
+    assert bytes(b for entry in content for b in entry["bytes"]).decode() == answer["choices"][0]["message"]["content"]
 
 
-def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(anyone, distribution):
+def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(server, distribution):
     prompts = [[5 + (7 * i + 11 * j) % 4000 for j in range(length)] for i, length in enumerate((2, 90, 33, 300, 120, 1))]
     asked = [{"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1, "return_token_ids": True} for tokens in prompts]
-    for tokens, answer in zip(prompts, anyone.complete(*asked), strict=True):
+    for tokens, answer in zip(prompts, server.complete(*asked), strict=True):
         _, *positions = answer["choices"][0]["prompt_logprobs"]
         expected = distribution(tokens)
         got = [position[str(token)]["logprob"] for position, token in zip(positions, tokens[1:], strict=True)]
@@ -209,8 +209,8 @@ def test_prompts_of_different_lengths_that_enter_together_are_scored_as_alone(an
 
 
 def test_chat_gives_prompt_logprobs_at_the_top(baseline):
-    said = baseline.chat("hi", max_tokens=1, prompt_logprobs=1, return_token_ids=True)
-    assert len(said["prompt_logprobs"]) == len(said["prompt_token_ids"])
+    answer = baseline.chat("hi", max_tokens=1, prompt_logprobs=1, return_token_ids=True)
+    assert len(answer["prompt_logprobs"]) == len(answer["prompt_token_ids"])
 
 
 def test_streamed_logprobs_come_with_their_tokens(probabilistic):
@@ -231,10 +231,10 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize("temperature", [0, 1, 2])
-def test_a_schema_binds_every_token(anyone, temperature):
+def test_a_schema_binds_every_token(server, temperature):
     wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     for seed in range(4):
-        choice = anyone.chat("Write a person.", temperature=temperature, seed=seed, max_tokens=120, response_format=wanted)["choices"][0]
+        choice = server.chat("Write a person.", temperature=temperature, seed=seed, max_tokens=120, response_format=wanted)["choices"][0]
         if choice["finish_reason"] == "stop":
             person = json.loads(choice["message"]["content"])
             assert set(person) == {"name", "age", "ok"}
@@ -271,16 +271,16 @@ def test_the_counters_add_up_with_the_windows(probabilistic, ngram):
         before = client.counters()
         answers = client.complete(*(sampled(p, max_tokens=30, ignore_eos=True) for p in PROMPTS))
         spent = {name: value - before[name] for name, value in client.counters().items()}
-        said = [a["metrics"]["speculative_decoding"] for a in answers]
-        assert spent["vllm:spec_decode_num_drafts_total"] == sum(s["num_spec_steps"] for s in said) > 0
-        assert spent["vllm:spec_decode_num_draft_tokens_total"] == sum(sum(s["per_step_drafted"]) for s in said)
-        assert spent["vllm:spec_decode_num_accepted_tokens_total"] == sum(sum(s["per_step_accepted"]) for s in said)
+        reports = [a["metrics"]["speculative_decoding"] for a in answers]
+        assert spent["vllm:spec_decode_num_drafts_total"] == sum(s["num_spec_steps"] for s in reports) > 0
+        assert spent["vllm:spec_decode_num_draft_tokens_total"] == sum(sum(s["per_step_drafted"]) for s in reports)
+        assert spent["vllm:spec_decode_num_accepted_tokens_total"] == sum(sum(s["per_step_accepted"]) for s in reports)
         by_position = [spent[f"vllm:spec_decode_num_accepted_tokens_per_pos_total{i}"] for i in range(3)]
         assert sum(by_position) == spent["vllm:spec_decode_num_accepted_tokens_total"]
         assert by_position == sorted(by_position, reverse=True)
         assert spent["vllm:generation_tokens_total"] == 30 * len(PROMPTS)
         assert spent["vllm:prompt_tokens_total"] == sum(a["usage"]["prompt_tokens"] for a in answers)
-        for answer, steps in zip(answers, said, strict=True):
+        for answer, steps in zip(answers, reports, strict=True):
             windows = 1 + sum(1 + a for a in steps["per_step_accepted"])
             assert len(ids(answer)) <= windows <= len(ids(answer)) + 3
 
@@ -291,15 +291,15 @@ def test_a_baseline_has_no_speculation_series(baseline):
 
 def test_prompt_lookup_proposes_what_the_client_can_recompute(ngram):
     answer = ngram.complete(greedy("a b c d a b c d a b", max_tokens=30, ignore_eos=True))
-    choice, said = answer["choices"][0], answer["metrics"]["speculative_decoding"]
+    choice, report = answer["choices"][0], answer["metrics"]["speculative_decoding"]
     tokens, emitted = choice["prompt_token_ids"], choice["token_ids"]
     at = 1
-    for drafted, accepted in zip(said["per_step_drafted"], said["per_step_accepted"], strict=True):
+    for drafted, accepted in zip(report["per_step_drafted"], report["per_step_accepted"], strict=True):
         draft = lookup(tokens + emitted[:at], 2, 4, 3)
         assert len(draft) == drafted
         assert tuple(emitted[at : at + accepted]) == draft[:accepted][: len(emitted) - at]
         at += 1 + accepted
-    assert sum(said["per_step_accepted"]) > 0
+    assert sum(report["per_step_accepted"]) > 0
 
 
 def test_more_requests_than_slots_are_all_answered(baseline):
@@ -318,9 +318,9 @@ def test_a_client_that_hangs_up_frees_its_slot(probabilistic):
     assert counters["vllm:num_requests_running"] == 0
 
 
-def test_a_long_prompt_is_taken_in_by_chunks(anyone, distribution):
+def test_a_long_prompt_is_taken_in_by_chunks(server, distribution):
     prompt = [5 + i % 4000 for i in range(600)]
-    answer = anyone.complete(greedy(prompt, max_tokens=4))
+    answer = server.complete(greedy(prompt, max_tokens=4))
     decoder = model.load(checkpoint.read("target"), 700)
     logits = decoder.logits(decoder.forward(np.array([prompt]), decoder.cache(1), np.zeros(1, np.intp))[-1:])
     assert ids(answer)[0] == logits.argmax()
