@@ -110,10 +110,7 @@ def _wrong_temperature(factor: float) -> SimulatedFault:
 
 
 def _reusing(id_: str, reuse: ReusedNumber, *kinds: str) -> SimulatedFault:
-    # Acceptances that hang together go on where one draft was good: the distribution is that of a lenient ratio, the order of ids plays no
-    # part.
-    family = Fault.LENIENT if reuse is ReusedNumber.WINDOW else Fault.ORDER
-    return SimulatedFault(id=id_, rules=Rules(reuses=reuse), family=family, kinds=kinds, closed=False)
+    return SimulatedFault(id=id_, rules=Rules(reuses=reuse), family=Fault.ORDER, kinds=kinds, closed=False)
 
 
 ALL = (
