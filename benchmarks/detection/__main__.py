@@ -75,7 +75,9 @@ def main() -> int:
         options.out or (root / ".specdec/detection/detection.json" if options.quick else published), settings, closed=options.stored
     )
     if options.quick:
-        print(f"quick: {scale.runs} runs a fault instead of {FULL.runs}, {scale.most:,} tokens instead of {FULL.most:,}, alpha {scale.alpha:g} as stored")
+        print(
+            f"quick: {scale.runs} runs a fault instead of {FULL.runs}, {scale.most:,} tokens instead of {FULL.most:,}, alpha {scale.alpha:g} as stored"
+        )
     parts = _parts(store, captured, scale, quick=options.quick)
     if options.http and not store.closed:
         store.add("http", list(_spots()))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
 from pytest_specdec.judge.fault_naming import Acceptance, acceptance, name
-from pytest_specdec.stats.betting import Bettor, settled
+from pytest_specdec.stats.betting import Bettor, wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import Fault, tilted
 
