@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def test_an_unknown_engine_is_told_with_the_nearest_and_all(outside):
 
 def test_an_installation_without_entry_points_is_told_to_install_again(monkeypatch):
     monkeypatch.setattr(registry, "LOADED", {})
-    monkeypatch.setattr(registry, "entry_points", lambda **_: type(registry.entry_points(group=registry.GROUP))())
+    monkeypatch.setattr(registry, "entry_points", lambda **_: EntryPoints())
     with pytest.raises(EngineError) as caught:
         engine_of("reference")
     assert "install" in caught.value.remedy
