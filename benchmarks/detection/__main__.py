@@ -76,8 +76,9 @@ def main() -> int:
     )
     if options.quick:
         print(
-            f"quick: {scale.runs} runs a fault instead of {FULL.runs}, {scale.most:,} tokens instead of {FULL.most:,}, alpha {scale.alpha:g} as stored"
+            f"quick: {scale.runs} runs a fault of {scale.most:,} tokens at most, {FULL.runs} and {FULL.most:,} in the full form; ", end=""
         )
+        print(f"alpha {scale.alpha:g}, as stored")
     parts = _parts(store, captured, scale, quick=options.quick)
     if options.http and not store.closed:
         store.add("http", list(_spots()))

