@@ -35,7 +35,7 @@ faults: $(INSTALLED) ## the suites against each planted fault of the reference e
 faults-quick: $(INSTALLED) ## a part of them
 	$(BIN)/python -m pytest tests/faults $(PARALLEL) -m 'faults(quick=True)'
 
-chaos: $(INSTALLED) ## faults planted in servers, sockets, signals, files and configs: expected and seen
+chaos: $(INSTALLED) ## faults planted in servers, sockets, signals, files and configs: expected and observed outcome
 	$(BIN)/python -m pytest tests/chaos -q
 
 chaos-quick: $(INSTALLED) ## the half of them that takes at most three minutes

@@ -52,7 +52,7 @@ def plantable(made: Sensitivity) -> Iterator[tuple[str, float, Rules]]:
             yield name, made.faults[name], rules
     for power in (0.8, 1.25, 1.07):
         if made.tilts[power] >= LEAST:
-            yield f"temperature {1 / power:.3g} times the asked", made.tilts[power], Rules(target=tilted(power))
+            yield f"temperature {1 / power:.3g} times the requested one", made.tilts[power], Rules(target=tilted(power))
 
 
 def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[str, object]]:

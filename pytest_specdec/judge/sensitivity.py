@@ -70,7 +70,7 @@ class Sensitivity:
     @property
     def would_have_shown(self) -> tuple[str, ...]:
         """A line for each fault of the catalogue and each wrong temperature."""
-        faults = {**self.faults, **{f"temperature {1 / power:.3g} times the asked": chance for power, chance in self.tilts.items()}}
+        faults = {**self.faults, **{f"temperature {1 / power:.3g} times the requested one": chance for power, chance in self.tilts.items()}}
         return tuple(f"caught in {chance:.1%} of such runs: {fault}" for fault, chance in faults.items())
 
     @property

@@ -62,9 +62,7 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
     machines = sorted({str(gate.machine) for gate in stored.other_machines(folder / config, environment.machine)})
     if not machines:
         return ()
-    return (
-        f"no baseline of this machine ({environment.machine}): the baselines of {config} are of {', '.join(machines)} and do not compare",
-    )
+    return (f"no baseline of this machine ({environment.machine}): those of {config} are of {', '.join(machines)} and not comparable",)
 
 
 def check(folder: Path, config: str) -> None:

@@ -78,19 +78,20 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-resume",
         metavar="RUN",
-        help="Resume an interrupted run: reuse complete results, capture the rest. Requires the same config, selection and machine.",
+        help="Resume a run: reuse complete results, capture what is missing or ended in an unexplained server failure. Requires the same "
+        "config, selection and machine.",
     )
     option(
         "--specdec-continue",
         metavar="RUN",
         help="Continue a run with inconclusive or suspicious sampling verdicts: capture the same number of requests again and judge "
-        "all of them under the same false-alarm share. Requires the same config, selection and machine.",
+        "all of them without raising the false-alarm rate. Requires the same config, selection and machine.",
     )
     option(
         "--specdec-deadline",
         metavar="TIME",
         type=_duration,
-        help="End the capture after this time and judge what is complete: seconds, or such as 90s, 10m, 1h30m (default: none).",
+        help="End the capture after this time and judge what is complete: seconds, or a duration such as 90s or 1h30m (default: none).",
     )
     option(
         "--specdec-report",
@@ -101,7 +102,7 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-baselines",
         metavar="DIR",
-        help="Directory of baseline files, <config>/<machine>.yaml (default: baselines/ in the root directory; of a replay: in the run).",
+        help="Directory of baseline files, <config>/<machine>.yaml (default: baselines/ in the rootdir; a replay uses its own).",
     )
     option(
         "--specdec-update-baselines",
@@ -115,7 +116,7 @@ def _duration(text: str) -> float:
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text if text[-1:] in "hms" else f"{text}s")
     seconds = sum(float(count) * _SECONDS[unit] for count, unit in parts)
     if not seconds or "".join(count + unit for count, unit in parts).removesuffix("s") != text.removesuffix("s"):
-        msg = f"expected seconds, or such as 90s, 10m, 1h30m; found {text!r}"
+        msg = f"expected seconds, or a duration such as 90s, 10m or 1h30m; found {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return seconds
 
@@ -198,7 +199,7 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
     _check_stored(option, run)
     for name, other in others.items():
         if run is not None and other is not None:
-            msg = f"{option}: found {name} too; expected one of them: the run is written in place"
+            msg = f"{option} cannot be combined with {name}: the run continues in its own directory"
             raise pytest.UsageError(msg)
 
 
@@ -213,6 +214,6 @@ def _update(times: int, replay: Path | None) -> bool:
         msg = "--specdec-update-baselines: found --specdec-replay; expected a new run: a stored run is in the file already"
         raise pytest.UsageError(msg)
     if times == 1 and os.environ.get("CI"):
-        msg = "--specdec-update-baselines: found CI in the environment; expected a person; give the option twice to write the file under CI"
+        msg = "--specdec-update-baselines: refused under CI (the variable CI is set); give the option twice to update the file there"
         raise pytest.UsageError(msg)
     return times > 0

@@ -37,7 +37,7 @@ def correctness(run: Run) -> CellText:
         return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
     red = [j for j in results if _red(j)]
     if red:
-        return CellText(text=f"CORRECTNESS: WRONG ({_pairs(red)})", tone=Tone.BAD)
+        return CellText(text=f"CORRECTNESS: FAILED ({_pairs(red)})", tone=Tone.BAD)
     if not any(j.judged for j in results):
         return CellText(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
@@ -63,7 +63,7 @@ def speed(run: Run) -> CellText:
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     undecided = [j for j in results if not _decided(j)]
     if undecided:
-        return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)})", tone=Tone.UNSURE)
+        return CellText(text=f"SPEED: NOT DECIDED ({_pairs(undecided)})", tone=Tone.UNSURE)
     if not any(j.verdict and "speedup" in j.verdict.figures for j in results):
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
@@ -76,12 +76,16 @@ def faults(run: Run) -> Iterator[CellText]:
         if red:
             others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
             also = f"; also wrong: {', '.join(others)}" if others else ""
-            yield CellText(text=printable(f"WRONG: {pair}: {_broken(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+            yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+
+
+def _kind(result: JudgementResult) -> str:
+    return "WRONG" if result.verdict is None or result.verdict.outcome is Outcome.FAIL else "FAILED"
 
 
 def _broken(result: JudgementResult) -> str:
     if result.verdict is None:
-        return "an assertion of a test failed"
+        return f"an assertion of a {result.family.value} test failed"
     if result.verdict.outcome is Outcome.NOT_SPECULATING:
         return "the server does not speculate"
     return BROKEN.get(result.family, f"{result.family.value} differs from the baseline")

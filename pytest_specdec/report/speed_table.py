@@ -1,4 +1,4 @@
-"""The speed of a pair in the three rows that people publish: Normal, Speculative, Speedup; and of a speed that no gate decided on."""
+"""The speed of a pair in the three rows that people publish: Baseline, Speculative, Speedup; and of a speed that no gate decided on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADER", "not_gated", "rows", "verdicts"]
 
-HEADER = ("Metric", "Normal", "Speculative", "Speedup")
+HEADER = ("Metric", "Baseline", "Speculative", "Speedup")
 
 _ROWS = (
     ("Response Tok/s", "response_tokens_per_s", "speedup", "{:,.2f}"),

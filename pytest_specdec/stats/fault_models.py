@@ -223,7 +223,7 @@ def _last(top_tokens: Floats) -> Floats:
 
 def tilt_name(power: float) -> str:
     """Return the name of the alternative ``tilted(power)``."""
-    return f"temperature {1 / power:.3g} times the asked"
+    return f"temperature {1 / power:.3g} times the requested one"
 
 
 def beyond_nucleus(factor: float) -> Shape:

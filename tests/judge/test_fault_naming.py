@@ -135,6 +135,6 @@ def test_with_nothing_else_at_the_table_the_state_is_named():
 def test_improbable_tokens_are_a_temperature_where_the_top_tokens_say_so_on_their_own(asked, tilt, named):
     """At temperature 1 a tilt is paid for the remainder as well, so it says nothing on its own."""
     book = wealth_process(
-        [bettor(Fault.IMPROBABLE, 60.0, "10.0% drawn evenly"), bettor(Fault.TEMPERATURE, tilt, "temperature 1.25 times the asked")]
+        [bettor(Fault.IMPROBABLE, 60.0, "10.0% drawn evenly"), bettor(Fault.TEMPERATURE, tilt, "temperature 1.25 times the requested one")]
     )
     assert name(book, observed(asked), None) == named

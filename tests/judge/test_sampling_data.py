@@ -208,7 +208,7 @@ def test_the_control_is_held_against_the_same_scores():
     """Uncorrected, the control would earn what the scoring bias pays, and excuse a variant that earns as much by a fault."""
     one = biased(0.94, told=True)
     observed = gather(one, scoring_bias=-0.06).observed
-    winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the asked")
+    winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the requested one")
     right, wrong = (sampling.biased(one, observed, winner, scoring_bias=scoring_bias).difference.control for scoring_bias in (-0.06, 0.0))
     assert wrong > right + 0.003
 

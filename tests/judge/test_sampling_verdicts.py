@@ -54,5 +54,5 @@ def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
     ],
 )
 def test_a_veto_needs_wealth_of_the_controls_own(score, control_peak, holds):
-    difference = ControlDifference(mine=0.1 * score, theirs=0.0, error=0.1, answers=40)
+    difference = ControlDifference(arm=0.1 * score, control=0.0, error=0.1, answers=40)
     assert ControlComparison(name="tilt", difference=difference, needed=2.5, control_peak=control_peak).holds is holds

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.bank import zipf
-from benchmarks.simulation import FAULTS, RIGHT, simulate
+from benchmarks.detection.faults import RULES
+from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.judge.sensitivity import Sensitivity, _slots, promise
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
@@ -66,13 +67,13 @@ def test_a_leak_shows_as_often_as_promised(certain, share, answers):
 
 
 @pytest.mark.statistics
-@pytest.mark.parametrize("certain, tail, fault, answers", [
-    (True, 0.0, "resample from p", 6),
-    (True, 0.6, "resample from p", 12),
-    (False, 0.0, "resample from p", 13),
-    pytest.param(True, 0.0, "acceptance leak of 20%", 5, marks=QUICK),
+@pytest.mark.parametrize("certain, tail, fault, rules, answers", [
+    (True, 0.0, "resample from p", "resample-from-p", 6),
+    (True, 0.6, "resample from p", "resample-from-p", 12),
+    (False, 0.0, "resample from p", "resample-from-p", 13),
+    pytest.param(True, 0.0, "acceptance leak of 20%", "acceptance-leak-20", 5, marks=QUICK),
 ])  # fmt: skip
-def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, fault, answers):
+def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, fault, rules, answers):
     """Not the distribution that the catalogue says but the faulty process itself, its windows and drafts included.
 
     ``tail`` of the drafts lie in the remainder, as prompt lookup's often do: one improbable token is meant then, not the whole of the
@@ -83,7 +84,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
     bank = replace(bank, q=np.where(random.random((3000, 1)) < tail, np.eye(21)[20], bank.q))
     once = simulate(bank, RIGHT, random, runs=1, answers=answers, tokens=64, k=3)
     promised = promise(once, wealth_process(bettors(once)), BARRIER, "").faults[fault]
-    faulty = simulate(bank, FAULTS[fault], random, runs=RUNS, answers=answers, tokens=64, k=3)
+    faulty = simulate(bank, RULES[rules], random, runs=RUNS, answers=answers, tokens=64, k=3)
     seen = (mixture(bettors(faulty), runs=RUNS).max(axis=1) >= BARRIER).mean()
     assert 0.2 < promised < 0.995
     assert promised - 0.15 <= seen <= promised + 0.25, (promised, seen)

@@ -141,7 +141,7 @@ def test_what_was_suspicious_is_taken_further_as_the_run_says(project, begun_her
 def test_a_run_is_taken_further_where_it_is(project, stored, other):
     result = project.run(f"--specdec-continue={stored}", f"{other}={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --specdec-continue: found {other} too*"])
+    result.stderr.fnmatch_lines([f"ERROR: --specdec-continue cannot be combined with {other}*"])
 
 
 def test_a_run_of_an_older_release_is_refused(stored, refused_as_older):

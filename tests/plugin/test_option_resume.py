@@ -87,7 +87,7 @@ def test_a_run_is_resumed_where_it_is(project, stored, other):
     value = stored if other == "--specdec-replay" else "empty"
     result = project.run(f"--specdec-resume={stored}", f"{other}={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --specdec-resume: found {other} too*"])
+    result.stderr.fnmatch_lines([f"ERROR: --specdec-resume cannot be combined with {other}*"])
 
 
 def test_a_run_of_an_older_release_is_refused(stored, refused_as_older):

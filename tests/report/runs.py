@@ -20,8 +20,8 @@ GREEDY = Verdict(
     family=Family.GREEDY,
     pair="draft-k3",
     workload="chat",
-    headline="all 3,072 tokens are the baseline's choice",
-    rules_out="one wrong token in 1,000 would have shown with probability 0.95",
+    headline="0 of 3,072 tokens wrong",
+    rules_out="3,072 tokens checked; a wrong-token rate above 0.15% would have been caught (99%)",
     cell="0 of 3,072 tokens wrong",
     figures={"tokens": 3072.0},
 )
@@ -30,7 +30,7 @@ SPEED = Verdict(
     family=Family.SPEED,
     pair="draft-k3",
     workload="vacation",
-    headline="1.82x [0.91, 2.90], faster, and the interval holds speedup at least 1",
+    headline="1.82x [0.91, 2.90], no change detected; the interval contains the gate: speedup at least 1",
     settle="more passes",
     cell="1.82x [0.91, 2.90]",
     figures={
@@ -86,8 +86,9 @@ PLAN = Plan(
     boots=(
         Boot(index=0, role=Role.BASELINE, arm="baseline"),
         Boot(index=1, role=Role.VARIANT, arm="draft-k3"),
-        Boot(index=2, role=Role.CONTROL, arm="control"),
-        Boot(index=3, role=Role.DRAFT, arm="draft"),
+        Boot(index=2, role=Role.VARIANT, arm="ngram-k3"),
+        Boot(index=3, role=Role.CONTROL, arm="control"),
+        Boot(index=4, role=Role.DRAFT, arm="draft"),
     ),
     estimate_s=185.0,
 )
@@ -104,7 +105,7 @@ def run_of(*judgements, **fields):
             "replayed": False,
             "plan": PLAN,
             "environment": ENVIRONMENT,
-            "status": Status(state=State.COMPLETE, boots=4, wall_s=80.0),
+            "status": Status(state=State.COMPLETE, boots=5, wall_s=80.0),
             "judgements": judgements,
             "commands": COMMANDS,
             "capabilities": {"baseline": Capabilities(support={"json_schema": FeatureSupport.HONOURED}), "draft-k3": Capabilities()},
@@ -119,13 +120,13 @@ HOSTILE = "\x1b[2J\r\n::error::<script>`|`\u202e"
 
 def sampled(pair, tokens, log10_wealth, **fields):
     figures = {"tokens": tokens, "log10_wealth": log10_wealth}
-    text = f"over {tokens:,.0f} sampled tokens an acceptance leak of 25% would have shown with probability 0.99"
-    about = {"headline": text, "rules_out": text, "cell": f"1:10^{log10_wealth:.1f}", "names": ""}
+    text = f"{tokens:,.0f} sampled tokens checked; emitting 25% of the draft tokens that should be rejected would have been caught (99%)"
+    about = {"headline": text, "rules_out": text, "cell": f"10^{log10_wealth:.1f}", "names": ""}
     return replace(GREEDY, **{"pair": pair, "family": Family.SAMPLING, "workload": "drawn", "figures": figures, **about, **fields})
 
 
 def acceptance(pair):
-    about = {"headline": "2.69 tokens a step", "cell": "2.69 tokens a step", "figures": {"acceptance_length": 2.69}}
+    about = {"headline": "2.69 tokens per step", "cell": "2.69 tokens per step", "figures": {"acceptance_length": 2.69}}
     return replace(SPEED, pair=pair, outcome=Outcome.PASS, settle="", workload="chat", **about)
 
 
@@ -133,7 +134,15 @@ GREEN = run_of(
     *(judgement(replace(GREEDY, pair=pair)) for pair in ("draft-k3", "ngram-k3")),
     *(judgement(sampled(pair, tokens, 0.3)) for pair, tokens in (("draft-k3", 2937.0), ("ngram-k3", 2784.0))),
     *(judgement(acceptance(pair)) for pair in ("draft-k3", "ngram-k3")),
-    judgement(replace(SPEED, outcome=Outcome.PASS, settle="", headline="1.82x [1.74, 1.90], faster: above speedup at least 1.5")),
+    judgement(
+        replace(
+            SPEED,
+            outcome=Outcome.PASS,
+            settle="",
+            cell="1.82x [1.74, 1.90]",
+            headline="1.82x [1.74, 1.90], faster; gate met: speedup at least 1.5",
+        )
+    ),
     timings=(
         TimedAnswers(arm="baseline", workload="vacation", tokens=64, latencies_s=(1.0, 1.5)),
         TimedAnswers(arm="draft-k3", workload="vacation", tokens=64, latencies_s=(0.5, 0.75)),
@@ -145,30 +154,64 @@ MIXED = run_of(
     judgement(GREEDY),
     judgement(FAILED, PytestOutcome.FAILED),
     judgement(
-        sampled("ngram-k3", 300.0, 254.2, outcome=Outcome.FAIL, names="lenient acceptance 1.49 p/q", rules_out=""), PytestOutcome.FAILED
+        sampled(
+            "ngram-k3",
+            300.0,
+            254.2,
+            outcome=Outcome.FAIL,
+            headline="sampled tokens do not follow the baseline's distribution: evidence 10^254.2 for 'lenient acceptance 1.49 p/q'",
+            names="lenient acceptance 1.49 p/q",
+            rules_out="",
+        ),
+        PytestOutcome.FAILED,
     ),
     judgement(sampled("draft-k3", 2937.0, 0.3)),
     judgement(
-        sampled("eagle3-k3", 900.0, 3.9, outcome=Outcome.SUSPICIOUS, headline="evidence 1 : 10^3.9", settle="900 more tokens"),
+        sampled(
+            "eagle3-k3",
+            900.0,
+            3.9,
+            outcome=Outcome.SUSPICIOUS,
+            headline="evidence 10^3.9 (alarm at 10^4.7)",
+            settle="900 more tokens",
+            rules_out="",
+        ),
         PytestOutcome.FAILED,
     ),
     judgement(
         replace(
-            GREEDY, pair="eagle3-k3", outcome=Outcome.INCONCLUSIVE, cell="", headline="30 tokens are too few", settle="200 more tokens"
+            GREEDY,
+            pair="eagle3-k3",
+            outcome=Outcome.INCONCLUSIVE,
+            cell="",
+            rules_out="",
+            headline="30 tokens are too few",
+            settle="200 more tokens",
         ),
         PytestOutcome.SKIPPED,
     ),
     judgement(
-        replace(GREEDY, pair="mtp-k1", outcome=Outcome.NOT_SPECULATING, headline="no draft token was accepted", cell="not speculating"),
+        replace(
+            GREEDY,
+            pair="mtp-k1",
+            outcome=Outcome.NOT_SPECULATING,
+            rules_out="",
+            headline="no draft token was accepted",
+            cell="not speculating",
+        ),
         PytestOutcome.FAILED,
     ),
-    judgement(replace(GREEDY, pair="lookahead-k4", outcome=Outcome.INVALID, headline="the control fails", cell=""), PytestOutcome.FAILED),
+    judgement(
+        replace(GREEDY, pair="lookahead-k4", outcome=Outcome.INVALID, rules_out="", headline="the control fails", cell=""),
+        PytestOutcome.FAILED,
+    ),
     judgement(
         replace(
             GREEDY,
             pair="medusa-k4",
             family=Family.STRUCTURED,
             outcome=Outcome.REFUSED,
+            rules_out="",
             headline="all 8 requests were refused with 400",
             cell="400",
         ),
@@ -177,7 +220,14 @@ MIXED = run_of(
     judgement(SPEED),
     judgement(acceptance("draft-k3")),
     judgement(
-        replace(SPEED, pair="ngram-k3", outcome=Outcome.FAIL, headline="0.82x [0.74, 0.90], slower", cell="0.82x [0.74, 0.90]"),
+        replace(
+            SPEED,
+            pair="ngram-k3",
+            outcome=Outcome.FAIL,
+            headline="0.82x [0.74, 0.90], slower; gate missed: speedup at least 1",
+            cell="0.82x [0.74, 0.90]",
+            figures={**SPEED.figures, "speculative_response_tokens_per_s": 18.83, "speedup": 0.82},
+        ),
         PytestOutcome.FAILED,
     ),
     judgement(

@@ -12,10 +12,10 @@ from pytest_specdec.report.run import PytestOutcome
 
 @pytest.mark.parametrize("kind, result, correctness, speed", [
     ("greedy", PytestOutcome.PASSED, "CORRECTNESS: nothing wrong found", "SPEED: not tested"),
-    ("failed", PytestOutcome.FAILED, "CORRECTNESS: WRONG (ngram-k3)", "SPEED: not tested"),
+    ("failed", PytestOutcome.FAILED, "CORRECTNESS: FAILED (ngram-k3)", "SPEED: not tested"),
     ("greedy", PytestOutcome.ERROR, "CORRECTNESS: 1 of 1 judgements could not be made", "SPEED: not tested"),
-    ("speed", PytestOutcome.PASSED, "CORRECTNESS: not tested", "SPEED: NOT GATED (draft-k3)"),
-    ("speed", PytestOutcome.FAILED, "CORRECTNESS: not tested", "SPEED: NOT GATED (draft-k3)"),  # required, and not decided
+    ("speed", PytestOutcome.PASSED, "CORRECTNESS: not tested", "SPEED: NOT DECIDED (draft-k3)"),
+    ("speed", PytestOutcome.FAILED, "CORRECTNESS: not tested", "SPEED: NOT DECIDED (draft-k3)"),  # required, and not decided
     ("speed", PytestOutcome.ERROR, "CORRECTNESS: not tested", "SPEED: not measured"),
 ])  # fmt: skip
 def test_the_first_line_answers_for_correctness_and_for_speed(make_run, verdicts, judged, kind, result, correctness, speed):

@@ -22,7 +22,7 @@ def next_of(run):
 def test_red_begins_with_a_sentence_per_variant_and_ends_with_the_replay(make_run, verdicts, judged):
     run = make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], PytestOutcome.FAILED))
     first, second = text_of(run).splitlines()[:2]
-    assert first.startswith("CORRECTNESS: WRONG (ngram-k3) ")
+    assert first.startswith("CORRECTNESS: FAILED (ngram-k3) ")
     assert second.startswith("WRONG: ngram-k3: ")
     assert "accept-all" in second
     (step,) = next_of(run)
@@ -64,8 +64,8 @@ def test_a_run_that_could_not_judge_is_red(make_run, verdicts, judged):
 
 def test_detectable_faults_of_every_workload_wait_for_verbose(make_run, verdicts, judged):
     run = make_run(*[judged(replace(verdicts["greedy"], workload=f"w{i}")) for i in range(9)])
-    assert text_of(run).count("one wrong token in 1,000") == 1
-    assert text_of(replace(run, verbose=True)).count("one wrong token in 1,000") == 9
+    assert text_of(run).count("a wrong-token rate above 0.15%") == 1
+    assert text_of(replace(run, verbose=True)).count("a wrong-token rate above 0.15%") == 9
 
 
 def test_reasons_beyond_a_screen_wait_for_verbose(make_run, verdicts, judged):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.bank import zipf
-from benchmarks.simulation import FAULTS, RIGHT, simulate
+from benchmarks.detection.faults import RULES
+from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats import adaptive_bettors
 from pytest_specdec.stats.adaptive_bettors import ADAPTIVE_BETTORS, BLOCK, PRIOR_RATE, inside, log_payoffs, tilted_by_counts
 from pytest_specdec.stats.betting import mixture, wealth_process
@@ -46,7 +47,7 @@ def draft_slot_of_third_block(seen):
 @pytest.mark.parametrize("view", range(len(SEATS)))
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
-    seen = drawn(FAULTS["resample from p"])
+    seen = drawn(RULES["resample-from-p"])
     seen = replace(seen, distribution=replace(seen.distribution, noise=noise))
     slots = seen.slots.bonus_slot if SEATS[view][0].bonus else seen.slots.draft_slot
     at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
@@ -121,7 +122,7 @@ def test_nothing_is_bet_outside_the_core():
 
 
 def test_a_distribution_within_the_allowance_pays_no_more_than_one():
-    seen = drawn(FAULTS["accept-all"], answers=60)
+    seen = drawn(RULES["accept-all"], answers=60)
     seen = replace(seen, distribution=replace(seen.distribution, noise=0.0))
     at = int(np.flatnonzero(seen.slots.draft_slot)[-1])
     p, allowance = inside(seen.distribution)[at], 0.05
@@ -140,9 +141,9 @@ def test_a_distribution_within_the_allowance_pays_no_more_than_one():
         assert distribution @ paid > 0.999
 
 
-@pytest.mark.parametrize("fault", ["resample from p", "acceptance leak of 20%"])
+@pytest.mark.parametrize("fault", ["resample-from-p", "acceptance-leak-20"])
 def test_a_fault_that_hides_behind_an_unknown_draft_shows(fault):
-    seen = drawn(FAULTS[fault], answers=256)
+    seen = drawn(RULES[fault], answers=256)
     assert wealth_process(log_payoffs(seen)).peak > 2 * LN(1000)
     assert wealth_process(bettors(replace(seen, contexts=None, previous=None))).peak < LN(1000)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.bank import zipf
-from benchmarks.simulation import FAULTS, RIGHT, simulate
+from benchmarks.detection.faults import RULES
+from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats.betting import unweighted, wealth_process
 from pytest_specdec.stats.bettors import (
     AT_THE_BONUS,
@@ -116,7 +117,7 @@ def of_heads_favourites():
 
 
 def test_a_head_that_errs_is_seen_sooner_than_by_the_baselines_favourite():
-    seen = drawn(FAULTS["resample from p"], bank=of_heads_favourites(), answers=128)
+    seen = drawn(RULES["resample-from-p"], bank=of_heads_favourites(), answers=128)
     held = {
         words: max(seat.log_wealth for seat in surrogate(seen, seen.slot_chances) if seat.name.endswith(words))
         for words in (SURROGATE, DRAWN)
