@@ -33,7 +33,7 @@ def verdicts(run: Run) -> tuple[Verdict, ...]:
 def not_gated(run: Run) -> tuple[str, ...]:
     """Return a line per speed that its gates could not decide on: why, and what would settle it."""
     undecided = (v for j in run.judgements if (v := j.verdict) is not None and v.outcome is Outcome.NOT_DECIDED)
-    return tuple(f"NOT GATED: {v.pair}: {v.headline}; settle it with {v.settle or 'another run'}" for v in undecided)
+    return tuple(f"NOT DECIDED: {v.pair}: {v.headline}; settle it with {v.settle or 'another run'}" for v in undecided)
 
 
 def rows(figures: Mapping[str, float]) -> tuple[tuple[str, str, str, str], ...]:
