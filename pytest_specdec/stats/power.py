@@ -43,7 +43,7 @@ class EvidenceGrowth:
     variance: float
     """Of the log evidence at the end."""
     steps: int
-    """Tokens at which it can move."""
+    """Tokens at which it can move, by a certain amount or by chance."""
     third: float = 0.0
     """Third central moment of the log evidence at the end."""
     overshoot: float = 0.0
@@ -85,13 +85,13 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
     variance = np.maximum((truth * capped**2).sum(axis=1) - mean**2, 0.0)
     away = capped - mean[:, None]
     third = (truth * (away * away * away)).sum()  # numpy's third power takes a hundred times as long
-    moves = variance > 0
+    spread = variance > 0
     return EvidenceGrowth(
         drift=float(mean.sum()),
         variance=float(variance.sum()),
-        steps=int(moves.sum()),
+        steps=int((spread | (mean != 0.0)).sum()),
         third=float(third),
-        overshoot=overshoot(capped[moves], truth[moves]),
+        overshoot=overshoot(capped[spread], truth[spread]),
     )
 
 

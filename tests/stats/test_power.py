@@ -31,6 +31,13 @@ def test_growth_is_three_moments_token_by_token_capped():
     assert one.overshoot == overshoot(np.minimum(paid, 3.0)[[0, 2]], truth[[0, 2]])
 
 
+@pytest.mark.parametrize("gain, shown", [(0.2, 1.0), (0.05, 0.0), (0.0, 0.0)])
+def test_evidence_that_grows_by_certain_amounts_is_as_sure_as_its_sum(gain, shown):
+    """Accept-all of a draft that is certain of its token: the emitted token, and with it the gain, is known beforehand."""
+    truth = np.tile([1.0, 0.0], (100, 1))
+    assert growth(np.tile([gain, -1.0], (100, 1)), truth, cap=9.0).shown(9.0) == shown
+
+
 @pytest.mark.parametrize(
     "steps, density, expected",
     [
