@@ -91,7 +91,7 @@ def _check(point: EntryPoint, engine: Engine) -> None:
             where=_shown(point),
             found=f"no {', '.join(missing)}" if missing else f"kind {engine.kind!r}",
             expected=f"every member of {Engine.__module__}.Engine" if missing else f"kind {point.name!r}, the entry point's name",
-            remedy="repair the package; docs/adding-an-engine.md has the protocol",
+            remedy="repair the package: pytest_specdec.engines.protocol has every member and what it returns",
         )
 
 

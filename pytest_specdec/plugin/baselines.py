@@ -29,8 +29,7 @@ WHOLE = "answers_in_one_burst"
 SPREADS = 4.0
 """A floor stands so many standard deviations of a run under the typical one: 14 % after a first run, later on what the machine shows.
 
-Where boots vary by 2 %, 93 of 100 healthy runs prove such a floor, and 73 one that stands three of them away
-(benchmarks/results/speed_gate.md has the first).
+Where boots vary by 2 %, 93 of 100 healthy runs prove such a floor, and 73 one that stands three of them away (``benchmarks.speed_gate``).
 """
 _MAD_TO_SD = 1.4826
 """Of normal values."""
