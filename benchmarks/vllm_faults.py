@@ -70,6 +70,7 @@ UNPATCHED = {
         may={
             Family.STRUCTURED: "Sampled tokens are wrong above temperature 0 and break grammars by the timing of the batch; "
             "then no draft token is accepted in the very requests judged.",
+            Family.LOGPROBS: "Sampled too: with what memory holds for a temperature, all drafts may be rejected.",
         },
     ),
 }

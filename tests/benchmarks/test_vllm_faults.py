@@ -26,6 +26,7 @@ def run(*verdicts):
 @pytest.mark.parametrize("verdicts, surprising", [
     ((SAMPLING, LIVENESS), []),
     ((SAMPLING, LIVENESS, STRUCTURED), []),
+    ((SAMPLING, LIVENESS, ("logprobs", "not speculating", "no draft token accepted")), []),
     ((SAMPLING,), ["liveness"]),
     ((SAMPLING, ("liveness", "pass", "")), ["liveness"]),
     ((SAMPLING, ("liveness", "fail", "the server dies on a request")), ["liveness"]),
