@@ -79,7 +79,7 @@ OPTIONS = [
     ("--specdec-config=$UNSET", ("--specdec-config=",), 4, "--specdec-config: found an empty value"),
     ("--specdec-config=my-model beside my-model.yaml", ("--specdec-config=my-model",), 0, "test_it[draft-k3]"),
     ("--specdec-deadline=10m", ("--specdec-deadline=10m",), 0, "test_it[draft-k3]"),
-    ("--specdec-deadline=soon", ("--specdec-deadline=soon",), 4, "expected seconds, or such as 90s, 10m, 1h30m"),
+    ("--specdec-deadline=soon", ("--specdec-deadline=soon",), 4, "expected seconds, or a duration such as 90s, 10m or 1h30m"),
 ]
 
 
