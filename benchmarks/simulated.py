@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from benchmarks.independent import Text
     from pytest_specdec.stats.betting import Bettor
-    from pytest_specdec.stats.token_distribution import Floats, Ints
+    from pytest_specdec.stats.token_distribution import Floats, Ints, TokenDistribution
 
 ALPHA = 6.25e-5
 ANSWER_TOKENS, TOP_TOKENS = 64, 20
@@ -229,9 +229,9 @@ def _slots(text: Text, *, windows: bool) -> VerifySlots:
     )
 
 
-def _copies(text: Text, ids: Ints, distribution: object) -> Floats:
+def _copies(text: Text, ids: Ints, distribution: TokenDistribution) -> Floats:
     answers = [tuple(row) for row in text.token.tolist()]
-    return again(distribution, ids, answers, text.prompt.tolist())  # type: ignore[arg-type]
+    return again(distribution, ids, answers, text.prompt.tolist())
 
 
 def texts(

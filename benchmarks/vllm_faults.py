@@ -160,7 +160,7 @@ def _capture(folder: Path, builds: Sequence[Build], depth: str, servers: int) ->
 
 
 def surprises(run: Mapping[str, JSON], build: Build) -> list[str]:
-    """Return a line for each family whose verdict on the build is not as expected."""
+    """Return a line for each family with an unexpected verdict on the build."""
     words = {}
     for family, judgements in _by_family(run, build).items():
         red = [judgement for judgement in judgements if _is_red(judgement)]

@@ -48,7 +48,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Whole:
-    """B positions, told by K top tokens and a remainder, with what a server emits there under each of some rules."""
+    """B positions as K top tokens and a remainder, with the distribution that a server emits under each rule."""
 
     ids: Ints
     """[B, K]."""

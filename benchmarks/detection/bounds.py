@@ -34,7 +34,7 @@ class SlotDistributions:
 
     @property
     def mixed(self) -> Floats:
-        """The distribution of a token whose slot is not known, [B, K+1]."""
+        """Distribution of a token at an unknown slot, [B, K+1]."""
         return sum(share * distribution for share, distribution in zip(self.shares, (self.plain, self.draft, self.bonus), strict=True))
 
 

@@ -20,7 +20,7 @@ __all__ = ["ReusableResults", "discard", "discard_torn", "has_unexplained", "reu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableResults:
-    """Answers by (arm, workload), scores by (server, arm, workload), and the arms whose capabilities are known."""
+    """Answers by (arm, workload), scores by (server, arm, workload), and the arms with known capabilities."""
 
     answers: frozenset[tuple[str, str]]
     scores: frozenset[tuple[str, str, str]]

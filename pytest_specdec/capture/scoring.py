@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:
-    """A token sequence whose distribution is wanted."""
+    """A token sequence to be scored."""
 
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]

@@ -102,7 +102,7 @@ _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
 class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # which module it is comes out at run time
-    """httpx's own transport under the :class:`ExchangeLimits` in whose block it is called; safe to use from several threads."""
+    """httpx's own transport under the limits of the surrounding :class:`ExchangeLimits` block; thread-safe."""
 
     def __init__(self) -> None:
         # All is on the loopback interface, where certificates and proxies are of no use and cost 90 ms to set up.

@@ -24,6 +24,7 @@ _LISTEN = "0A"
 _HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
 _EVERYWHERE = {"0" * 8, "0" * 32}
 _SECOND_LOOK_S = 0.2
+"""Seconds between the two readings: long enough for a dying server's listener to be gone from both."""
 _LOOK_S = 10.0
 """Seconds that a container gets to say what it has open."""
 
