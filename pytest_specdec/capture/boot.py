@@ -26,7 +26,7 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -68,7 +68,7 @@ class ServerRecipes:
         pinned = setup.args.get("port")
         setup = replace(setup, port=ports.pinned(pinned) if isinstance(pinned, int) else ports.free())
         return ServerRecipe(
-            engine=self.engine,
+            dialect=self.engine.dialect(config, setup),
             setup=setup,
             command=self.engine.command(config, setup),
             draft_tokens=self.plan.pair(boot.arm).variant.draft.tokens if boot.role is Role.VARIANT else 0,
@@ -89,6 +89,9 @@ class ServerRecipes:
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
+            headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
+            body={**_fields(engine.body), **_fields(overlay.body)},
+            attached=_address(overlay.url or engine.url),
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
 
@@ -100,6 +103,19 @@ class ServerRecipes:
 
 def _expanded(value: JSON, *path: str) -> JSON:
     return expand(value, os.environ, path)
+
+
+def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
+    return {name: str(_expanded(value, *path, name)) for name, value in values.items()}
+
+
+def _fields(values: Mapping[str, JSON]) -> dict[str, JSON]:
+    return {name: _expanded(value, "body", name) for name, value in values.items()}
+
+
+def _address(url: str | None) -> str | None:
+    """Return the address of an attached server as requests need it: without ``/v1``."""
+    return None if url is None else str(_expanded(url, "url")).rstrip("/").removesuffix("/v1")
 
 
 _DEFAULT_S = Limits().request_s

@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import openai
 
 from pytest_specdec.capture import responses, sse
 from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Transport
-from pytest_specdec.engines.protocol import HOST
-from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
 from pytest_specdec.model.transcript import Answer, FailureKind, Timing
 from pytest_specdec.model.workload import Route
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_specdec.capture.sse import Burst, Event, ReceivedResponse
-    from pytest_specdec.engines.protocol import Dialect, VerifySteps
+    from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup, VerifySteps
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
@@ -67,13 +66,10 @@ class BusyTime:
 
 _OK = 200
 _REFUSED = range(400, 500)
-_NO_SECRETS = Secrets()
 _MAX_MESSAGE = 2_000
 """Characters of a server's error that are kept."""
-
-
-_LISTED_BYTES = 256
-"""Of one token in a list of log-probabilities, generously."""
+_ASK_S = 30.0
+"""Seconds for what a dialect asks beside the workload, such as the ids of a prompt."""
 _LOST: tuple[type[Exception], ...] = (openai.APIConnectionError, OSError, HTTPX.HTTPError)
 """What a broken connection may raise."""
 _TIMED_OUT: tuple[type[Exception], ...] = (openai.APITimeoutError, HTTPX.TimeoutException)
@@ -114,27 +110,21 @@ class TimedAnswer:
 class Client:
     """Sends requests to one server; safe to use from several threads."""
 
-    def __init__(
-        self,
-        *,
-        port: int,
-        model: str,
-        dialect: Dialect,
-        draft_tokens: int = 0,
-        api_key: str | None = None,
-        secrets: Secrets = _NO_SECRETS,
-    ) -> None:
+    def __init__(self, setup: ServerSetup, dialect: Dialect, *, model: str, draft_tokens: int = 0) -> None:
+        self._setup = setup
         self._dialect = dialect
-        self._secrets = secrets
         self._model = model
         self._draft_tokens = draft_tokens
+        self._prompt_ids: dict[str, tuple[int, ...]] = {}
+        """By what a request asks with, where replies do not hold them."""
         self.busy = BusyTime()
         self._openai = openai.OpenAI(
-            base_url=f"http://{HOST}:{port}/v1",
-            api_key=api_key or "none",
+            base_url=f"{setup.url}/v1",
+            api_key=setup.api_key or "none",
             max_retries=0,
+            default_headers=dict(setup.headers),
             # A redirect leads to a server outside the config, a proxy is of no use on the loopback interface.
-            http_client=openai.DefaultHttpxClient(transport=Transport(), follow_redirects=False, trust_env=False),
+            http_client=openai.DefaultHttpxClient(transport=Transport(setup.url), follow_redirects=False, trust_env=False),
         )
 
     def close(self) -> None:
@@ -143,23 +133,26 @@ class Client:
 
     def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
         """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
-        body = {**request.body, **self._dialect.added(request, stream=streamed)}
-        exchange = self.exchange(request.route, body, streamed=streamed, deadline_s=deadline_s)
+        body = {**self._dialect.sent(request, stream=streamed), **self._setup.body}
+        path = CHAT_COMPLETIONS if request.route is Route.CHAT else COMPLETIONS
+        exchange = self.exchange(path, body, streamed=streamed, deadline_s=deadline_s)
         try:
             return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
             return _failed(request, pass_index, exchange, _outside(error), FailureKind.ERROR)
 
-    def exchange(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> Exchange:
-        """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds."""
-        with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=_max_bytes(body)) as limits:
+    def exchange(
+        self, path: str, body: Mapping[str, JSON], *, streamed: bool = False, deadline_s: float, max_bytes: int = MAX_BYTES
+    ) -> Exchange:
+        """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds and ``max_bytes`` bytes."""
+        with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes) as limits:
             sent_s = time.monotonic()
 
             def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
 
             try:
-                with self._open(route, body, streamed=streamed, deadline_s=deadline_s) as response:
+                with self._open(path, body, streamed=streamed, deadline_s=deadline_s) as response:
                     received = sse.read(response.iter_bytes())
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
             except openai.APIStatusError as error:
@@ -171,18 +164,26 @@ class Client:
             except _MALFORMED as error:
                 return failed(_outside(error), FailureKind.ERROR)
 
-    def _open(self, route: Route, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
+    def _open(self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
         """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
-        rest: dict[str, Any] = {name: value for name, value in body.items() if name not in {"prompt", "messages"}}
         opened: Any = self._openai.with_streaming_response
-        if route is Route.CHAT:
-            create = opened.chat.completions.create
-            arguments = {"messages": body.get("messages", [])}
+        if path == CHAT_COMPLETIONS:
+            create, asking = opened.chat.completions.create, ("messages", body.get("messages", []))
+        elif path == COMPLETIONS:
+            create, asking = opened.completions.create, ("prompt", body.get("prompt", ""))
         else:
-            create = opened.completions.create
-            arguments = {"prompt": body.get("prompt", "")}
-        response = create(model=self._model, stream=streamed, extra_body=rest, timeout=deadline_s, **arguments)
+            options: Any = {"timeout": deadline_s}
+            return closing(self._openai.post(f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body), options=options))
+        rest: dict[str, Any] = {name: value for name, value in body.items() if name != asking[0]}
+        response = create(model=self._model, stream=streamed, extra_body=rest, timeout=deadline_s, **dict((asking,)))
         return cast("AbstractContextManager[Any]", response)
+
+    def _ask(self, request: ApiRequest) -> Mapping[str, JSON] | None:
+        exchange = self.exchange(request.path, request.body, deadline_s=_ASK_S)
+        try:
+            return exchange.received.json() if exchange.received and exchange.status == _OK else None
+        except _MALFORMED:
+            return None
 
     def _message(self, error: openai.APIStatusError) -> str:
         """Return the server's own words: ``error.message`` of its body, where it has one, or where it redirects to."""
@@ -193,7 +194,7 @@ class Client:
     def _error_text(self, error: object) -> str:
         """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
-        return self._secrets.mask(str(text))[:_MAX_MESSAGE]
+        return self._setup.secrets.mask(str(text))[:_MAX_MESSAGE]
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:
@@ -203,17 +204,17 @@ class Client:
             raise ValueError(msg)
         if streamed and not exchange.received.body.startswith(b"{"):
             return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
-        data = exchange.received.json()
+        data = self._dialect.reply(exchange.received.json())
         if data.get("error"):
             return _failed(request, pass_index, exchange, self._error_text(data["error"]), FailureKind.ERROR)
         if streamed:
             msg = "a body without events in answer to a request for a stream"
             raise ValueError(msg)
         steps = self._dialect.steps(data)
-        return _answered(request, pass_index, exchange, responses.of_whole(data, steps), steps, first=None)
+        return _answered(request, pass_index, exchange, self._completed(request, responses.of_whole(data, steps)), steps, first=None)
 
     def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
-        stamped = list(sse.objects(events))
+        stamped = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
         failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
             return _failed(request, pass_index, exchange, self._error_text(failed), FailureKind.ERROR)
@@ -222,16 +223,25 @@ class Client:
         chunks = [chunk for _, chunk in stamped]
         _expect_no_text_after_the_end(events)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
-        whole = responses.of_stream(chunks, steps, self._draft_tokens)
+        whole = self._completed(request, responses.of_stream(chunks, steps, self._draft_tokens))
         return _answered(request, pass_index, exchange, whole, steps, first=sse.first(stamped))
 
+    def _completed(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
+        """Fill in what the dialect knows where the reply does not say it: text of ids, ids of the prompt."""
+        if not any(choice.token_ids for choice in parsed.choices):
+            return parsed
+        choices = tuple(
+            replace(choice, text=self._dialect.text(choice.token_ids)) if choice.token_ids and not choice.text else choice
+            for choice in parsed.choices
+        )
+        prompt_token_ids = parsed.prompt_token_ids or self._prompt_token_ids(request)
+        return replace(parsed, choices=choices, prompt_token_ids=prompt_token_ids)
 
-def _max_bytes(body: Mapping[str, JSON]) -> int:
-    """Return how long a response may be: the distribution at every token of a long prompt takes more than any answer."""
-    prompt, listed = body.get("prompt"), body.get("prompt_logprobs")
-    if not isinstance(prompt, (list, tuple)) or not isinstance(listed, int):
-        return MAX_BYTES
-    return max(MAX_BYTES, len(prompt) * (listed + 1) * _LISTED_BYTES)
+    def _prompt_token_ids(self, request: Request) -> tuple[int, ...]:
+        key = request.prompt_key
+        if key not in self._prompt_ids:
+            self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._ask)
+        return self._prompt_ids[key]
 
 
 def _outside(error: Exception) -> str:

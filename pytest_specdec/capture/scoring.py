@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_specdec.capture.thread_pool import ThreadPool
+from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import Position, Score, ScoringRoute
-from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.engines.protocol import ApiRequest
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import JSON
 
@@ -66,16 +67,23 @@ class PromptLogprobs:
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Send the tokens as a prompt and read the distribution off the reply."""
-        dialect = self._arm.recipe.engine.dialect
-        body = dialect.scoring_body(request.prompt_token_ids, request.token_ids, request.top_tokens)
-        return _read(self._arm, body, self._deadline_s, lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens))
+        dialect = self._arm.recipe.dialect
+        asked = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
+        longest = len(request.prompt_token_ids) + len(request.token_ids)
+        return _read(
+            self._arm,
+            asked,
+            self._deadline_s,
+            listed=longest * (request.top_tokens + 1),
+            positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
+        )
 
 
 class Continuations:
-    """The route through one-token continuations of every prefix: one completion per token, each with the token ids so far as its prompt.
+    """The route through one-token continuations of every prefix, each prefix the token ids so far.
 
-    Of a token outside the top tokens the log-probability stays unknown. The prefixes of one answer are sent in order, so that each finds
-    all of itself but the last token in the server's prefix cache; answers are scored side by side.
+    Of a token outside the top tokens the log-probability stays unknown. The prefixes of one answer are sent in order, as many to a request
+    as the engine takes, so that each finds all of itself but the last token in the server's prefix cache; answers are scored side by side.
     """
 
     def __init__(self, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool]) -> None:
@@ -87,21 +95,27 @@ class Continuations:
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Continue every prefix and read the distribution off the replies; a prefix that gets none ends it."""
         positions: list[Position] = []
-        prefix = list(request.prompt_token_ids)
-        for token_id in request.token_ids:
+        ids, step = request.token_ids, self._arm.recipe.dialect.prefixes_per_request
+        for start in range(0, len(ids), step):
             if self._is_over():
                 return ScoredSequence(error="not scored before the capture ended")
-            scored = self._next(prefix, token_id, request.top_tokens)
+            scored = self._next([*request.prompt_token_ids, *ids[:start]], ids[start : start + step], request.top_tokens)
             if not scored.positions:
                 return scored
             positions += scored.positions
-            prefix.append(token_id)
         return ScoredSequence(positions=tuple(positions))
 
-    def _next(self, prefix: list[int], token_id: int, top_tokens: int) -> ScoredSequence:
-        dialect = self._arm.recipe.engine.dialect
-        body = dialect.continuation_body(prefix, top_tokens)
-        return _read(self._arm, body, self._deadline_s, lambda reply: (dialect.position(reply, token_id, top_tokens),))
+    def _next(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
+        """Continue ``prefix``, and what becomes of it by each of ``token_ids`` but the last."""
+        dialect = self._arm.recipe.dialect
+        asked = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
+        return _read(
+            self._arm,
+            asked,
+            self._deadline_s,
+            listed=len(token_ids) * (top_tokens + 1),
+            positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
+        )
 
 
 def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
@@ -109,13 +123,26 @@ def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Call
     return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
 
 
+_LISTED_BYTES = 256
+"""Of one token in a list of log-probabilities, generously."""
+
+
 def _read(
-    arm: ArmServer, body: Mapping[str, JSON], deadline_s: float, positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]]
+    arm: ArmServer,
+    asked: ApiRequest | None,
+    deadline_s: float,
+    *,
+    listed: int,
+    positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
 ) -> ScoredSequence:
+    """Send ``asked`` and read its reply, which lists about as many tokens as ``listed``."""
+    if asked is None:
+        return ScoredSequence(error="400: the engine has no such request")
     left_s = arm.left_s()
     if left_s <= 0:
         return ScoredSequence(error="not scored before the capture ended")
-    exchange = arm.client.exchange(Route.COMPLETIONS, body, streamed=False, deadline_s=min(deadline_s, left_s))
+    max_bytes = max(MAX_BYTES, listed * _LISTED_BYTES)
+    exchange = arm.client.exchange(asked.path, asked.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
     if exchange.received is None:
         return ScoredSequence(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
     try:

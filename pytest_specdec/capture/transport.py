@@ -104,9 +104,11 @@ _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # which module it is comes out at run time
     """httpx's own transport under the limits of the surrounding :class:`ExchangeLimits` block; thread-safe."""
 
-    def __init__(self) -> None:
-        # All is on the loopback interface, where certificates and proxies are of no use and cost 90 ms to set up.
-        self._inner = HTTPX.HTTPTransport(verify=False, trust_env=False, limits=HTTPX.Limits(max_keepalive_connections=0))
+    def __init__(self, url: str = "") -> None:
+        """Take the server's address."""
+        # Servers of ours are on the loopback interface, where certificates are of no use and cost 90 ms to set up.
+        limits = HTTPX.Limits(max_keepalive_connections=0)
+        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:"), trust_env=False, limits=limits)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
         """Send ``request`` and return its response, whose body is decoded and counted as it is read."""

@@ -24,6 +24,10 @@ class Overlay:
     args: Mapping[str, JSON] = field(default_factory=dict)
     """By flag name without dashes; null takes an argument of ``engine`` out."""
     env: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    """Of a server that runs already; laid over ``engine.url``."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,12 @@ class EngineSettings:
     """A container image."""
     api_key: str | None = None
     """What servers ask of clients, as ``${VAR}``; written to no artifact."""
+    url: str | None = None
+    """Of a server that runs already; an arm without one has its server started."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Of every request, ``${VAR}`` as written."""
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    """Fields laid over the body of every request of a workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,9 @@ class VariantSettings:
     name: str
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, JSON] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +78,8 @@ class Limits:
     """For a server to end before it is killed."""
     servers: int = 4
     """Servers that run at once where they are placed side by side."""
+    concurrency: int | None = None
+    """Requests in flight at most, whatever a workload asks for; None where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +97,10 @@ class Config:
     baseline: Overlay = field(default_factory=Overlay)
     draft: Overlay = field(default_factory=Overlay)
     """For the draft model served alone."""
+    scorer: EngineSettings | None = None
+    """A further server of the same weights that scores tokens."""
+    may_kill: bool = False
+    """Whether attached servers are sent requests that have taken servers down."""
     placement: Placement = Placement.IN_TURN
     lossy: bool = False
     """Whether the variants may change the distribution: then equivalence is reported and does not gate."""

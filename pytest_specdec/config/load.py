@@ -73,6 +73,8 @@ def load(path: Path) -> Config:
         variants=tuple(VariantSettings(name=name, **_overlaid(settings)) for name, settings in data["variants"].items()),
         baseline=Overlay(**_overlaid(data.get("baseline", {}))),
         draft=Overlay(**_overlaid(data.get("draft", {}))),
+        scorer=EngineSettings(**{**data["scorer"], **_overlaid(data["scorer"])}) if "scorer" in data else None,
+        may_kill=data.get("may_kill", False),
         placement=Placement(data.get("placement", Placement.IN_TURN)),
         lossy=data.get("lossy", False),
         require=tuple(data.get("require", ())),
@@ -131,7 +133,7 @@ def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
     for key, part in data.items() if isinstance(data, Mapping) else ():
-        if key in {"engine", "baseline", "draft"} and isinstance(part, Mapping):
+        if key in {"engine", "scorer", "baseline", "draft"} and isinstance(part, Mapping):
             yield (key, "args"), part.get("args")
         if key == "variants" and isinstance(part, Mapping):
             yield from ((("variants", name, "args"), variant.get("args")) for name, variant in part.items() if isinstance(variant, Mapping))
@@ -145,9 +147,13 @@ def _parsed(args: JSON) -> JSON:
 
 
 def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {"args": _parsed(settings.get("args", {})), "env": {name: str(value) for name, value in settings.get("env", {}).items()}}
+    return {
+        "args": _parsed(settings.get("args", {})),
+        "env": {name: str(value) for name, value in settings.get("env", {}).items()},
+        **{name: settings[name] for name in ("url", "headers", "body") if name in settings},
+    }
 
 
 def _limits(limits: Mapping[str, Any]) -> Limits:
-    typed: dict[str, Any] = {name: value if name == "servers" else float(value) for name, value in limits.items()}
+    typed: dict[str, Any] = {name: value if name in {"servers", "concurrency"} else float(value) for name, value in limits.items()}
     return Limits(**typed)

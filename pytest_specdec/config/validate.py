@@ -77,6 +77,7 @@ _PATTERNS = {
     "^[a-z][a-z0-9_-]*$": "the name of an engine: lower-case letters, digits, - and _",
     "^[a-z][a-z0-9_]*$": "the name of a feature, such as json_schema",
     "^[a-z][a-z0-9_-]*(\\.[a-z][a-z0-9_-]*)+$": "the dotted name of another package's family, such as acme.tone",
+    "^(https?://|\\$\\{)": "an address, such as http://10.0.0.7:8000",
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as OMP_NUM_THREADS",
 }
 _PLACES = ("executable", "venv", "image")

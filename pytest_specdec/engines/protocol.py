@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import SpecCounters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.rules import EngineRules
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = [
+    "CHAT_COMPLETIONS",
+    "COMPLETIONS",
     "HOST",
     "PROTOCOL_VERSION",
+    "ApiRequest",
+    "Ask",
     "Command",
     "Dialect",
     "Engine",
@@ -32,7 +36,9 @@ __all__ = [
 ]
 
 HOST = "127.0.0.1"
-PROTOCOL_VERSION = 1
+COMPLETIONS, CHAT_COMPLETIONS = "/v1/completions", "/v1/chat/completions"
+"""Paths of the OpenAI protocol."""
+PROTOCOL_VERSION = 2
 """Of this module; raised whenever an engine written for the one before could not be used."""
 
 
@@ -93,8 +99,19 @@ class ServerSetup:
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     api_key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with every request, beside the key."""
+    body: Mapping[str, JSON] = field(default_factory=dict)
+    """Fields laid over the body of every request of a workload."""
+    attached: str | None = None
+    """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one of ours."""
     speculative: bool = False
     secrets: Secrets
+
+    @property
+    def url(self) -> str:
+        """The server's address, without a slash at its end."""
+        return self.attached or f"http://{HOST}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +151,48 @@ class EngineProgram:
     """Whether its parser takes unambiguous beginnings of flags."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """A POST that a dialect wants sent."""
+
+    path: str
+    """From the server's address on: ``/v1/completions``."""
+    body: Mapping[str, JSON]
+
+
+Ask: TypeAlias = "Callable[[ApiRequest], Mapping[str, JSON] | None]"
+"""Sends a request to the server and returns its reply; None for anything but an object with status 200."""
+
+
 class Dialect(Protocol):
-    """Requests to an engine's servers for what the OpenAI protocol does not have, and how replies are read."""
+    """Requests to an engine's servers for what the OpenAI protocol does not have, and how replies are read.
+
+    ``engines/plain_dialect.py`` has every member for an engine that serves the OpenAI protocol and nothing beyond it.
+    """
 
     health_path: str | None
     """Answers 200 when the server is ready; None where there is no such path. So are the other two."""
     version_path: str | None
     counters_path: str | None
+    counters_drain: bool
+    """Whether a reading of the counters sets them back to 0."""
+    prefixes_per_request: int
+    """Prefixes that one request for continuations may hold, at least 1."""
 
-    def added(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the fields that capture adds to a request's body to learn token ids, usage and windows."""
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Return the body as it is sent: neutral values for what the server would fill in, its own names, and fields for token ids."""
+
+    def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return a reply, or a chunk of a stream, with token ids where capture reads them: ``token_ids`` of every choice."""
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an answer that came as ids alone; empty where it cannot be known."""
+
+    def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
+        """Return the ids of a request's prompt, where replies do not hold them; empty where they cannot be known."""
+
+    def version(self, text: str) -> str:
+        """Return the engine's version in the text of ``version_path``; empty without one."""
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Return the verify steps in a reply, or in the last chunk of a stream; None where it holds none."""
@@ -151,17 +200,20 @@ class Dialect(Protocol):
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``; None where there are none."""
 
-    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
-        """Return the body of a completion whose reply holds the distribution at every one of ``token_ids``."""
+    def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
+        """Return the request whose reply holds the distribution at every one of ``token_ids``; None where no request does."""
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Return the distribution at every one of ``token_ids``. Raises RequestError when the reply does not hold it."""
 
-    def continuation_body(self, prefix: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
-        """Return the body of a completion by one token whose reply lists the ``top_tokens`` most probable ones, nothing processed."""
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
+        """Return the request that continues every prefix by one token and lists the ``top_tokens`` most probable ones, nothing processed.
 
-    def position(self, reply: Mapping[str, JSON], token_id: int, top_tokens: int) -> Position:
-        """Return the distribution at ``token_id``, which came after the prefix. Raises RequestError when the reply does not hold it."""
+        None where no request does.
+        """
+
+    def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Return the distribution at every one of ``token_ids``, which came after the prefixes. Raises RequestError without it."""
 
 
 class Engine(Protocol):
@@ -172,11 +224,13 @@ class Engine(Protocol):
     protocol_version: int
     """The ``PROTOCOL_VERSION`` that the engine is written for."""
     pace: RoughRates
-    dialect: Dialect
     rules: EngineRules
     """The rules of the pair lint."""
     scored_with: str
     """The engine's own options under which its tokens can be scored: the remedy where they cannot."""
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
+        """Return the dialect of the server of ``setup``."""
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return what ``args`` say about drafting; None when they do not speculate."""

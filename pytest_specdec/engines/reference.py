@@ -43,7 +43,6 @@ class Reference:
     kind = "reference"
     protocol_version = PROTOCOL_VERSION
     pace = RoughRates(boot_s=2.0, tokens_per_s=80.0, scored_tokens_per_s=350.0)
-    dialect: Dialect = VllmDialect()
     rules = replace(
         vllm.RULES,
         drafting=DraftingRule(methods=frozenset({"draft_model", "ngram"}), tokens=TOKENS, complete=True),
@@ -51,6 +50,10 @@ class Reference:
         silent=(),
     )
     scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
+        """Return vLLM's."""
+        return VllmDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``, whose keys are vLLM's."""

@@ -66,6 +66,8 @@ class Route(StrEnum):
     CHAT = "chat"
 
 
+_PROMPTING = {"prompt", "messages", "tools", "chat_template_kwargs", "add_generation_prompt"}
+"""Fields that make the prompt, together with the route."""
 _NEUTRAL = {"prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs"}
 """Fields that leave the distribution alone, the first two of values apart."""
 
@@ -79,6 +81,11 @@ class Request:
     route: Route
     body: Mapping[str, JSON]
     """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
+
+    @property
+    def prompt_key(self) -> str:
+        """Route and what makes the prompt: requests that agree in it have one prompt."""
+        return json.dumps([self.route, {name: value for name, value in self.body.items() if name in _PROMPTING}], sort_keys=True)
 
     @property
     def unprocessed(self) -> bool:

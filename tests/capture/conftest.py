@@ -29,9 +29,11 @@ class FakeEngine:
     kind = "fake"
     protocol_version = PROTOCOL_VERSION
     pace = RoughRates(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=1000.0)
-    dialect = VllmDialect()
     rules = vllm.RULES
     scored_with = "serve prompt_logprobs"
+
+    def dialect(self, config, setup):
+        return VllmDialect()
 
     def draft(self, args):
         return vllm.draft(args)
@@ -131,7 +133,13 @@ def recipe(tmp_path):
         )
         command = engine.command(config, setup)
         return ServerRecipe(
-            engine=engine, setup=setup, command=command, draft_tokens=0, log=tmp_path / "s" / "0.log", boot_s=20.0, stop_s=0.5
+            dialect=engine.dialect(config, setup),
+            setup=setup,
+            command=command,
+            draft_tokens=0,
+            log=tmp_path / "s" / "0.log",
+            boot_s=20.0,
+            stop_s=0.5,
         )
 
     return _recipe

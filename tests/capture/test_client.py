@@ -8,14 +8,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pytest_specdec.capture import client, transport
 from pytest_specdec.capture.client import BusyTime, Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ArmServer
-from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.protocol import COMPLETIONS, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
+
+
+def at(port):
+    return ServerSetup(model="m", port=port, secrets=Secrets())
 
 
 class Clock:
@@ -101,17 +105,11 @@ def server():
 
 def test_every_request_has_a_connection_of_its_own(server):
     port, made = server
-    client = Client(port=port, model="m", dialect=engine_of("reference").dialect)
+    client = Client(at(port), VllmDialect(), model="m")
     for _ in range(2):
-        assert client.exchange(Route.COMPLETIONS, {"prompt": "A"}, streamed=False, deadline_s=10.0).status == 200
+        assert client.exchange(COMPLETIONS, {"prompt": "A"}, deadline_s=10.0).status == 200
     client.close()
     assert len(made) == 2
-
-
-def test_a_scored_prompt_of_many_tokens_may_take_more_than_an_answer():
-    few, many = ({"prompt": [1] * tokens, "prompt_logprobs": 20} for tokens in (1_000, 100_000))
-    assert client._max_bytes(few) == client._max_bytes({"prompt": "a" * 10**6}) == transport.MAX_BYTES
-    assert client._max_bytes(many) == 100_000 * 21 * 256
 
 
 @pytest.fixture
@@ -151,7 +149,7 @@ def test_tokens_are_counted_by_the_server_where_it_tells_no_ids(arm):
 
 
 def test_a_connection_that_is_refused_is_a_death():
-    client = Client(port=ports.free(), model="m", dialect=VllmDialect())
+    client = Client(at(ports.free()), VllmDialect(), model="m")
     sent = client.send(Request(id="a", route=Route.CHAT, body={"messages": []}), streamed=True, deadline_s=5.0)
     assert (sent.ending, sent.answer.status, sent.tokens) == (FailureKind.DIED, None, 0)
     assert "connection lost" in sent.answer.error

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_specdec.capture.client import Exchange
 from pytest_specdec.capture.scoring import Continuations, PromptLogprobs, ScoringRequest, scorer
+from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
@@ -24,12 +25,12 @@ class Server:
 
     def __init__(self, reply):
         self.bodies, self._reply = [], reply
-        engine = SimpleNamespace(dialect=VllmDialect())
-        self.recipe, self.client = SimpleNamespace(engine=engine), self
+        self.recipe, self.client = SimpleNamespace(dialect=VllmDialect()), self
         self.left_s = lambda: 1e6
 
-    def exchange(self, route, body, *, streamed, deadline_s):
+    def exchange(self, path, body, *, deadline_s, max_bytes):
         self.bodies.append(body)
+        self.max_bytes = max_bytes
         found = self._reply(body["prompt"])
         if isinstance(found, Exchange):
             return found
@@ -62,7 +63,7 @@ def test_every_prefix_is_continued_by_one_token_in_order():
 
 def test_what_is_asked_for_is_the_distribution_as_it_is():
     """At another temperature, log-probabilities after processing would be of another distribution."""
-    body = VllmDialect().continuation_body((1, 2), 20)
+    body = VllmDialect().continuations([(1, 2)], 20).body
     assert (body["temperature"], body["top_p"], body["logprobs"]) == (1.0, 1.0, 20)
     assert body["return_tokens_as_token_ids"] is True
 
@@ -107,20 +108,20 @@ def test_prompt_logprobs_take_one_request_for_all_tokens():
     ],
 )
 def test_a_list_is_read_in_the_completions_form_and_in_chats(logprobs):
-    found = VllmDialect().position({"choices": [{"logprobs": logprobs}]}, 6, 2)
+    (found,) = VllmDialect().continued({"choices": [{"logprobs": logprobs}]}, [6], 2)
     assert (found.top_ids, found.top_logprobs, found.logprob) == ((5, 6), (-0.1, -2.5), -2.5)
 
 
 @pytest.mark.parametrize("logprobs", [None, [], {}, {"top_logprobs": []}, {"top_logprobs": [None]}, {"content": [{}]}, {"content": []}])
 def test_a_reply_without_a_list_is_no_distribution(logprobs):
     with pytest.raises(RequestError, match="listed no"):
-        VllmDialect().position({"choices": [{"logprobs": logprobs}]}, 6, 2)
+        VllmDialect().continued({"choices": [{"logprobs": logprobs}]}, [6], 2)
 
 
 def test_tokens_named_by_text_are_no_ids():
     """A text may look like one."""
     with pytest.raises(RequestError, match="by text alone"):
-        VllmDialect().position({"choices": [{"logprobs": {"top_logprobs": [{"token_id:x": -0.1}]}}]}, 6, 2)
+        VllmDialect().continued({"choices": [{"logprobs": {"top_logprobs": [{"token_id:x": -0.1}]}}]}, [6], 2)
 
 
 NO, IGNORED, YES, UNKNOWN = FeatureSupport.REFUSED, FeatureSupport.IGNORED, FeatureSupport.HONOURED, FeatureSupport.UNKNOWN
@@ -144,3 +145,10 @@ def test_the_dearer_route_is_taken_where_it_is_the_only_one(prompt_logprobs, con
 
 def test_a_run_without_that_question_was_scored_as_all_were():
     assert Capabilities().route is ScoringRoute.PROMPT_LOGPROBS
+
+
+def test_the_distributions_at_many_tokens_may_take_more_bytes_than_an_answer():
+    few, many = Server(refused), Server(refused)
+    PromptLogprobs(few, 1.0).distribution(ASKED)
+    PromptLogprobs(many, 1.0).distribution(ScoringRequest(prompt_token_ids=(1,) * 99_998, token_ids=(1, 2), top_tokens=20))
+    assert (few.max_bytes, many.max_bytes) == (MAX_BYTES, 100_000 * 21 * 256)

@@ -10,7 +10,7 @@ from pytest_specdec.capture.server import ports, server
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.protocol import Command, ServerSetup
-from pytest_specdec.engines.reference import Reference
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError
 from pytest_specdec.files.secrets import Secrets
 
@@ -37,8 +37,8 @@ def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
 
 
 def test_an_endpoint_that_is_not_there_has_no_body():
-    assert server.get(ports.free(), "/health") is None
-    assert server.get(ports.free(), None) is None
+    assert server.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), "/health") is None
+    assert server.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), None) is None
 
 
 PLANT = """
@@ -59,6 +59,6 @@ def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, na
     process = ServerProcess(Command(argv=(sys.executable, "-c", code, "target", "--port", str(setup.port))), tmp_path / "server.log")
     try:
         with pytest.raises(BootError, match=r"(?s)died at boot: exit code 1.*Traceback.*RuntimeError: planted"):
-            server.wait(process, setup, Reference.dialect, draft_tokens=0, boot_s=600.0, heartbeat=lambda: None)
+            server.wait(process, setup, VllmDialect(), draft_tokens=0, boot_s=600.0, heartbeat=lambda: None)
     finally:
         process.stop(0.0)

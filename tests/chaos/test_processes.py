@@ -165,12 +165,9 @@ from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.files.secrets import Secrets
 
-class Engine:
-    dialect = VllmDialect()
-
 sleep = Command(argv=(sys.executable, "-S", "-c", "import time; time.sleep(600)"), env={{"MARK_OF_THIS_TEST": {mark!r}}})
 setup = ServerSetup(model="m", port=1, secrets=Secrets())
-recipe = ServerRecipe(engine=Engine(), setup=setup, command=sleep, draft_tokens=0, log=Path({log!r}), boot_s=60.0, stop_s=1.0)
+recipe = ServerRecipe(dialect=VllmDialect(), setup=setup, command=sleep, draft_tokens=0, log=Path({log!r}), boot_s=60.0, stop_s=1.0)
 
 def survivors():
     found = []
@@ -249,9 +246,7 @@ def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkey
 def recipe(tmp_path):
     setup = ServerSetup(model="m", port=1, secrets=Secrets())
     command, log = Command(argv=SLEEP), tmp_path / "0.log"
-    return ServerRecipe(
-        engine=SimpleNamespace(dialect=None), setup=setup, command=command, draft_tokens=0, log=log, boot_s=60.0, stop_s=1.0
-    )
+    return ServerRecipe(dialect=None, setup=setup, command=command, draft_tokens=0, log=log, boot_s=60.0, stop_s=1.0)
 
 
 @pytest.mark.chaos("a signal that has no name, 35, ends a server", expected="killed by signal 35, exit code -35", quick=True)

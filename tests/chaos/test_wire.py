@@ -21,13 +21,18 @@ from pytest_specdec.capture.server import server as endpoint
 from pytest_specdec.capture.server import server as ready
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.engines.protocol import Command, ServerSetup
-from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import BootError
 from pytest_specdec.files import jsonl
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
 from tests.chaos.raw_server import LONGEST_S, RawServer, always, chunk, head, repeatedly, response
+
+
+def at(port):
+    return ServerSetup(model="m", port=port, secrets=Secrets())
+
 
 DEADLINE_S = 10.0
 BODY = {"prompt": "A", "max_tokens": 4}
@@ -53,7 +58,7 @@ def served():
 
 
 def asked(server, *, streamed=False, deadline_s=DEADLINE_S, body=BODY):
-    client = Client(port=server.port, model="m", dialect=engine_of("vllm").dialect)
+    client = Client(at(server.port), VllmDialect(), model="m")
     try:
         return client.send(Request(id="a", route=Route.COMPLETIONS, body=body), streamed=streamed, deadline_s=deadline_s)
     finally:
@@ -239,7 +244,7 @@ def test_an_exchange_is_over_at_its_deadline(served, seen, parts):
 def test_an_endpoint_answers_in_time_or_not_at_all(served, seen, parts):
     began_s = time.monotonic()
     server = served(always(*parts))
-    page = endpoint.get(server.port, "/metrics", seconds=0.3)
+    page = endpoint.get(at(server.port), "/metrics", seconds=0.3)
     assert in_good_time(began_s)
     assert server.requests == ["/metrics"]
     seen("no reading" if page is None else "read")
@@ -303,7 +308,7 @@ def test_a_redirect_is_not_followed(served, seen):
     there = f"location: http://127.0.0.1:{other.port}/v1/completions"
     sent = asked(served(always(response("", "307 Temporary Redirect", [there]))))
     assert (sent.ending, sent.answer.error.startswith("redirected to http")) == (FailureKind.ERROR, True)
-    assert endpoint.get(served(always(response("", "301 Moved Permanently", [there]))).port, "/version") is None
+    assert endpoint.get(at(served(always(response("", "301 Moved Permanently", [there]))).port), "/version") is None
     seen("failed by name, and the other server is " + ("asked" if other.requests else "not asked"))
 
 
@@ -319,7 +324,7 @@ def answers_in_turn(behind):
 
 
 def texts_of(server, count):
-    client = Client(port=server.port, model="m", dialect=engine_of("vllm").dialect)
+    client = Client(at(server.port), VllmDialect(), model="m")
     request = Request(id="a", route=Route.COMPLETIONS, body=BODY)
     sent = [client.send(request, streamed=False, deadline_s=DEADLINE_S) for _ in range(count)]
     client.close()
@@ -378,9 +383,9 @@ def until_listening(server):
 def test_a_foreign_server_is_not_taken_for_ours(served, seen, booted):
     foreign = served(repeatedly(whole()))
     server = booted(foreign.port, 60)
-    setup = ServerSetup(model="m", port=foreign.port, secrets=Secrets())
+    setup = at(foreign.port)
     with pytest.raises(BootError) as caught:
-        ready.wait(server, setup, engine_of("vllm").dialect, draft_tokens=0, boot_s=20.0, heartbeat=lambda: None)
+        ready.wait(server, setup, VllmDialect(), draft_tokens=0, boot_s=20.0, heartbeat=lambda: None)
     assert f"process {os.getpid()}: " in caught.value.found
     assert foreign.requests == ["/health"]
     seen(f"refused: {caught.value.what.replace(f'port {foreign.port}', 'port')}")
@@ -405,11 +410,13 @@ def test_a_foreign_server_that_shares_our_port_is_refused(seen, booted):
 
 CLIENT = """
 import resource, sys
-from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.capture.client import Client
+from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Request, Route
 
-client = Client(port=int(sys.argv[1]), model="m", dialect=engine_of("vllm").dialect)
+client = Client(ServerSetup(model="m", port=int(sys.argv[1]), secrets=Secrets()), VllmDialect(), model="m")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 sent = client.send(Request(id="a", route=Route.COMPLETIONS, body={"prompt": "A"}), streamed=sys.argv[2] == "True", deadline_s=60.0)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

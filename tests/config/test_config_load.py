@@ -146,7 +146,7 @@ PROBLEMS = [
         [
             "3  variants.Eagle_3: found this name, expected lower-case letters, digits and dashes, such as eagle3-k3",
             "4  variants.control: found a name that means another arm, expected a name other than baseline, control and draft",
-            "5  variants.ok.arg: found an unknown key, expected args or env; did you mean 'args'?",
+            "5  variants.ok.arg: found an unknown key, expected args, env, url, headers or body; did you mean 'args'?",
         ],
     ),
     (
@@ -166,7 +166,7 @@ PROBLEMS = [
         ],
     ),
 ]
-TOP = "engine, variants, baseline, draft, placement, lossy, require, allow_inconclusive, gates or limits"
+TOP = "engine, variants, baseline, draft, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates or limits"
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 
 

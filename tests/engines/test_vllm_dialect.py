@@ -62,9 +62,9 @@ def test_without_detailed_metrics_there_are_no_steps(data):
 
 def test_streams_ask_for_usage_and_keep_what_was_asked():
     request = Request(id="a", route=Route.CHAT, body={"stream_options": {"continuous_usage_stats": True}})
-    added = VllmDialect().added(request, stream=True)
-    assert added == {"return_token_ids": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    assert VllmDialect().added(request, stream=False) == {"return_token_ids": True}
+    sent = VllmDialect().sent(request, stream=True)
+    assert sent == {"return_token_ids": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    assert VllmDialect().sent(request, stream=False) == {**request.body, "return_token_ids": True}
 
 
 def distribution(**entries):

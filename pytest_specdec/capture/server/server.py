@@ -14,7 +14,6 @@ from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import orphans, ports
 from pytest_specdec.capture.server.process import ServerProcess, deferred
 from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
-from pytest_specdec.engines.protocol import HOST
 from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
 from pytest_specdec.model.workload import Request, Route
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from pytest_specdec.engines.protocol import Command, Dialect, Engine, ServerSetup
+    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON
 
@@ -34,15 +33,15 @@ SECONDS = 10.0
 """Seconds for an answer, by default."""
 
 
-def get(port: int, path: str | None, *, api_key: str | None = None, seconds: float = SECONDS) -> str | None:
-    """Return the body of a 200 for ``path`` on the loopback interface; None for anything else, in ``seconds`` at the latest."""
+def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> str | None:
+    """Return the body of a 200 for ``path``; None for anything else, in ``seconds`` at the latest."""
     if path is None:
         return None
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    client = HTTPX.Client(transport=Transport(), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
+    headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
+    client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
         with client, ExchangeLimits(seconds=seconds):
-            response = client.get(f"http://{HOST}:{port}{path}")
+            response = client.get(f"{setup.url}{path}")
     except (HTTPX.HTTPError, OSError, ValueError):
         return None
     return response.content.decode(errors="replace") if response.status_code == _OK else None
@@ -77,7 +76,7 @@ def wait(
     while time.monotonic() < until_s:
         if server.exit_code is not None:
             raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
-        if dialect.health_path is None or get(setup.port, dialect.health_path, seconds=_left_s(until_s)) is not None:
+        if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
             answer = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
@@ -105,25 +104,24 @@ def _left_s(until_s: float) -> float:
 
 def _ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | str:
     model = _served_model(setup, _left_s(until_s))
-    client = Client(port=setup.port, model=model, dialect=dialect, draft_tokens=draft_tokens, api_key=setup.api_key, secrets=setup.secrets)
+    client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
     sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
     if sent.answer.ok:
-        return ReadyServer(model=model, version=_version(setup.port, dialect, _left_s(until_s)), client=client)
+        return ReadyServer(model=model, version=_version(setup, dialect, _left_s(until_s)), client=client)
     client.close()
     return f"a one-token completion got {sent.answer.status or 'no answer'}: {sent.answer.error}"
 
 
 def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the first name in ``/v1/models``, or the configured one."""
-    models = _object(get(setup.port, "/v1/models", api_key=setup.api_key, seconds=seconds)).get("data")
+    models = _object(get(setup, "/v1/models", seconds=seconds)).get("data")
     first = models[0] if isinstance(models, Sequence) and models else None
     name = first.get("id") if isinstance(first, Mapping) else None
     return name if isinstance(name, str) and name else setup.model
 
 
-def _version(port: int, dialect: Dialect, seconds: float) -> str:
-    version = _object(get(port, dialect.version_path, seconds=seconds)).get("version")
-    return version[:_MAX_VERSION] if isinstance(version, str) else ""
+def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
+    return dialect.version(get(setup, dialect.version_path, seconds=seconds) or "")[:_MAX_VERSION]
 
 
 def _object(text: str | None) -> Mapping[str, JSON]:
@@ -160,7 +158,7 @@ _GRACE_S = 1.0
 class ServerRecipe:
     """How an arm's server is started, any number of times."""
 
-    engine: Engine
+    dialect: Dialect
     setup: ServerSetup
     command: Command
     draft_tokens: int
@@ -193,6 +191,8 @@ class ArmServer:
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
         self._failed_starts = 0
+        self._drained: SpecCounters | None = None
+        """The sum of all readings of counters that are set back by each."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -274,11 +274,15 @@ class ArmServer:
 
     def counters(self) -> SpecCounters | None:
         """Read the server's speculation counters; None where it has none, and when the time is used up."""
-        dialect, left_s = self.recipe.engine.dialect, self.left_s()
+        dialect, left_s = self.recipe.dialect, self.left_s()
         if left_s <= 0:
             return None
-        page = get(self.recipe.setup.port, dialect.counters_path, seconds=min(SECONDS, left_s))
-        return None if page is None else dialect.counters(page)
+        page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
+        counters = None if page is None else dialect.counters(page)
+        if counters is None or not dialect.counters_drain:
+            return counters
+        self._drained = counters if self._drained is None else self._drained + counters
+        return self._drained
 
     def check_port(self) -> None:
         """Raise BootError when another process has come to answer on the running server's port."""
@@ -338,7 +342,7 @@ class ArmServer:
         ready = wait(
             self._server,
             recipe.setup,
-            recipe.engine.dialect,
+            recipe.dialect,
             draft_tokens=recipe.draft_tokens,
             boot_s=min(recipe.boot_s, self.left_s()),
             heartbeat=self._heartbeat,

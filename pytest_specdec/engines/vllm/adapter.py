@@ -47,9 +47,12 @@ class Vllm:
     kind = "vllm"
     protocol_version = PROTOCOL_VERSION
     pace = RoughRates(boot_s=60.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
-    dialect: Dialect = VllmDialect()
     rules = RULES
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
+        """Return vLLM's."""
+        return VllmDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import top_logprobs
-from pytest_specdec.engines.protocol import VerifySteps
+from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
+from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest, VerifySteps
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import Position, SpecCounters
@@ -72,20 +73,16 @@ _ROUNDING = 1e-3
 """Nats by which a log-probability in half precision may come out above 0."""
 
 
-class VllmDialect:
+class VllmDialect(PlainDialect):
     """``return_token_ids``, ``prompt_logprobs``, ``return_tokens_as_token_ids`` and ``metrics.speculative_decoding``."""
 
     health_path: str | None = "/health"
     version_path: str | None = "/version"
     counters_path: str | None = "/metrics"
 
-    def added(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Token ids always; usage when streaming, since the per-request metrics ride on the usage chunk."""
-        fields: dict[str, JSON] = {"return_token_ids": True}
-        if stream:
-            options = request.body.get("stream_options")
-            fields["stream_options"] = {"include_usage": True, **(options if isinstance(options, Mapping) else {})}
-        return fields
+        return {**request.body, "return_token_ids": True, **(with_usage(request) if stream else {})}
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later)."""
@@ -102,10 +99,10 @@ class VllmDialect:
         """Read the ``vllm:spec_decode_num_*`` series."""
         return parse(text)
 
-    def scoring_body(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+    def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Ask for one token, which is thrown away: the distribution at a prompt's tokens comes with the prompt."""
         prompt = [*prompt_token_ids, *token_ids]
-        return {"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens}
+        return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens})
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``."""
@@ -116,14 +113,14 @@ class VllmDialect:
         last = entries[len(entries) - len(token_ids) :]
         return tuple(_position(entry, token, top_tokens) for entry, token in zip(last, token_ids, strict=True))
 
-    def continuation_body(self, prefix: Sequence[int], top_tokens: int) -> Mapping[str, JSON]:
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token at temperature 1, untruncated, with the most probable ones by id."""
         listed: Mapping[str, JSON] = {"logprobs": top_tokens, "return_tokens_as_token_ids": True}
-        return {"prompt": list(prefix), "max_tokens": 1, **_UNPROCESSED, **listed}
+        return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **listed})
 
-    def position(self, reply: Mapping[str, JSON], token_id: int, top_tokens: int) -> Position:
+    def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the first token's list out of ``choices[0].logprobs``."""
-        return top_logprobs.position(token_id, _listed(_first(reply).get("logprobs")), top_tokens)
+        return (top_logprobs.position(token_ids[0], _listed(_first(reply).get("logprobs")), top_tokens),)
 
 
 def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:

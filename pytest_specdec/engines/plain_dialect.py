@@ -1,0 +1,88 @@
+"""The OpenAI protocol and nothing beyond it: no token ids, no counters, no scores. Other dialects begin here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.engines.protocol import ApiRequest, Ask, VerifySteps
+    from pytest_specdec.model.transcript import Position, SpecCounters
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["PlainDialect", "with_usage"]
+
+
+class PlainDialect:
+    """Every member of the protocol's ``Dialect``, for a server of which nothing more is known."""
+
+    health_path: str | None = None
+    version_path: str | None = None
+    counters_path: str | None = None
+    counters_drain = False
+    prefixes_per_request = 1
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Return the body as it is, with the usage of a stream."""
+        return {**request.body, **(with_usage(request) if stream else {})}
+
+    def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return the reply as it is."""
+        return data
+
+    def text(self, token_ids: Sequence[int]) -> str:  # noqa: ARG002 - replies hold text
+        """Return nothing."""
+        return ""
+
+    def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - the protocol has no tokenizer
+        """Return nothing."""
+        return ()
+
+    def version(self, text: str) -> str:
+        """Read ``version`` of an object."""
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return ""
+        version = document.get("version") if isinstance(document, Mapping) else None
+        return version if isinstance(version, str) else ""
+
+    def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:  # noqa: ARG002 - the protocol has none
+        """Return nothing."""
+        return None
+
+    def counters(self, text: str) -> SpecCounters | None:  # noqa: ARG002 - as above
+        """Return nothing."""
+        return None
+
+    def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002
+        """Return nothing: the protocol has no log-probabilities of a prompt."""
+        return None
+
+    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
+        """Raise RequestError: nothing was asked for."""
+        return _nothing()
+
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002 - as for scoring
+        """Return nothing: whether a server takes token ids as a prompt, and lists tokens by id, is its engine's own."""
+        return None
+
+    def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
+        """Raise RequestError: nothing was asked for."""
+        return _nothing()
+
+
+def with_usage(request: Request) -> dict[str, JSON]:
+    """Return the field that has a stream end with its usage, beside what the request says of streams."""
+    options = request.body.get("stream_options")
+    return {"stream_options": {"include_usage": True, **(options if isinstance(options, Mapping) else {})}}
+
+
+def _nothing() -> tuple[Position, ...]:
+    what = "the engine serves no distribution at given tokens"
+    raise RequestError(what, remedy="name a `scorer:` in the config")
