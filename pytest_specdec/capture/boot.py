@@ -14,15 +14,16 @@ from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config import variables
-from pytest_specdec.config.config import Limits
+from pytest_specdec.config.config import Limits, Overlay
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.cli_args import merged
 from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.scoring import Scorer
-    from pytest_specdec.config.config import Config, Overlay, VariantSettings
-    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.config.config import Config, VariantSettings
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer, Transcript
@@ -50,7 +50,6 @@ class ServerRecipes:
     config: Config
     plan: Plan
     directory: RunDirectory
-    engine: Engine
 
     @property
     def secrets(self) -> Secrets:
@@ -64,13 +63,14 @@ class ServerRecipes:
 
     def of(self, boot: Boot) -> ServerRecipe:
         """Return how ``boot`` is started, on a port that is free now."""
-        config, setup = self.config, self._setup(boot)
+        config, setup = self.config_of(boot), self._setup(boot)
+        engine = engine_of(config.engine.kind)
         pinned = setup.args.get("port")
         setup = replace(setup, port=ports.pinned(pinned) if isinstance(pinned, int) else ports.free())
         return ServerRecipe(
-            dialect=self.engine.dialect(config, setup),
+            dialect=engine.dialect(config, setup),
             setup=setup,
-            command=self.engine.command(config, setup),
+            command=engine.command(config, setup),
             draft_tokens=self.plan.pair(boot.arm).variant.draft.tokens if boot.role is Role.VARIANT else 0,
             log=self.directory.server_log(boot.index, boot.arm),
             boot_s=config.limits.boot_s,
@@ -79,7 +79,7 @@ class ServerRecipes:
 
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return what ``boot`` serves, its port still open."""
-        engine, overlay = self.config.engine, self._overlay(boot)
+        engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         env = {name: str(_expanded(value, "env", name)) for name, value in {**engine.env, **overlay.env}.items()}
         api_key = str(_expanded(engine.api_key, "engine", "api_key")) if engine.api_key else None
         return ServerSetup(
@@ -95,9 +95,15 @@ class ServerRecipes:
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
 
+    def config_of(self, boot: Boot) -> Config:
+        """Return the config of the server of ``boot``: the scorer has an engine of its own."""
+        return self.config.of_scorer() if boot.role is Role.SCORER else self.config
+
     def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
         if boot.role is Role.VARIANT:
             return self.config.variant(boot.arm)
+        if boot.role is Role.SCORER:
+            return Overlay()
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
 
 
@@ -173,15 +179,17 @@ class BootSession:
         name = self.boot.arms[0]
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
             self.reporter.step(self.boot, "probing", name)
+            config = self.recipes.config_of(self.boot)
+            engine = engine_of(config.engine.kind)
             with self.shared():
-                vocabulary = self.recipes.engine.vocabulary(self.recipes.config)
                 capabilities = replace(
-                    CapabilityProbe(self.arm, vocabulary).run(),
-                    single_precision=self.recipes.engine.single_precision(self.recipes.config),
-                    scored_with=self.recipes.engine.scored_with,
+                    CapabilityProbe(self.arm, engine.vocabulary(config)).run(),
+                    single_precision=engine.single_precision(config),
+                    server=f"{engine.kind} {config.engine.model}",
+                    scored_with=engine.scored_with,
                 )
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
-            if name == BASELINE and capabilities.route is not self.recipes.plan.route:
+            if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
@@ -234,12 +242,23 @@ class BootSession:
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
-        return TranscriptScorer(arm=self.arm, under=self.boot.under, scorer=lambda: self._scorer(workload), reporter=self.reporter)
+        requests = {request.id: request for request in workload.requests}
+        return TranscriptScorer(
+            arm=self.arm,
+            under=self.boot.under,
+            scorer=lambda: self._scorer(workload),
+            prompt_token_ids=lambda request_id: self.arm.client.prompt_token_ids(requests[request_id]),
+            reporter=self.reporter,
+        )
 
     @property
     def probed(self) -> bool:
-        """Whether the baseline's capability probe is there, which settles how the baseline and the draft models are scored."""
-        return self.recipes.directory.capabilities_of(BASELINE).is_file()
+        """Whether the capability probes are there that settle how tokens are scored."""
+        return all(self.recipes.directory.capabilities_of(arm).is_file() for arm in {BASELINE, self._scoring_arm})
+
+    @property
+    def _scoring_arm(self) -> str:
+        return SCORER if self.recipes.config.scorer else BASELINE
 
     def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
         """Score one arm's answers to one workload and write the scores; return why some are missing, empty where none are."""
@@ -247,7 +266,7 @@ class BootSession:
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
         if transcript is None:
             return "not all of its requests were answered"
-        if unscorable := run_documents.unscorable(self.recipes.directory):
+        if unscorable := self._unscorable():
             # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
             self.completeness.scored(self.boot, task, "")
             return unscorable
@@ -259,8 +278,14 @@ class BootSession:
         self.completeness.scored(self.boot, task, scored.missing)
         return scored.missing
 
+    def _unscorable(self) -> str:
+        """Return why this server's distribution at given tokens cannot be had; a draft model's is come by as the baseline's."""
+        if self.boot.role is not Role.DRAFT:
+            return run_documents.unscorable(self.recipes.directory)
+        return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
+
     def _check_build(self) -> None:
-        if self.completeness.enter_version(self.arm.version):
+        if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.arm.version):
             run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
 
     def shared(self) -> AbstractContextManager[None]:
@@ -282,7 +307,8 @@ class BootSession:
         self.reporter.update(0, 0)
 
     def _scorer(self, workload: Workload) -> Scorer:
-        capabilities = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        by_arm = run_documents.read_capabilities(self.recipes.directory)
+        capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
         return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
     def _baseline(self, workload: Workload) -> Transcript | None:

@@ -234,10 +234,11 @@ class Client:
             replace(choice, text=self._dialect.text(choice.token_ids)) if choice.token_ids and not choice.text else choice
             for choice in parsed.choices
         )
-        prompt_token_ids = parsed.prompt_token_ids or self._prompt_token_ids(request)
+        prompt_token_ids = parsed.prompt_token_ids or self.prompt_token_ids(request)
         return replace(parsed, choices=choices, prompt_token_ids=prompt_token_ids)
 
-    def _prompt_token_ids(self, request: Request) -> tuple[int, ...]:
+    def prompt_token_ids(self, request: Request) -> tuple[int, ...]:
+        """Return the ids of a request's prompt as this server's tokenizer gives them; empty where it does not say."""
         key = request.prompt_key
         if key not in self._prompt_ids:
             self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._ask)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate, planner
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,8 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
     added = [_further(plan, name, whole, round_) for name, whole in deepest.items()]
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
-    layout = planner.fewest_boots(selected, added, plan.placement)
+    has_scorer = any(boot.role is Role.SCORER for boot in plan.boots)
+    layout = planner.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
     boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(layout))
     extensions = {**plan.extensions}
     for name, one in zip(deepest, added, strict=True):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.boot import BootSession
-from pytest_specdec.capture.scoring import scoring_request
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.capture.scoring import ScoringRequest, TranscriptScorer
+    from pytest_specdec.capture.scoring import TranscriptScorer
     from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer
 
-    _Job: TypeAlias = tuple[TranscriptScorer, ScoringRequest]
+    _Job: TypeAlias = tuple[TranscriptScorer, Answer, int]
 
 __all__ = ["BootWaves", "ScoringQueue", "boot_waves", "run"]
 
@@ -81,7 +80,7 @@ class ScoringQueue:
     def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
         """Return what takes the answers of one arm to ``workload``."""
         scoring = self.scoring(workload)
-        return lambda answer: self._put((scoring, scoring_request(answer, top_tokens)))
+        return lambda answer: self._put((scoring, answer, top_tokens))
 
     def drain(self) -> None:
         """Wait until everything that was taken is scored, or will not be, as where no capabilities were probed."""
@@ -108,13 +107,13 @@ class ScoringQueue:
             self._closed.wait(_SCORING_PAUSE_S)
         while not self._is_over:
             try:
-                scoring, request = self._waiting.get(timeout=_SCORING_PAUSE_S)
+                scoring, answer, top_tokens = self._waiting.get(timeout=_SCORING_PAUSE_S)
             except queue.Empty:
                 continue
             try:
                 # A failure of the server, the end of the time, a bug: the request is scored in its turn, which raises what is wrong.
                 with suppress(Exception), self._session.shared():
-                    scoring.prefetch(request)
+                    scoring.prefetch(scoring.request(answer, top_tokens))
             finally:
                 self._waiting.task_done()
 
@@ -222,7 +221,7 @@ class _Workers:
             work(worker)
         except EngineError as error:
             worker.session.completeness.failed(worker.boot, str(error))
-            if worker.boot.scores and worker.boot.role is not Role.DRAFT:
+            if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
                 self._fail(error)
         except BaseException as error:  # noqa: BLE001 - raised in the calling thread
             self._fail(error)

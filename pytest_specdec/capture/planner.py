@@ -15,7 +15,7 @@ from pytest_specdec.engines import cli_args
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
-from pytest_specdec.model.pair import BASELINE, CONTROL, DraftKind, DraftSampling, Pair, Variant
+from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER, DraftKind, DraftSampling, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Role, ScoringTask
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.prompts import reported
@@ -150,6 +150,7 @@ def make(
     together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
     """
     engine = engine_of(config.engine.kind)
+    scored = config.of_scorer() if config.scorer else config
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
     sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth)), key=_name)
@@ -157,11 +158,15 @@ def make(
     calibration = tuple(_calibrations(sent, depth))
     workloads = tuple(sorted((*judged, *calibration), key=_order))
     placed = placement(config, engine)
-    layout = enumerate(_calibrated(_layout(pairs, judged, depth, placed.placement), calibration, workloads))
+    layout = enumerate(
+        _rescored(
+            _calibrated(_layout(pairs, judged, depth, placed.placement), calibration, workloads), has_scorer=config.scorer is not None
+        )
+    )
     boots = tuple(replace(boot, index=index) for index, boot in layout)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
-    route = engine.route(config)
+    route = engine_of(scored.engine.kind).route(scored)
     steps = estimate.steps(boots, workloads, engine.pace, route=route)
     return Plan(
         config=config.name,
@@ -181,9 +186,9 @@ def make(
     )
 
 
-def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement) -> tuple[Boot, ...]:
-    """Return the fewest boots that answer and score ``workloads``: one of each variant, one of the baseline, one of each draft model."""
-    return tuple(_layout(pairs, workloads, Depth.SMOKE, placement))
+def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
+    """Return the fewest boots that answer and score ``workloads``: one of each variant, the baseline, the scorer and each draft model."""
+    return tuple(_rescored(_layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer))
 
 
 def _layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
@@ -271,6 +276,15 @@ def _calibrated(layout: Iterable[Boot], calibration: Sequence[Workload], workloa
         answers = _names(workloads) if BASELINE in boot.arms else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
+
+
+def _rescored(layout: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
+    """Give the boots, with the baseline's scores moved to the scorer where there is one."""
+    for boot in layout:
+        is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
+        yield replace(boot, scores=()) if is_scoring else boot
+        if is_scoring:
+            yield Boot(index=0, role=Role.SCORER, arm=SCORER, probe=True, scores=boot.scores)
 
 
 def _name(entry: SelectedWorkload) -> tuple[str, Family]:

@@ -56,10 +56,12 @@ def record(
     completeness = _completeness(config, plan, directory, reusable)
     steps = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route)
     reporter = Reporter(steps, len(plan.boots), deadline_s, _written(directory, tell))
-    recipes = ServerRecipes(config=config, plan=plan, directory=directory, engine=engine)
+    recipes = ServerRecipes(config=config, plan=plan, directory=directory)
     _write_beginnings(config, plan, directory)
     with _status_written(directory, completeness, reporter), _sigterm_raises(), ExitStack() as locked:
         engine.check(config)
+        if config.scorer:
+            engine_of(config.scorer.kind).check(config.of_scorer())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
         for device in _devices():

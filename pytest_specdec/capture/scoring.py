@@ -28,7 +28,6 @@ __all__ = [
     "ScoringRequest",
     "TranscriptScorer",
     "scorer",
-    "scoring_request",
 ]
 
 
@@ -171,6 +170,8 @@ class TranscriptScorer:
     under: str
     scorer: Callable[[], Scorer]
     """Called once, when the first distribution is wanted."""
+    prompt_token_ids: Callable[[str], tuple[int, ...]]
+    """Returns the ids of a request's prompt, by its id: asked where the answers' own server does not say them."""
     reporter: Reporter
     _known: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
     _route: Scorer | None = None
@@ -178,7 +179,7 @@ class TranscriptScorer:
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
         """Return one score per answer of status 200, in their order; one without positions where the distribution is not to be had."""
         answers = [answer for answer in transcript.answers if answer.ok]
-        requests = [scoring_request(answer, top_tokens) for answer in answers]
+        requests = [self.request(answer, top_tokens) for answer in answers]
         self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._known])
         distributions = [self._known.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
         scores = tuple(
@@ -192,6 +193,11 @@ class TranscriptScorer:
             for answer, distribution in zip(answers, distributions, strict=True)
         )
         return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
+
+    def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
+        """Return the sequence that an answer is; one without tokens where the ids of its prompt cannot be known."""
+        prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
+        return ScoringRequest(prompt_token_ids=prompt, token_ids=answer.choice.token_ids if prompt else (), top_tokens=top_tokens)
 
     def prefetch(self, request: ScoringRequest) -> None:
         """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
@@ -231,14 +237,12 @@ class TranscriptScorer:
                 pool.stop()
 
 
-def scoring_request(answer: Answer, top_tokens: int) -> ScoringRequest:
-    """Return the sequence that an answer is."""
-    return ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=top_tokens)
-
-
 def _gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
     """Say how many answers have tokens but no distribution, and the first reason; empty when none."""
-    counted = {True: "no token ids came with the answer", False: "not scored before the capture ended"}
+    counted = {
+        True: "no token ids came with the answer",
+        False: "not scored before the capture ended, or the ids of the prompt are unknown",
+    }
     gaps = [
         distribution.error or counted[not answer.choice.token_ids]
         for answer, distribution in zip(answers, distributions, strict=True)

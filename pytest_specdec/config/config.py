@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,6 +118,13 @@ class Config:
         """
         beside = self.path.parent / Path(text).expanduser()
         return str(beside.absolute()) if text and beside.exists() else text
+
+    def of_scorer(self) -> Config:
+        """Return a config of the scorer's server alone. Raises ValueError without a scorer."""
+        if self.scorer is None:
+            msg = f"{self.name} has no scorer"
+            raise ValueError(msg)
+        return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
 
     def variant(self, name: str) -> VariantSettings:
         """Return the variant called ``name``; KeyError without one."""

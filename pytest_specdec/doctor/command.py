@@ -85,6 +85,7 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
     with ThreadPoolExecutor() as pool:
         plan = pool.submit(config_checks.plan, config, engine, depth, here)
         yield from engine_checks.checks(config, engine, servers, pool)
+        yield from engine_checks.scorer(config)
         yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
         yield from machine.ports(servers)
         yield machine.disk(here / ".specdec")

@@ -12,6 +12,7 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import dotted, nearest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import fail, failed, ok, warn
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files import yaml
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, EngineProgram
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["Help", "checks", "flag_checks", "flags_of", "help_of", "known"]
+__all__ = ["Help", "checks", "flag_checks", "flags_of", "help_of", "known", "scorer"]
 
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
@@ -72,6 +73,17 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
     listed = pool.submit(help_of, program, [argv for _, argv in commands], arms[0])
     yield _version(engine.kind, program, version.result())
     yield from flag_checks(config, commands, listed.result())
+
+
+def scorer(config: Config) -> tuple[Check, ...]:
+    """Return whether the engine of the scorer is installed, and its model there."""
+    if config.scorer is None:
+        return ()
+    try:
+        engine_of(config.scorer.kind).check(config.of_scorer())
+    except EngineError as error:
+        return (failed("scorer", error),)
+    return (ok("scorer", f"{config.scorer.kind} serving {config.scorer.model}; its flags are not checked"),)
 
 
 def _image(name: str) -> Check:

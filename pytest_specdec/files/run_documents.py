@@ -10,8 +10,7 @@ from pytest_specdec.files import codec, jsonl
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.baseline import Environment, Variables
-from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.captured import Capabilities, scoring
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import Progress, Session, Status
 
@@ -131,8 +130,8 @@ def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
 
 
 def unscorable(directory: RunDirectory) -> str:
-    """Return why the baseline's distribution at given tokens cannot be had, by its capability probe; empty where it can."""
-    known = read_capabilities(directory).get(BASELINE)
+    """Return why the distribution at given tokens cannot be had, by the capability probe of what scores; empty where it can."""
+    known = scoring(read_capabilities(directory))
     return "" if known is None else known.unscorable
 
 

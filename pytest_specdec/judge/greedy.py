@@ -21,7 +21,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, say
-from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
@@ -186,7 +186,10 @@ def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
         return None
     largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
     noise = tally.allowed.calibration.noise or 0.0
-    headline = f"the baseline does not repeat itself: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
+    cause = "the baseline does not repeat itself"
+    if SCORER in captured.capabilities:
+        cause += ", or the scorer serves other weights"
+    headline = f"{cause}: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
     return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.verdicts import quoted, say
-from pytest_specdec.model.pair import BASELINE, DraftKind
+from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     Scores that are missing although the engine gives them, or that no probe tried, are another matter. Answers at temperature 0 are
     counted that equal the baseline's. That decides nothing: ties part healthy servers, and equal text says nothing of a distribution.
     """
-    known = captured.capabilities.get(BASELINE)
+    known = captured.scoring
     if known is None or not known.unscorable or any(score.positions for scores in captured.scores.values() for score in scores):
         return None
     equal = equal_answers(captured, captured.speculative)
@@ -146,12 +146,16 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     return speculating(captured, rejecting=rejecting) or say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"{counted}no token can be scored: the baseline serves no log-probabilities of given tokens ({known.unscorable})",
+        f"{counted}no token can be scored: {_scoring_server(captured)} serves no log-probabilities of given tokens ({known.unscorable})",
         evidence=_of_control(captured),
         settle=known.scored_with or ROUTES,
         cell="not scored",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},
     )
+
+
+def _scoring_server(captured: Captured) -> str:
+    return f"the {SCORER if SCORER in captured.capabilities else BASELINE}"
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:

@@ -256,7 +256,7 @@ def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSour
 
 def _listed_only(captured: Captured) -> bool:
     """Whether the scoring route gives the probability of top tokens only, as the capability probe found."""
-    known = captured.capabilities.get(BASELINE)
+    known = captured.scoring
     return known is not None and known.route is ScoringRoute.CONTINUATIONS
 
 

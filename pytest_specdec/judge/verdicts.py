@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.verdict import Verdict
 
@@ -95,8 +95,12 @@ def _concurrency(captured: Captured) -> tuple[str, ...]:
 
 
 def _route(captured: Captured) -> tuple[str, ...]:
-    """Return a caveat where the scores are upper bounds."""
-    known = captured.capabilities.get(BASELINE)
-    if known is None or known.route is not ScoringRoute.CONTINUATIONS or not captured.scores:
+    """Return which server scored, where it is not the baseline, and a caveat where the scores are upper bounds."""
+    known = captured.scoring
+    if known is None or not captured.scores:
         return ()
-    return (f"scored by {known.route.value}: a token outside the listed ones has only an upper bound",)
+    scorer = captured.capabilities.get(SCORER)
+    server = () if scorer is None else (f"scored by a further server of the same weights: {scorer.server}",)
+    if known.route is not ScoringRoute.CONTINUATIONS:
+        return server
+    return (*server, f"scored by {known.route.value}: a token outside the listed ones has only an upper bound")

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pytest_specdec.model.baseline import Gate
-from pytest_specdec.model.pair import Pair
+from pytest_specdec.model.pair import BASELINE, SCORER, Pair
 from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Transcript
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures"]
+__all__ = ["Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures", "scoring"]
 
 
 class FeatureSupport(StrEnum):
@@ -41,6 +41,8 @@ class Capabilities:
     """Tokens in the vocabulary; 0 where unknown."""
     single_precision: bool = False
     """Whether it computes in float32 with nothing quantised; False if unknown."""
+    server: str = ""
+    """Engine and model; empty if unknown."""
     scored_with: str = ""
     """The engine's own options under which its tokens can be scored; empty if unknown."""
 
@@ -59,6 +61,18 @@ class Capabilities:
         if "token_ids" not in missing and not {"prompt_logprobs", "continuations"} <= missing.keys():
             return ""
         return ", ".join(f"{feature} {state}" for feature, state in missing.items())
+
+
+def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
+    """Return what is known of the server that scores, by arm: the scorer, whose answers have the baseline's ids, or the baseline.
+
+    None where it was not probed.
+    """
+    baseline, scorer = capabilities.get(BASELINE), capabilities.get(SCORER)
+    if baseline is None or scorer is None:
+        return baseline
+    ids = {name: support for name, support in baseline.support.items() if name == "token_ids"}
+    return replace(scorer, support={**scorer.support, **ids})
 
 
 _SCATTERED = 3
@@ -116,6 +130,11 @@ class Captured:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
         return replace(self, speculative=self.control, is_control=True, on_verdict=None)
+
+    @property
+    def scoring(self) -> Capabilities | None:
+        """What is known of the server that scored; None where it was not probed."""
+        return scoring(self.capabilities)
 
     @property
     def vocabulary(self) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["BASELINE", "CONTROL", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant"]
+__all__ = ["BASELINE", "CONTROL", "SCORER", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant"]
 
 BASELINE = "baseline"
 CONTROL = "control"
+SCORER = "scorer"
 
 
 class DraftKind(StrEnum):

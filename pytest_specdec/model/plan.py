@@ -40,6 +40,8 @@ class Role(StrEnum):
     CONTROL = "control"
     """The second baseline boot: control answers and, in turn, all scoring. At smoke depth it does the first baseline's work too."""
     DRAFT = "draft"
+    SCORER = "scorer"
+    """A further server of the same weights, maybe of another engine, that scores in the baseline's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Boot:
     """From 0, in the order of the run."""
     role: Role
     arm: str
-    """``baseline``, ``control``, the variant's name, or the draft model."""
+    """``baseline``, ``control``, ``scorer``, the variant's name, or the draft model."""
     answers: tuple[str, ...] = ()
     """Workloads answered, by name."""
     also_baseline: bool = False
@@ -77,7 +79,7 @@ class Boot:
 
     @property
     def under(self) -> str:
-        """The server that its scores are under: both baseline boots count as the baseline."""
+        """The server that its scores are under: both baseline boots count as the baseline, and so does a scorer of the same weights."""
         return self.arm if self.role is Role.DRAFT else BASELINE
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.tokenizer import Tokenizer
 
-__all__ = ["EngineRequest", "Fields", "Refusal", "ServerLimits", "parse"]
+__all__ = ["EngineRequest", "Fields", "Refusal", "ServerLimits", "parse", "prompt_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +251,14 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
     )
     _refuse_together(request)
     return request
+
+
+def prompt_of(body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
+    """Return the ids of the prompt that a body asks with, on the route that its field belongs to. Raises Refusal."""
+    if not isinstance(body, dict):
+        raise Refusal(message="the body must be a JSON object")
+    fields = Fields(body)
+    return _conversation(fields, tokenizer) if "messages" in body else _prompt(fields, tokenizer, limits)
 
 
 def _refuse_together(request: EngineRequest) -> None:

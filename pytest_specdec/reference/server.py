@@ -38,6 +38,7 @@ def application(engine: ReferenceEngine) -> Starlette:
             Path("/version", served.version),
             Path("/v1/models", served.models),
             Path("/metrics", served.metrics),
+            Path("/tokenize", served.tokenize, methods=["POST"]),
             Path("/v1/completions", served.completions, methods=["POST"]),
             Path("/v1/chat/completions", served.chat, methods=["POST"]),
         ],
@@ -85,6 +86,14 @@ class _Served:
         """Return the counters."""
         text = self._engine.counters.prometheus(self._limits.model)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def tokenize(self, incoming: Incoming) -> Response:
+        """Return the ids of a prompt."""
+        try:
+            ids = openai_request.prompt_of(_body(await incoming.body()), self._engine.tokenizer, self._limits)
+        except Refusal as refusal:
+            return _failed(refusal.status, refusal.message, refusal.param)
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._limits.max_model_len})
 
     async def completions(self, incoming: Incoming) -> Response:
         """Continue a prompt."""

@@ -11,9 +11,8 @@ import pytest
 from pytest_specdec.capture.boot import ServerRecipes
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.scoring import scorer, scoring_request
+from pytest_specdec.capture.scoring import ScoringRequest, scorer
 from pytest_specdec.capture.server.server import ArmServer
-from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import sampling
@@ -95,7 +94,7 @@ def test_both_routes_come_to_the_same_distribution(run):
     for boot in plan.boots:
         if not boot.scores:
             continue
-        recipes = ServerRecipes(config=CONFIG, plan=plan, directory=directory, engine=engine_of("reference"))
+        recipes = ServerRecipes(config=CONFIG, plan=plan, directory=directory)
         with ArmServer(recipes.of(replace(boot, index=boot.index + 100)), heartbeat=lambda: None) as arm:
             whole = scorer(ScoringRoute.PROMPT_LOGPROBS, arm, 60.0)
             for asked in boot.scores:
@@ -104,7 +103,11 @@ def test_both_routes_come_to_the_same_distribution(run):
                     for distribution in transcripts.read_scores(directory, boot.under, asked.arm, asked.workload)
                 }
                 for answer in transcripts.read(directory, asked.arm, asked.workload).answers:
-                    same(distributions[answer.key], whole.distribution(scoring_request(answer, asked.top_tokens)).positions)
+                    same(distributions[answer.key], whole.distribution(sequence(answer, asked.top_tokens)).positions)
+
+
+def sequence(answer, top_tokens):
+    return ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=top_tokens)
 
 
 def same(mine, theirs):

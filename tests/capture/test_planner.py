@@ -292,3 +292,24 @@ def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with
     with pytest.raises(PlanError, match="cannot share a port"):
         make(with_args(beside(), port=8000), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert planner.placement(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
+
+
+def test_a_scorer_scores_in_the_baselines_place(plan, workload, config):
+    scored_elsewhere = replace(config, scorer=replace(config.engine, model="twin"))
+    for placement in (Placement.IN_TURN, Placement.SIDE_BY_SIDE):
+        plain = plan(workload(draft_scored=True), config=replace(config, placement=placement))
+        boots = plan(workload(draft_scored=True), config=replace(scored_elsewhere, placement=placement)).boots
+        assert [boot.index for boot in boots] == list(range(len(plain.boots) + 1))
+        (scorer,) = (boot for boot in boots if boot.role is Role.SCORER)
+        (scoring,) = (boot for boot in plain.boots if boot.scores and boot.role is not Role.DRAFT)
+        assert (scorer.arm, scorer.probe, scorer.answers, scorer.under) == ("scorer", True, (), "baseline")
+        assert scorer.scores == scoring.scores
+        assert [boot.arm for boot in boots if boot.scores and boot is not scorer] == ["small"]
+
+
+def test_the_route_to_scores_is_the_scorers(plan, workload, config, with_args):
+    assert plan(workload()).route is ScoringRoute.PROMPT_LOGPROBS
+    assert (
+        plan(workload(), config=replace(config, scorer=with_args(config, top_logprobs=True, no_prompt_logprobs=True).engine)).route
+        is ScoringRoute.CONTINUATIONS
+    )

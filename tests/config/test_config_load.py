@@ -145,7 +145,7 @@ PROBLEMS = [
         "engine: {kind: reference, model: target}\nvariants:\n  Eagle_3: {}\n  control: {}\n  ok: {arg: {}}\n",
         [
             "3  variants.Eagle_3: found this name, expected lower-case letters, digits and dashes, such as eagle3-k3",
-            "4  variants.control: found a name that means another arm, expected a name other than baseline, control and draft",
+            "4  variants.control: found a name that means another arm, expected a name other than baseline, control, draft and scorer",
             "5  variants.ok.arg: found an unknown key, expected args, env, url, headers or body; did you mean 'args'?",
         ],
     ),

@@ -15,6 +15,7 @@ from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import Position, SpecCounters
 
 if TYPE_CHECKING:
+    from pytest_specdec.engines.protocol import Ask
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["METRICS_FLAG", "VllmDialect", "parse"]
@@ -69,6 +70,8 @@ def _count(number: str) -> int:
 _UNPROCESSED: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """So that log-probabilities after processing, which ``--logprobs-mode`` may ask for, are those before; a checkpoint's own settings too."""
 _BY_ID = "token_id:"
+_TOKENIZED = {"prompt", "messages", "tools", "chat_template_kwargs"}
+"""Fields that ``/tokenize`` takes; special tokens and the beginning of the answer are added by default, as to a completion."""
 _ROUNDING = 1e-3
 """Nats by which a log-probability in half precision may come out above 0."""
 
@@ -83,6 +86,11 @@ class VllmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Token ids always; usage when streaming, since the per-request metrics ride on the usage chunk."""
         return {**request.body, "return_token_ids": True, **(with_usage(request) if stream else {})}
+
+    def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
+        """Ask ``/tokenize``: replies of this engine hold the ids, those of another that it scores for may not."""
+        body = {name: value for name, value in request.body.items() if name in _TOKENIZED}
+        return _integers((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later)."""
