@@ -1,7 +1,8 @@
 """Padding: the same model with identity layers that cost time, in memory and as a checkpoint.
 
 ``python -m pytest_specdec.reference.pad target FOLDER --layers 48`` writes the checkpoint. The attention and MLP of a further layer are
-multiplied by zero before they reach the residual, in whichever engine runs it.
+multiplied by zero before they reach the residual, in whichever engine runs it. ``--float32`` writes single precision, for engines that
+compute in whatever a checkpoint is stored in.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("model", help="a checkpoint that comes with the package, or the path of a Qwen3 folder")
     parser.add_argument("folder", type=Path, help="where to write; a new folder")
     parser.add_argument("--layers", type=int, default=LAYERS, help=f"layers in all (default: {LAYERS})")
+    parser.add_argument("--float32", action="store_true", help="write the weights in single precision")
     options = parser.parse_args(arguments)
     try:
-        written = write(options.model, options.layers, options.folder)
+        written = write(options.model, options.layers, options.folder, single=options.float32)
     except SpecdecError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return _WRONG_USAGE
@@ -81,13 +83,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def write(model: str, layers: int, folder: Path) -> bool:
-    """Write ``model`` with identity layers up to ``layers`` into ``folder``; return False where that checkpoint is there.
+def write(model: str, layers: int, folder: Path, *, single: bool = False) -> bool:
+    """Write ``model`` with identity layers up to ``layers`` into ``folder``, in single precision or as it is stored.
+
+    Return False where that checkpoint is there already.
 
     Raises EngineError for fewer layers than the model has, and when ``folder`` holds something else.
     """
     source = locate(model)
-    config = _config(source, layers)
+    config = {**_config(source, layers), **({"dtype": "float32"} if single else {})}
     if folder.exists():
         _refuse_other(folder, config)
         return False
@@ -96,7 +100,7 @@ def write(model: str, layers: int, folder: Path) -> bool:
         unfinished = Path(made) / folder.name
         shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
         (unfinished / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-        _write_tensors(source, layers, unfinished)
+        _write_tensors(source, layers, unfinished, single=single)
         unfinished.rename(folder)
     return True
 
@@ -127,13 +131,14 @@ def _refuse_other(folder: Path, config: Mapping[str, object]) -> None:
         )
 
 
-def _write_tensors(source: Path, layers: int, folder: Path) -> None:
+def _write_tensors(source: Path, layers: int, folder: Path, *, single: bool) -> None:
     from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - an optional library
 
     known = load_file(source / "model.safetensors")
     had = json.loads((source / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
     path = folder / "model.safetensors"
-    save_file({**known, **dict(_added(known, range(had, layers)))}, path, metadata={"format": "pt"})
+    tensors = {**known, **dict(_added(known, range(had, layers)))}
+    save_file({name: t.astype(np.float32) for name, t in tensors.items()} if single else tensors, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors leaves it to its owner alone
 
 

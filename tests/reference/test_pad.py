@@ -68,3 +68,11 @@ def test_what_can_not_be_padded_is_refused(tmp_path, args, words, capsys):
     assert pad.main([args[0], str(tmp_path / "new"), *args[1:]]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_weights_are_written_in_single_precision_where_that_is_asked_for(tmp_path):
+    folder = tmp_path / "single"
+    assert pad.main(["target", str(folder), "--layers=4", "--float32"]) == 0
+    assert {str(tensor.dtype) for tensor in load_file(folder / "model.safetensors").values()} == {"float32"}
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+    assert np.array_equal(logits(str(folder)), logits("target"))

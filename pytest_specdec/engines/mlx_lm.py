@@ -1,0 +1,148 @@
+"""mlx-lm's OpenAI server: ``mlx_lm.server``, with a draft model. It takes text alone, so that a further server has to score its tokens.
+
+Read from and run on 0.32.2 on Linux: a completion's ``logprobs`` is true or false, ids come with log-probabilities, streams have neither,
+and where ``top_logprobs`` are asked for they take the place of the emitted token's own id.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import DraftingRule, EngineRules
+from pytest_specdec.engines import checkpoint, locate
+from pytest_specdec.engines.cli_args import flags
+from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
+from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["MlxLm"]
+
+_DRAFT_MODEL, _DRAFT_TOKENS = "draft-model", "num-draft-tokens"
+_DEFAULT_TOKENS = 3
+"""mlx-lm's own ``--num-draft-tokens``."""
+_PROCESS_GIB = 0.5
+_WHOLE_ANSWER = 1_000_000
+"""Tokens that penalties look back on: mlx-lm's own number is 20, OpenAI's all of them."""
+_REMEDY = "pip install mlx-lm into engine.venv (on Linux with 'mlx[cpu]'), or set engine.executable"
+
+
+class MlxLmDialect(PlainDialect):
+    """Ids by way of ``logprobs``, and neutral values as its validation takes them."""
+
+    health_path: str | None = "/health"
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Ask for log-probabilities, which the ids come with; of a stream for its usage."""
+        body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
+        top_k = body.get("top_k")
+        fields: dict[str, JSON] = {"logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
+        for name in ("presence", "frequency"):
+            if body.get(f"{name}_penalty"):
+                fields[f"{name}_context_size"] = _WHOLE_ANSWER
+        return {**body, **fields, **(with_usage(request) if stream else {})}
+
+    def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Take the ids out of ``logprobs.content``."""
+        choices = data.get("choices")
+        if not isinstance(choices, Sequence):
+            return data
+        return {**data, "choices": [{**choice, "token_ids": _ids(choice)} if isinstance(choice, Mapping) else choice for choice in choices]}
+
+
+def _ids(choice: Mapping[str, JSON]) -> list[JSON]:
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    return [entry.get("id") for entry in content if isinstance(entry, Mapping)] if isinstance(content, Sequence) else []
+
+
+class MlxLm:
+    """One engine of the registry (flags: ``mlx_lm.server --help``)."""
+
+    kind = "mlx_lm"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=3.0, tokens_per_s=100.0, scored_tokens_per_s=500.0)
+    rules = EngineRules(
+        prefixes=(_DRAFT_MODEL, _DRAFT_TOKENS),
+        method=("draft-method",),
+        drafting=DraftingRule(methods=frozenset(), tokens=((_DRAFT_TOKENS,),)),
+    )
+    """There is one method, and no setting that names it."""
+    scored_with = "name a `scorer:` of the same weights: mlx-lm takes no token ids"
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
+        """Return the one there is."""
+        return MlxLmDialect()
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``--draft-model`` and ``--num-draft-tokens``; drafts are drawn by the request's own sampler."""
+        model, tokens = args.get(_DRAFT_MODEL), args.get(_DRAFT_TOKENS, _DEFAULT_TOKENS)
+        if not isinstance(model, str):
+            return None
+        count = tokens if isinstance(tokens, int) else 0
+        return Draft(kind=DraftKind.MODEL, tokens=count, sampling=DraftSampling.PROBABILISTIC, model=model)
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
+        """Return ``model`` and the draft model; either may come from the hub."""
+        drafter = args.get(_DRAFT_MODEL)
+        return (model, drafter) if isinstance(drafter, str) else (model,)
+
+    def check(self, config: Config) -> None:
+        """Look for ``mlx_lm.server``, for models that are paths, and hold the draft's vocabulary against the target's."""
+        if config.engine.image:
+            what = "mlx-lm runs in no container here"
+            raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
+        self._program(config)
+        checkpoint.there(config)
+        target = Path(config.resolve(config.engine.model))
+        for variant in config.variants:
+            model = variant.args.get(_DRAFT_MODEL)
+            if isinstance(model, str):
+                checkpoint.same_vocabulary(Path(config.resolve(model)), target, f"variants.{variant.name}.args.{_DRAFT_MODEL}")
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return ``mlx_lm.server --model MODEL …``; every path absolute."""
+        args = {"model": config.resolve(setup.model), "host": HOST, **setup.args, "port": setup.port}
+        drafter = args.get(_DRAFT_MODEL)
+        if isinstance(drafter, str):
+            args[_DRAFT_MODEL] = config.resolve(drafter)
+        return Command(argv=(self._program(config), *flags(args)), env=setup.env, secrets=setup.secrets)
+
+    def program(self, argv: Sequence[str]) -> EngineProgram:
+        """Return how the package and its parser are asked."""
+        version = "from importlib.metadata import version; print(version('mlx-lm'))"
+        return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:1]), abbreviates=True)
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - its accelerator is the machine's memory
+        """Return the interpreter's share and the weights."""
+        weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
+        return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + weights)
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
+        """Return the usual route: the scorer's own decides."""
+        return ScoringRoute.PROMPT_LOGPROBS
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether the checkpoint says float32, which mlx-lm computes in."""
+        try:
+            document = json.loads((Path(config.resolve(config.engine.model)) / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return "quantization" not in document and (document.get("dtype") or document.get("torch_dtype")) == "float32"
+
+    def _program(self, config: Config) -> str:
+        return locate.program(config, "mlx_lm.server", default=shutil.which("mlx_lm.server"), remedy=_REMEDY)
