@@ -32,6 +32,8 @@ _DRAFT_MODEL, _DRAFT_TOKENS = "draft-model", "num-draft-tokens"
 _DEFAULT_TOKENS = 3
 """mlx-lm's own ``--num-draft-tokens``."""
 _PROCESS_GIB = 0.5
+_SERVED = "default_model"
+"""What the server calls the models that it was started with: any other name is looked for on the hub."""
 _WHOLE_ANSWER = 1_000_000
 """Tokens that penalties look back on: mlx-lm's own number is 20, OpenAI's all of them."""
 _REMEDY = "pip install mlx-lm into engine.venv (on Linux with 'mlx[cpu]'), or set engine.executable"
@@ -46,7 +48,7 @@ class MlxLmDialect(PlainDialect):
         """Ask for log-probabilities, which the ids come with; of a stream for its usage."""
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")
-        fields: dict[str, JSON] = {"logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
+        fields: dict[str, JSON] = {"model": _SERVED, "logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
         for name in ("presence", "frequency"):
             if body.get(f"{name}_penalty"):
                 fields[f"{name}_context_size"] = _WHOLE_ANSWER

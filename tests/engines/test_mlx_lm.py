@@ -34,7 +34,7 @@ ENTRY = {"id": 394, "token": "a", "logprob": -0.5}
     ],
 )
 def test_a_request_is_sent_as_its_validation_takes_it(body, sent):
-    assert MlxLmDialect().sent(Request(id="a", route=Route.COMPLETIONS, body=body), stream=False) == sent
+    assert MlxLmDialect().sent(Request(id="a", route=Route.COMPLETIONS, body=body), stream=False) == {"model": "default_model", **sent}
 
 
 def test_a_stream_is_asked_for_its_usage():
