@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture import estimate
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.model.status import BootTime, MissingAnswers, State, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.capture.estimate import EstimatedStep
     from pytest_specdec.capture.remaining import ReusableResults
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
@@ -30,7 +34,7 @@ class Completeness:
         self._boot_errors: dict[int, str] = {}
         before = earlier or Status(state=State.RUNNING)
         self._served: dict[int, BootTime] = {time.boot: time for time in before.served}
-        self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
+        self._boots, self._restarts, self._wall_s, self._rates = before.boots, before.restarts, before.wall_s, before.rates
         self._lock = threading.Lock()
 
     def booted(self) -> None:
@@ -93,8 +97,8 @@ class Completeness:
         """Enter that a boot came to an end before its work was done."""
         self._boot_errors[boot.index] = error
 
-    def status(self, *, wall_s: float, error: str = "") -> Status:
-        """Close the account; ``error`` is what ended the whole capture, where something did."""
+    def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "") -> Status:
+        """Close the account with the seconds that steps took; ``error`` is what ended the whole capture, where something did."""
         missing = tuple(entry for boot in self._plan.boots for entry in self._missing(boot, error))
         return Status(
             state=State.INCOMPLETE if missing or error else State.COMPLETE,
@@ -104,6 +108,8 @@ class Completeness:
             wall_s=round(self._wall_s + wall_s, 3),
             error=error,
             served=tuple(served for _, served in sorted(self._served.items())),
+            rates=estimate.measured(self._plan, done_s, {boot: time.readiness_s for boot, time in self._served.items()}, wall_s)
+            or self._rates,
         )
 
     def _missing(self, boot: Boot, error: str) -> list[MissingAnswers]:

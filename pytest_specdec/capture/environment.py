@@ -15,7 +15,7 @@ from pytest_specdec.model.baseline import Environment
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
-__all__ = ["devices", "environment", "memory_gib", "uuids"]
+__all__ = ["accelerated", "devices", "environment", "memory_gib", "uuids"]
 
 _PACKAGES = ("pytest-specdec", "openai", "numpy", "scipy", "pytest")
 _NVIDIA_SMI_S = 10.0
@@ -41,6 +41,11 @@ def environment(config: Config, engine_version: str) -> Environment:
 def memory_gib() -> float:
     """Return the machine's memory, used or not."""
     return round(int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / _KIB_PER_GIB, 1)
+
+
+def accelerated() -> bool:
+    """Return whether there is an NVIDIA device that this process may use, by its device file: no driver is asked."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def devices() -> tuple[str, ...]:

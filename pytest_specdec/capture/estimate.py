@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_specdec.engines.protocol import RoughRates
-    from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.plan import Boot, Plan, Rates
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["EstimatedStep", "seconds", "seconds_side_by_side", "steps"]
+__all__ = ["EstimatedStep", "measured", "seconds", "seconds_side_by_side", "steps", "total"]
+
+_MEASURED = "from the capture itself"
+"""Source of the rates that a capture measured."""
 
 _PROBE_TOKENS = 100
-_FULL = 0.5
-"""Part of ideal scaling that streams side by side reach: a guess for the first estimate."""
 
 _CONTINUED = 8.0
 """Times that a token costs to score by a continuation of its own: 5 with the reference engine, 11 with vLLM on two busy cores."""
+
+_MOSTLY = 0.5
+"""Part of a plan that was captured before its times say what the next one takes."""
 
 _CROWDED = 0.2
 """Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35."""
@@ -42,15 +46,20 @@ class EstimatedStep:
 def steps(
     boots: Sequence[Boot],
     workloads: Sequence[Workload],
-    pace: RoughRates,
+    rates: Rates,
     *,
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS,
 ) -> tuple[EstimatedStep, ...]:
     """Return what every boot does, in order, scores coming by ``route``."""
     named = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
-        pace = replace(pace, scored_tokens_per_s=pace.scored_tokens_per_s / _CONTINUED)
-    return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, pace))
+        rates = replace(rates, scored_tokens_per_s=rates.scored_tokens_per_s / _CONTINUED)
+    return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, rates))
+
+
+def total(planned: Sequence[EstimatedStep], servers: int) -> float:
+    """Return the seconds of all steps where at most ``servers`` run at once."""
+    return seconds(planned) if servers == 1 else seconds_side_by_side(planned, servers)
 
 
 def seconds(planned: Sequence[EstimatedStep]) -> float:
@@ -66,25 +75,62 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
     return booting + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
 
 
-def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: RoughRates) -> Iterator[EstimatedStep]:
-    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
-    probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / pace.tokens_per_s)
+def measured(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
+    """Return the rates by which the estimate of ``plan`` would have been right; None where less than half of it was done.
+
+    ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the whole capture.
+    """
+    rates = plan.rates
+    planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing != "probing"]
+    done = [step for step in planned if step in done_s or (step.doing == "booting" and step.boot in readiness_s)]
+    if not readiness_s or seconds(done) < _MOSTLY * seconds(planned):
+        return None
+    if plan.servers > 1:
+        return _measured_side_by_side(plan, done, median(readiness_s.values()), wall_s)
+    return replace(
+        rates,
+        source=_MEASURED,
+        boot_s=round(median(readiness_s.values()), 1),
+        tokens_per_s=_corrected(rates.tokens_per_s, "answering", done_s),
+        scored_tokens_per_s=_corrected(rates.scored_tokens_per_s, "scoring", done_s),
+    )
+
+
+def _corrected(rate: float, doing: str, done_s: Mapping[EstimatedStep, float]) -> float:
+    """Return the rate by which the estimate of what was done would have been right; as it is where nothing was done."""
+    expected_s = sum(step.seconds for step in done_s if step.doing == doing)
+    took_s = sum(took for step, took in done_s.items() if step.doing == doing)
+    return round(rate * expected_s / took_s, 1) if expected_s and took_s else rate
+
+
+def _measured_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
+    """Return rates by the whole time: steps that overlap do not add up, and what the boots leave of it is that of the answers."""
+    boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
+    booting = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.doing == "booting"], plan.servers)
+    answering = sum(step.seconds for step in done if step.doing == "answering")
+    rate = plan.rates.tokens_per_s * answering / max(wall_s - booting, 1.0)
+    return replace(plan.rates, source=_MEASURED, boot_s=round(boot_s, 1), tokens_per_s=round(rate, 1) or plan.rates.tokens_per_s)
+
+
+def _of_boot(boot: Boot, named: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
+    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=rates.boot_s)
+    probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe
     for arm in boot.arms:
         for name in boot.answers:
-            yield EstimatedStep(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), pace))
+            yield EstimatedStep(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), rates))
     for tokens in boot.scores:
-        scored = _tokens(named(tokens.workload)) / pace.scored_tokens_per_s
+        scored = _tokens(named(tokens.workload)) / rates.scored_tokens_per_s
         yield EstimatedStep(boot=boot.index, doing="scoring", arm=tokens.arm, workload=tokens.workload, seconds=scored)
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
 
 
-def _answering(workload: Workload, pace: RoughRates) -> float:
-    side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * _FULL)
+def _answering(workload: Workload, rates: Rates) -> float:
+    side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     warm_up = 1 + (1 / workload.passes if workload.timed else 0)
-    return _tokens(workload) * warm_up / (pace.tokens_per_s * side_by_side)
+    return _tokens(workload) * warm_up / (rates.tokens_per_s * side_by_side)
 
 
 def _tokens(workload: Workload) -> int:

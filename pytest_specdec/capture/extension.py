@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate, planner
-from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
         boots=(*plan.boots, *boots),
         workloads=(*plan.workloads, *added),
         extensions=extensions,
-        estimate_s=estimate.seconds(estimate.steps(boots, added, engine_of(plan.engine).pace, route=plan.route)),
+        estimate_s=estimate.seconds(estimate.steps(boots, added, plan.rates, route=plan.route)),
     )
 
 

@@ -6,17 +6,17 @@ import difflib
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, estimate
+from pytest_specdec.capture.rates import from_size
 from pytest_specdec.config import gates
 from pytest_specdec.engines import cli_args
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER, DraftKind, DraftSampling, Pair, Variant
-from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Role, ScoringTask
+from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role, ScoringTask
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.prompts import reported
 from pytest_specdec.stats.request_params import penalties
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["MachinePlacement", "SelectedWorkload", "accelerated", "arm_top_tokens", "draft_top_tokens", "make", "placement"]
+__all__ = ["MachinePlacement", "SelectedWorkload", "arm_top_tokens", "draft_top_tokens", "make", "placement"]
 
 _FEW = 5
 """As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
@@ -102,13 +102,8 @@ def _pinned(config: Config) -> MachinePlacement:
     raise PlanError(what, where="engine.args.port", found=found, remedy="remove `port`: then free ones are chosen")
 
 
-def accelerated() -> bool:
-    """Return whether there is an NVIDIA device that this process may use, by its device file: no driver is asked."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
-
-
 def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
-    server = engine.footprint(config, accelerated=accelerated())
+    server = engine.footprint(config, accelerated=environment.accelerated())
     if server.device_share is not None:
         fit = int(1.0 / server.device_share)
         return fit, f"one server takes {server.device_share:.2g} of the device"
@@ -140,11 +135,12 @@ def make(
     collected: Sequence[SelectedWorkload] = (),
     *,
     outside: tuple[FamilyRow, ...] = (),
+    rates: Rates | None = None,
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
 
     ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that. ``outside`` are the families of
-    other packages.
+    other packages. ``rates`` are from the model's size by default.
 
     N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
     together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
@@ -156,34 +152,36 @@ def make(
     sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth)), key=_name)
     judged = sorted((workload.at(depth) for workload in _united(sent)), key=_order)
     calibration = tuple(_calibrations(sent, depth))
-    workloads = tuple(sorted((*judged, *calibration), key=_order))
     placed = placement(config, engine)
-    layout = enumerate(
-        _rescored(
-            _calibrated(_layout(pairs, judged, depth, placed.placement), calibration, workloads), has_scorer=config.scorer is not None
-        )
-    )
-    boots = tuple(replace(boot, index=index) for index, boot in layout)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
-    route = engine_of(scored.engine.kind).route(scored)
-    steps = estimate.steps(boots, workloads, engine.pace, route=route)
-    return Plan(
+    plan = Plan(
         config=config.name,
         engine=config.engine.kind,
         model=config.engine.model,
         depth=depth,
         pairs=pairs,
-        workloads=workloads,
+        workloads=(),
         judgements=_judgements(pairs, sent, shares),
-        boots=boots,
-        estimate_s=estimate.seconds(steps) if placed.servers == 1 else estimate.seconds_side_by_side(steps, placed.servers),
+        boots=(),
+        estimate_s=0.0,
         placement=placed.placement,
         servers=placed.servers,
         placement_reason=placed.reason,
-        route=route,
+        route=engine_of(scored.engine.kind).route(scored),
         families=outside,
+        rates=rates or from_size(config),
     )
+    return _laid_out(plan, judged, calibration=calibration, has_scorer=config.scorer is not None)
+
+
+def _laid_out(plan: Plan, judged: Sequence[Workload], *, calibration: tuple[Workload, ...], has_scorer: bool) -> Plan:
+    """Return the plan with its workloads, the boots that they need, and what these take."""
+    workloads = tuple(sorted((*judged, *calibration), key=_order))
+    layout = _calibrated(_layout(plan.pairs, judged, plan.depth, plan.placement), calibration, workloads)
+    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_rescored(layout, has_scorer=has_scorer)))
+    steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
+    return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate.total(steps, plan.servers))
 
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:

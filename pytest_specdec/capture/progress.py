@@ -11,7 +11,7 @@ from pytest_specdec.errors import DeadlineError
 from pytest_specdec.model.status import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.capture.estimate import EstimatedStep
     from pytest_specdec.model.plan import Boot
@@ -37,6 +37,8 @@ class _CaptureClock:
     """Why nothing more is to be done, where the time is not what ended it."""
     left_s: dict[int, float] = field(default_factory=dict)
     """Expected seconds that each boot of several has still to do."""
+    done_s: dict[EstimatedStep, float] = field(default_factory=dict)
+    """Seconds that steps took, those that count requests and came to their end."""
 
 
 class Reporter:
@@ -77,6 +79,11 @@ class Reporter:
         return self._clock.now_s() - self._clock.began_s
 
     @property
+    def done_s(self) -> Mapping[EstimatedStep, float]:
+        """Seconds that steps of the estimate took, those that count requests and came to their end, of all boots."""
+        return dict(self._clock.done_s)
+
+    @property
     def left_s(self) -> float:
         """Seconds until the deadline; infinite without one, none once the capture was ended."""
         if self._clock.ended:
@@ -113,6 +120,9 @@ class Reporter:
         if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= every_s):
             return
         self._reported_s = self.elapsed_s
+        planned = self._planned(current)
+        if planned is not None and 0 < done == current.of:
+            self._clock.done_s[self._steps[planned]] = self._reported_s - current.at_s
         part = done / current.of if current.of else self._part_by_clock(current)
         self._on_progress(
             Progress(

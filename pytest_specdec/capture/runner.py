@@ -54,7 +54,7 @@ def record(
     directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)
     boots = plan.boots if reusable is None else reusable.remaining(plan)
     completeness = _completeness(config, plan, directory, reusable)
-    steps = estimate.steps(boots, plan.workloads, engine.pace, route=plan.route)
+    steps = estimate.steps(boots, plan.workloads, plan.rates, route=plan.route)
     reporter = Reporter(steps, len(plan.boots), deadline_s, _written(directory, tell))
     recipes = ServerRecipes(config=config, plan=plan, directory=directory)
     _write_beginnings(config, plan, directory)
@@ -124,9 +124,9 @@ def _status_written(directory: RunDirectory, completeness: Completeness, reporte
     except BaseException as ended:
         with suppress(RunError):
             error = f"the capture was ended by {type(ended).__name__}: {ended}"
-            run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, error=error))
+            run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error))
         raise
-    run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, error=error))
+    run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error))
 
 
 def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:

@@ -18,6 +18,7 @@ from pytest_specdec.doctor.check import Level, failed, ok
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError
+from pytest_specdec.files.run_directory import RUNS
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.report.escape import printable
@@ -83,12 +84,12 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
         yield failed("engine", error)
         return
     with ThreadPoolExecutor() as pool:
-        plan = pool.submit(config_checks.plan, config, engine, depth, here)
+        plan = pool.submit(config_checks.plan, config, depth, here)
         yield from engine_checks.checks(config, engine, servers, pool)
         yield from engine_checks.scorer(config)
         yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
         yield from machine.ports(servers)
-        yield machine.disk(here / ".specdec")
+        yield machine.disk(here / RUNS)
         yield from machine.accelerators(machine.devices(probe.run(machine.QUERY, {}, 15.0)), _footprint(config, engine))
         yield machine.leases(locks.folder())
         yield from config_checks.gates(config, baselines, environment.environment(config, ""))

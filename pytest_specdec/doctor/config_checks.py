@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import planner
+from pytest_specdec.capture import planner, rates
 from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.variables import unset
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
 from pytest_specdec.errors import SpecdecError
+from pytest_specdec.files.run_directory import RUNS
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Family, Workload
 from pytest_specdec.plugin import baselines
@@ -77,9 +78,9 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
     return (ok("baselines", f"none of this machine ({environment.machine}), so {stated} gates"),)
 
 
-def plan(config: Config, engine: Engine, depth: Depth, here: Path) -> Check:
+def plan(config: Config, depth: Depth, here: Path) -> Check:
     """Return the suites' plan, or that of the boots where there are no suites or the config has no plan at all."""
-    boots, folder = _boots(config, engine, depth), suites(config, here)
+    boots, folder = _boots(config, depth, here), suites(config, here)
     if folder is None or boots.level is Level.FAIL:
         return boots
     options = (f"--specdec-config={config.path.absolute()}", f"--specdec-depth={depth}")
@@ -103,14 +104,14 @@ def collection(result: ProgramResult, folder: Path) -> Check:
     return ok("plan", *[line for line in printed if line and not line.startswith(_LINT)])
 
 
-def _boots(config: Config, engine: Engine, depth: Depth) -> Check:
+def _boots(config: Config, depth: Depth, here: Path) -> Check:
     """Return the servers that are booted at ``depth``, whatever the workloads are."""
     try:
-        boots = planner.make(config, (_PLACEHOLDER,), depth).boots
+        made = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected(config, here / RUNS))
     except SpecdecError as error:
         return failed("plan", error)
-    arms = ", ".join(map(_arm, boots))
-    return ok("plan", f"{len(boots)} boots ({arms}), about {clock(len(boots) * engine.pace.boot_s)} of waiting for them; answers add to it")
+    arms, waited = ", ".join(map(_arm, made.boots)), clock(len(made.boots) * made.rates.boot_s)
+    return ok("plan", f"{len(made.boots)} boots ({arms}), about {waited} of waiting for them ({made.rates.source}); answers add to it")
 
 
 def _arm(boot: Boot) -> str:

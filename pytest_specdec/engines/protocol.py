@@ -65,13 +65,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoughRates:
-    """Rough rates for the estimate that is printed before anything boots; measured ones correct them."""
+    """An engine's own part in the estimate before anything boots: its rates with a model that costs nothing."""
 
     boot_s: float
+    """Without loading weights."""
     tokens_per_s: float
     """Emitted by one stream."""
     scored_tokens_per_s: float
     """Emitted tokens scored per second, all requests together."""
+    compile_s: float = 0.0
+    """Added to a boot on an accelerator, where kernels are compiled and graphs captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ class Reference:
 
     kind = "reference"
     protocol_version = PROTOCOL_VERSION
-    pace = RoughRates(boot_s=2.0, tokens_per_s=80.0, scored_tokens_per_s=350.0)
+    pace = RoughRates(boot_s=1.0, tokens_per_s=60.0, scored_tokens_per_s=700.0)
     rules = replace(
         vllm.RULES,
         drafting=DraftingRule(methods=frozenset({"draft_model", "ngram"}), tokens=TOKENS, complete=True),

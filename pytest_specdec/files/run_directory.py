@@ -17,8 +17,10 @@ from pytest_specdec.files.secrets import Secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["RunDirectory", "atomic_write", "safe", "writable"]
+__all__ = ["RUNS", "RunDirectory", "atomic_write", "safe", "writable"]
 
+RUNS = ".specdec"
+"""The folder that runs go into unless another is named."""
 _LONGEST = 80
 
 

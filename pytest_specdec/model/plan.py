@@ -16,6 +16,7 @@ __all__ = [
     "Judgement",
     "Placement",
     "Plan",
+    "Rates",
     "Role",
     "ScoringTask",
 ]
@@ -94,6 +95,22 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """The rates that an estimate rests on."""
+
+    boot_s: float = 60.0
+    """Of one server alone, from its start to its first answer."""
+    tokens_per_s: float = 100.0
+    """Emitted by one stream, if every answer had its request's ``max_tokens``."""
+    scored_tokens_per_s: float = 1500.0
+    """Scored by prompt log-probabilities, all requests together; as many answers are assumed to be as long as they may."""
+    scaling: float = 0.5
+    """Part of ideal scaling that streams side by side reach, 0..1."""
+    source: str = ""
+    """Where they come from; empty in plans that do not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything a run will do."""
 
@@ -119,6 +136,8 @@ class Plan:
     """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
     families: tuple[FamilyRow, ...] = ()
     """Rows of other packages' families, as they were declared when the run was planned."""
+    rates: Rates = field(default_factory=Rates)
+    """What the estimate rests on."""
 
     @property
     def rows(self) -> Mapping[str, FamilyRow]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pytest_specdec.model.plan import Rates
+
 __all__ = ["STEPS", "BootTime", "MissingAnswers", "Progress", "Session", "State", "Status"]
 
 STEPS = frozenset({"booting", "probing", "answering", "scoring", "stopping"})
@@ -68,6 +70,8 @@ class Status:
     """What ended the whole capture, where something did."""
     served: tuple[BootTime, ...] = ()
     """By boot, those that answered anything."""
+    rates: Rates | None = None
+    """By which the plan's estimate would have been right; None where less than half of the plan was captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

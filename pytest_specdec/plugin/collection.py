@@ -84,11 +84,19 @@ def _sort(run: RunState, items: list[pytest.Item]) -> None:
 
 
 def _planned(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
-    from pytest_specdec.capture import planner  # noqa: PLC0415 - a replay never needs it
+    from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
-    selected = {marker.pair_name(item) for item in marks}
+    selected, begun = {marker.pair_name(item) for item in marks}, run.begun
     only = tuple(name for name in run.pair_names if name in selected)
-    return planner.make(run.config, _selected(marks.values()), run.depth, only, _selected(left_out), outside=run.outside)
+    return planner.make(
+        run.config,
+        _selected(marks.values()),
+        run.depth,
+        only,
+        _selected(left_out),
+        outside=run.outside,
+        rates=begun.rates if begun else rates.expected(run.config, run.root.parent),
+    )
 
 
 def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:

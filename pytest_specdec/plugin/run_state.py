@@ -16,7 +16,7 @@ from pytest_specdec.config import lint, load, variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
-from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.files.run_directory import RUNS, RunDirectory
 from pytest_specdec.judge import registry
 from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
@@ -82,9 +82,14 @@ class RunState:
     @property
     def depth(self) -> Depth:
         """How much is asked: as the command line says, as the run that is taken up, or as the ini key says."""
-        if self.settings.taken_up and not self.settings.depth_given:
-            return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)).depth
+        if self.begun and not self.settings.depth_given:
+            return self.begun.depth
         return Depth(self.settings.depth)
+
+    @property
+    def begun(self) -> Plan | None:
+        """The plan of the run that this session takes up, if it does: what was planned by estimates then is not estimated again."""
+        return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)) if self.settings.taken_up else None
 
     @property
     def outside(self) -> tuple[FamilyRow, ...]:
@@ -217,7 +222,7 @@ def root(config: pytest.Config) -> Path:
     settings = config.stash[SETTINGS]
     handed = getattr(config, "workerinput", {}).get(HANDED)
     chosen = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
-    return chosen or _unused(config.rootpath / ".specdec", Path(settings.config or "run").stem)
+    return chosen or _unused(config.rootpath / RUNS, Path(settings.config or "run").stem)
 
 
 def _unused(folder: Path, name: str) -> Path:

@@ -34,9 +34,8 @@ def _work(plan: Plan) -> str:
 
 def _cost(plan: Plan) -> str:
     arms = ", ".join(map(_arm, plan.boots))
-    return (
-        f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
-    )
+    about = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
+    return f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
 
 
 def _scoring(plan: Plan) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -168,7 +169,11 @@ def test_the_estimate_does_not_depend_on_the_order_of_tests(orders):
 
     setting = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 3}}
     config = Config(
-        name="c", path=None, text="", engine=EngineSettings(kind="vllm", model="m"), variants=(VariantSettings(name="v", args=setting),)
+        name="c",
+        path=Path("/nowhere/c.yaml"),
+        text="",
+        engine=EngineSettings(kind="vllm", model="m"),
+        variants=(VariantSettings(name="v", args=setting),),
     )
     asked = [Request(id="a", route=Route.CHAT, body={"max_tokens": 100})]
     wanted = [
@@ -177,7 +182,7 @@ def test_the_estimate_does_not_depend_on_the_order_of_tests(orders):
     ]
     estimates = {round(make(config, order, Depth.STANDARD).estimate_s, 6) for order in (wanted, [wanted[i] for i in orders])}
     assert len(estimates) == 1
-    assert estimates.pop() > 3 * 60
+    assert estimates.pop() > 3 * 35
 
 
 def test_a_workload_that_takes_nothing_at_a_depth_is_left_out_there(plan, workload):
@@ -274,7 +279,7 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
 def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
     from pytest_specdec.engines.vllm import Vllm
 
-    monkeypatch.setattr(planner, "accelerated", lambda: True)
+    monkeypatch.setattr(planner.environment, "accelerated", lambda: True)
     args = {} if share == 0.92 else {"gpu-memory-utilization": share}
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
     assert planner.placement(config, Vllm()).placement is placement

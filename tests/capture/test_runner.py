@@ -16,6 +16,7 @@ import pytest
 from pytest_specdec.capture import environment, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
+from pytest_specdec.capture.rates import expected
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
 from pytest_specdec.files import run_documents, transcripts
@@ -134,6 +135,22 @@ def test_progress_is_told_and_written(run, config, workload, directory):
     assert {p.doing for p in written} == {"booting", "probing", "answering", "scoring", "stopping"}
     assert any(p.done == p.of == 5 and p.tokens == 30 for p in written)
     assert all(p.remaining_s is not None for p in written)
+
+
+def test_a_capture_leaves_the_rates_that_the_next_estimate_rests_on(run, config, workload, directory, with_args):
+    usual = run(config, workload("drawn", draft_scored=True), depth=Depth.STANDARD)
+    assert usual.rates.source == "from the capture itself"
+    assert 0 < usual.rates.boot_s == round(usual.rates.boot_s, 1)
+    readiness = sorted(served.readiness_s for served in usual.served)
+    assert readiness[0] <= usual.rates.boot_s + 0.05
+    assert usual.rates.tokens_per_s != run.plan.rates.tokens_per_s
+    assert usual.rates.scored_tokens_per_s != run.plan.rates.scored_tokens_per_s
+    found = expected(config, directory.root.parent)
+    assert (found.boot_s, found.source) == (usual.rates.boot_s, "from 1 earlier run on this machine")
+
+
+def test_a_capture_that_does_not_get_half_way_leaves_none(run, config, workload, with_args):
+    assert run(with_args(config, "baseline", boot="die"), workload(), depth=Depth.STANDARD).rates is None
 
 
 def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, config, workload, directory, with_args):

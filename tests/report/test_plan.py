@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_specdec.model.plan import Placement, ScoringTask
+from pytest_specdec.model.plan import Placement, Rates, ScoringTask
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.report.plan import lines
 
@@ -38,3 +38,8 @@ def test_a_plan_says_which_placement_it_came_to_and_why(plan):
     because = replace(beside, placement_reason="one server takes 0.45 of the device")
     assert "(one server takes 0.45 of the device)" in lines(because, origin="RUN", replayed=False)[2]
     assert "in turn (too big)" in lines(replace(plan, placement_reason="too big"), origin="RUN", replayed=False)[2]
+
+
+def test_a_plan_says_where_its_estimate_comes_from(plan):
+    slow = replace(plan, rates=Rates(boot_s=180.0, source="from 3 earlier runs on this machine"))
+    assert lines(slow, origin="RUN", replayed=False)[2].endswith("about 3:05 (from 3 earlier runs on this machine)")

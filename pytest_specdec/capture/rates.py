@@ -1,0 +1,155 @@
+"""Rates for the estimate of a plan: those of earlier runs of the same config on this machine, else from the model's size and the device."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import environment
+from pytest_specdec.engines import model_size
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError, RunError
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.plan import Rates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.model.baseline import Environment
+
+__all__ = ["expected", "from_size"]
+
+_RUNS = 5
+"""Earlier runs whose median is taken."""
+_LOOKED_AT = 50
+"""Newest runs of any config that are looked at for them."""
+
+_GB_PER_S = {
+    "B300": 8000.0,
+    "B200": 8000.0,
+    "H200": 4800.0,
+    "H20": 4000.0,
+    "H100 NVL": 3900.0,
+    "H100 PCIe": 2000.0,
+    "H100": 3350.0,
+    "A100": 2000.0,
+    "RTX PRO 6000": 1792.0,
+    "RTX 5090": 1792.0,
+    "RTX 4090": 1008.0,
+    "RTX 6000 Ada": 960.0,
+    "RTX 3090": 936.0,
+    "V100": 900.0,
+    "L40S": 864.0,
+    "A6000": 768.0,
+    "A10G": 600.0,
+    "A10": 600.0,
+    "T4": 320.0,
+    "L4": 300.0,
+    "GB10": 273.0,
+}
+"""Memory bandwidth of devices by a part of their name (NVIDIA's data sheets); the first that fits counts."""
+_UNKNOWN_DEVICE = 1000.0
+_CPU = 40.0
+"""Two channels of DDR4-3200 have 51."""
+
+_REACHED = 0.75
+"""Part of the bandwidth that one stream reaches by the weights it reads.
+
+Published: 0.84 (Qwen3-32B, RTX PRO 6000), 0.75 (Llama-3.1-8B, H100; Llama-3.3-70B FP8, H200), 0.77 (Llama-3.1-8B, A100), 0.64
+(Llama-3.3-70B FP8, H100).
+"""
+_LOADED_GB_PER_S = 2.0
+"""Weights read per second of a boot: 5.1 (Qwen3-32B from a warm cache, vllm#28919), below 1 from many disks."""
+_PREFILL = 100.0
+"""Prompt tokens that a device reads in the time of one emitted by one stream: it reads weights once for all of them."""
+_DEVICE_SCALING = 0.8
+"""Seen at eight streams: 0.83 (Llama-3.1-8B, A100); at 32: 0.91 (a 49B in FP8, B200)."""
+_SHARED_CORES = 0.5
+
+
+def expected(config: Config, folder: Path) -> Rates:
+    """Return the median rates of the newest runs in ``folder`` of the same config, model and machine; without any, :func:`from_size`."""
+    earlier = _earlier(config, folder)
+    if not earlier:
+        return from_size(config)
+    runs = "1 earlier run" if len(earlier) == 1 else f"{len(earlier)} earlier runs"
+    return Rates(
+        boot_s=median(rates.boot_s for rates in earlier),
+        tokens_per_s=median(rates.tokens_per_s for rates in earlier),
+        scored_tokens_per_s=median(rates.scored_tokens_per_s for rates in earlier),
+        scaling=earlier[0].scaling,
+        source=f"from {runs} on this machine",
+    )
+
+
+def from_size(config: Config) -> Rates:
+    """Return the engine's own rates, slowed down by the weights that every boot loads and every token reads. Raises EngineError."""
+    engine = engine_of(config.engine.kind)
+    pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
+    bandwidth = _device_gb_per_s(config, engine)
+    rates = Rates(
+        boot_s=pace.boot_s + (pace.compile_s if bandwidth else 0.0),
+        tokens_per_s=pace.tokens_per_s,
+        scored_tokens_per_s=pace.scored_tokens_per_s,
+        scaling=_DEVICE_SCALING if bandwidth else _SHARED_CORES,
+        source="roughly",
+    )
+    if size is None:
+        return rates
+    per_s = min(rates.tokens_per_s, _REACHED * (bandwidth or _CPU) / size.active_gb)
+    return replace(
+        rates,
+        boot_s=rates.boot_s + size.weights_gb / _LOADED_GB_PER_S,
+        tokens_per_s=per_s,
+        scored_tokens_per_s=min(rates.scored_tokens_per_s, _PREFILL * per_s),
+        source="from the model's size, roughly",
+    )
+
+
+def _device_gb_per_s(config: Config, engine: Engine) -> float:
+    """Return the bandwidth of all devices that one server takes; 0 where it runs on the CPU."""
+    if not environment.accelerated():
+        return 0.0
+    try:
+        server = engine.footprint(config, accelerated=True)
+    except EngineError:  # what is missing is said when it is needed
+        return 0.0
+    if server.device_share is None:
+        return 0.0
+    name = next(iter(environment.devices()), "")
+    known = (figure for part, figure in _GB_PER_S.items() if re.search(rf"\b{part}\b", name))
+    return server.devices * next(known, _UNKNOWN_DEVICE)
+
+
+def _earlier(config: Config, folder: Path) -> list[Rates]:
+    """Return the rates of the newest runs that are alike, newest first."""
+    rates: list[Rates] = []
+    here: Environment | None = None
+    for directory in _newest(folder):
+        with suppress(RunError, OSError, ValueError, KeyError):
+            measured = run_documents.read_status(directory).rates
+            if measured is None or json.loads(directory.plan.read_text(encoding="utf-8"))["config"] != config.name:
+                continue
+            then = run_documents.read_environment(directory)
+            here = here or environment.environment(config, "")
+            if (then.engine, then.model, then.machine) == (here.engine, here.model, here.machine):
+                rates.append(measured)
+        if len(rates) == _RUNS:
+            break
+    return rates
+
+
+def _newest(folder: Path) -> Iterator[RunDirectory]:
+    written: list[tuple[float, Path]] = []
+    for status in folder.glob("*/status.json"):
+        with suppress(OSError):
+            written.append((status.stat().st_mtime, status.parent))
+    yield from (RunDirectory(root) for _, root in sorted(written, reverse=True)[:_LOOKED_AT])

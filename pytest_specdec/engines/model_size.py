@@ -1,0 +1,76 @@
+"""The size of a model: of the checkpoint on this machine, or by the parameters in its name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_specdec.engines import checkpoint
+
+__all__ = ["ModelSize", "of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """The bytes of a model's weights, in units of 10^9."""
+
+    weights_gb: float
+    active_gb: float
+    """Read for every token: all of a dense model's, of a sparse one's the active parameters' part."""
+
+
+_BILLIONS = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
+"""``32b``, ``0.6b``, ``135m``, ``8x7b``; not ``4bit``, nor ``a3b``."""
+_ACTIVE = re.compile(r"[-_]a(\d+(?:\.\d+)?)b(?![a-z0-9])")
+_GIB_TO_GB = 1024**3 / 1e9
+
+_SPARSE = {
+    "gpt-oss-120b": (116.8, 5.1, 0.53),
+    "gpt-oss-20b": (20.9, 3.6, 0.62),
+    "mixtral-8x7b": (46.7, 12.9, None),
+    "mixtral-8x22b": (141.0, 39.0, None),
+    "deepseek-v3": (671.0, 37.0, 1.0),
+    "deepseek-r1-0528": (671.0, 37.0, 1.0),
+}
+"""Billions of parameters, of active ones, and bytes per parameter as published, of sparse models whose names do not tell (model cards)."""
+
+_BYTES = (
+    (r"fp4|nvfp4|mxfp4|awq|gptq|int4|w4a16|4bit|q4", 0.57),  # a scale for every 16 or 32 values comes to the four bits
+    (r"fp8|int8|w8a8|8bit|q8", 1.03),
+)
+_HALF_PRECISION = 2.0
+
+
+def of(model: str, path: Path) -> ModelSize | None:
+    """Return the size of ``model``, which may be the folder or file ``path``; None where neither its files nor its name tell."""
+    name = Path(model).name.lower()
+    billions = _billions(name)
+    gb = _files_gb(path) or (billions and billions[0] * _bytes(name))
+    if not gb:
+        return None
+    return ModelSize(weights_gb=gb, active_gb=gb * (billions[1] / billions[0] if billions else 1.0))
+
+
+def _files_gb(path: Path) -> float | None:
+    if path.is_file():
+        return path.stat().st_size / 1e9
+    gib = checkpoint.gib(path)
+    return None if gib is None else gib * _GIB_TO_GB
+
+
+def _billions(name: str) -> tuple[float, float] | None:
+    """Return all parameters and those that a token reads, in billions."""
+    known = next((row for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
+    if known is not None:
+        return known[0], known[1]
+    counts = [int(times or 1) * float(count) * (1.0 if unit == "b" else 1e-3) for times, count, unit in _BILLIONS.findall(name)]
+    if not counts:
+        return None
+    active = _ACTIVE.search(name)
+    return max(counts), float(active[1]) if active else max(counts)
+
+
+def _bytes(name: str) -> float:
+    published = next((row[2] for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
+    return published or next((size for pattern, size in _BYTES if re.search(pattern, name)), _HALF_PRECISION)

@@ -1,0 +1,63 @@
+"""An estimate that a capture corrects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.capture import estimate
+from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.model.plan import Placement, Rates
+from pytest_specdec.model.workload import Depth, Family
+
+
+@pytest.fixture
+def plan(config, workload):
+    rates = Rates(boot_s=10.0, tokens_per_s=2.0, scored_tokens_per_s=4.0, scaling=0.5)
+
+    def _plan(config=config):
+        return make(config, [SelectedWorkload(workload=workload(passes=100), family=Family.GREEDY)], Depth.STANDARD, rates=rates)
+
+    return _plan
+
+
+def took(plan, answering, scoring=1.0, part=1.0):
+    """Return what the first ``part`` of the plan's steps took, in multiples of what was expected."""
+    steps = estimate.steps(plan.boots, plan.workloads, plan.rates)
+    done = steps[: round(len(steps) * part)]
+    factor = {"answering": answering, "scoring": scoring}
+    return {step: step.seconds * factor[step.doing] for step in done if step.doing in factor}
+
+
+def seconds(plan, rates):
+    return estimate.total(estimate.steps(plan.boots, plan.workloads, rates), plan.servers)
+
+
+def test_rates_that_were_measured_would_have_estimated_what_it_took(plan):
+    one = plan()
+    found = estimate.measured(one, took(one, 2.0, 0.5), {0: 30.0, 1: 20.0, 2: 21.0, 3: 1.0}, 0.0)
+    assert (found.boot_s, found.tokens_per_s, found.scored_tokens_per_s, found.scaling) == (20.5, 1.0, 8.0, 0.5)
+    assert seconds(one, found) == pytest.approx(4 * 20.5 + sum(took(one, 2.0, 0.5).values()), rel=0.1)
+
+
+def test_less_than_half_of_a_plan_measures_nothing(plan):
+    one = plan()
+    assert estimate.measured(one, {}, {0: 1.0, 1: 1.0}, 0.0) is None
+    assert estimate.measured(one, took(one, 1.0), {}, 0.0) is None
+    assert estimate.measured(one, took(one, 1.0, part=0.2), {0: 1.0}, 0.0) is None
+
+
+def test_where_nothing_was_scored_the_rate_of_scoring_stays(plan):
+    one = plan()
+    answered = {step: taken for step, taken in took(one, 2.0).items() if step.doing == "answering"}
+    found = estimate.measured(one, answered, dict.fromkeys(range(4), 10.0), 0.0)
+    assert (found.tokens_per_s, found.scored_tokens_per_s) == (1.0, 4.0)
+
+
+def test_side_by_side_the_whole_time_counts(plan, config):
+    beside = plan(replace(config, placement=Placement.SIDE_BY_SIDE))
+    assert beside.servers == 4
+    found = estimate.measured(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 9000.0)
+    assert found.boot_s == 10.0
+    assert seconds(beside, found) == pytest.approx(9000.0, rel=0.1)

@@ -1,0 +1,156 @@
+"""The rates of an estimate: those of earlier runs, else from the model's size and the device."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.capture import environment, rates
+from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.config import load
+from pytest_specdec.config.config import Config, EngineSettings
+from pytest_specdec.engines.vllm import Vllm
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.plan import Rates
+from pytest_specdec.model.status import State, Status
+from pytest_specdec.model.workload import Depth, Family
+from tests.test_suites import wanted
+
+CONFIGS = Path(__file__).parents[2] / "suites" / "configs"
+PRO_6000 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Put the test on a machine with devices of this name."""
+
+    def _on(device):
+        monkeypatch.setattr(environment, "accelerated", lambda: True)
+        monkeypatch.setattr(environment, "devices", lambda: (device,))
+        monkeypatch.setattr(Vllm, "_is_cpu_build", lambda *_: False)
+
+    return _on
+
+
+def serving(model, **args):
+    return Config(name="c", path=Path("/nowhere/c.yaml"), text="", engine=EngineSettings(kind="vllm", model=model, args=args), variants=())
+
+
+@pytest.mark.parametrize(
+    "device, model, published",
+    [
+        (PRO_6000, "Qwen/Qwen3-32B", 22.96),
+        ("NVIDIA H200", "Llama-3.3-70B-FP8", 51.14),
+        ("NVIDIA H100 80GB HBM3", "meta-llama/Llama-3.1-8B-Instruct", 158.3),
+        ("NVIDIA A100-SXM4-40GB", "meta-llama/Llama-3.1-8B-Instruct", 75.0),
+    ],
+)
+def test_the_tokens_of_one_stream_are_near_published_ones(on, device, model, published):
+    on(device)
+    assert rates.from_size(serving(model)).tokens_per_s == pytest.approx(published, rel=0.3)
+
+
+@pytest.mark.parametrize("name, minutes", [("qwen3-eagle3", (8, 15)), ("llama3.3-70b-draft", (12, 20))])
+def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, minutes):
+    on(PRO_6000)
+    config = load.load(CONFIGS / f"{name}.yaml")
+    assert minutes[0] * 60 < make(config, wanted(), Depth.STANDARD).estimate_s < minutes[1] * 60
+
+
+def test_the_pair_that_ships_takes_five_minutes(config):
+    """312 s with all suites on two busy cores, boots of 0.5 to 1.4 s; half a minute less on quiet ones."""
+    shipped = load.load(CONFIGS / "reference.yaml")
+    assert make(shipped, wanted(), Depth.STANDARD).estimate_s == pytest.approx(312, rel=0.3)
+
+
+def test_a_larger_model_boots_longer_and_answers_more_slowly(on):
+    on("NVIDIA H100 80GB HBM3")
+    small, large = (rates.from_size(serving(f"org/model-{size}b")) for size in (8, 32))
+    assert (large.boot_s - small.boot_s, small.tokens_per_s / large.tokens_per_s) == pytest.approx((24.0, 4.0))
+    assert small.source == "from the model's size, roughly"
+
+
+def test_an_unknown_device_is_a_middling_one_and_several_share_the_weights(on):
+    on("Some Accelerator 9")
+    one, four = rates.from_size(serving("org/m-32b")), rates.from_size(serving("org/m-32b", **{"tensor-parallel-size": 4}))
+    assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s)
+    on("NVIDIA L4")
+    assert rates.from_size(serving("org/m-32b")).tokens_per_s < one.tokens_per_s
+    on("NVIDIA L40S")
+    assert rates.from_size(serving("org/m-32b")).tokens_per_s == pytest.approx(one.tokens_per_s * 0.864)
+
+
+def test_without_a_device_nothing_is_compiled_and_the_cpu_reads_the_weights(on, monkeypatch):
+    on(PRO_6000)
+    monkeypatch.setattr(environment, "accelerated", lambda: False)
+    slow = rates.from_size(serving("org/m-3b"))
+    assert (slow.boot_s, slow.tokens_per_s, slow.scaling) == pytest.approx((38.0, 5.0, 0.5))
+    monkeypatch.setattr(environment, "accelerated", lambda: True)
+    monkeypatch.setattr(Vllm, "_is_cpu_build", lambda *_: True)
+    assert rates.from_size(serving("org/m-3b")) == slow
+
+
+def test_a_model_of_unknown_size_runs_at_the_engines_own_rates(config):
+    found = rates.from_size(config)
+    assert (found.boot_s, found.tokens_per_s, found.scored_tokens_per_s, found.source) == (1.0, 100.0, 1000.0, "roughly")
+
+
+@pytest.fixture
+def ran(tmp_path, config, workload):
+    """Write a run that ended as told."""
+    plan = make(config, [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.STANDARD)
+    clock = iter(range(1_000_000, 2_000_000))
+
+    def _ran(name, measured, *, at=None, **changes):
+        directory = RunDirectory(tmp_path / ".specdec" / name)
+        here = environment.environment(config, "1")
+        run_documents.write_plan(directory, replace(plan, config=changes.pop("config", plan.config)))
+        run_documents.write_environment(directory, replace(here, **changes))
+        run_documents.write_status(directory, Status(state=State.COMPLETE, rates=measured))
+        os.utime(directory.root / "status.json", (at or next(clock),) * 2)
+
+    return _ran
+
+
+def measured(boot_s, tokens_per_s=10.0, scored=500.0):
+    return Rates(boot_s=boot_s, tokens_per_s=tokens_per_s, scored_tokens_per_s=scored, scaling=0.5, source="from the capture itself")
+
+
+def test_earlier_runs_of_the_same_config_on_this_machine_give_their_medians(ran, config, tmp_path):
+    for index, boot_s in enumerate((70.0, 80.0, 300.0)):
+        ran(f"run-{index}", measured(boot_s, tokens_per_s=boot_s / 10, scored=boot_s * 10))
+    found = rates.expected(config, tmp_path / ".specdec")
+    assert (found.boot_s, found.tokens_per_s, found.scored_tokens_per_s) == (80.0, 8.0, 800.0)
+    assert found.source == "from 3 earlier runs on this machine"
+
+
+def test_the_newest_five_count(ran, config, tmp_path):
+    for boot_s in range(10, 90, 10):
+        ran(f"run-{boot_s}", measured(float(boot_s)))
+    ran("oldest", measured(1000.0), at=5)
+    assert rates.expected(config, tmp_path / ".specdec").boot_s == 60.0
+
+
+@pytest.mark.parametrize(
+    "other", [{"config": "another"}, {"model": "another"}, {"engine": "another"}, {"cores": 999}, {"devices": ("H200",)}]
+)
+def test_what_ran_otherwise_tells_nothing(ran, config, tmp_path, other):
+    ran("other", measured(300.0), **other)
+    assert rates.expected(config, tmp_path / ".specdec") == rates.from_size(config)
+    ran("alike", measured(70.0))
+    assert rates.expected(config, tmp_path / ".specdec").source == "from 1 earlier run on this machine"
+
+
+def test_runs_that_were_cut_short_or_cannot_be_read_tell_nothing(ran, config, tmp_path):
+    ran("cut", None)
+    for name, text in (("torn", "{"), ("older", '{"schema": "urn:pytest-specdec:status:0"}')):
+        ran(name, measured(300.0))
+        (tmp_path / ".specdec" / name / "status.json").write_text(text)
+    ran("planless", measured(300.0))
+    (tmp_path / ".specdec" / "planless" / "plan.json").write_text("{}")
+    assert rates.expected(config, tmp_path / ".specdec") == rates.from_size(config)
+    assert rates.expected(config, tmp_path / "nowhere") == rates.from_size(config)
