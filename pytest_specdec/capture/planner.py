@@ -6,9 +6,10 @@ import difflib
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import environment, estimate
+from pytest_specdec.capture import enlargement, environment, estimate
 from pytest_specdec.capture.rates import from_size
 from pytest_specdec.config import gates
 from pytest_specdec.engines import cli_args
@@ -136,11 +137,14 @@ def make(
     *,
     outside: tuple[FamilyRow, ...] = (),
     rates: Rates | None = None,
+    enlarged: Mapping[str, int] | None = None,
+    deadline_s: float | None = None,
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
 
     ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that. ``outside`` are the families of
-    other packages. ``rates`` are from the model's size by default.
+    other packages. ``rates`` are from the model's size by default. ``enlarged`` are the requests of workloads that send more than the depth
+    says, by default as many as long boots allow within ``deadline_s``.
 
     N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
     together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
@@ -150,7 +154,8 @@ def make(
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
     sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth)), key=_name)
-    judged = sorted((workload.at(depth) for workload in _united(sent)), key=_order)
+    deepest = {workload.name: workload for workload in _united(sent)}
+    judged = sorted((workload.at(depth) for workload in deepest.values()), key=_order)
     calibration = tuple(_calibrations(sent, depth))
     placed = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
@@ -172,7 +177,11 @@ def make(
         families=outside,
         rates=rates or from_size(config),
     )
-    return _laid_out(plan, judged, calibration=calibration, has_scorer=config.scorer is not None)
+    laid_out = partial(_laid_out, plan, calibration=calibration, has_scorer=config.scorer is not None)
+    usual = laid_out(judged)
+    more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
+    larger = [workload for workload in enlargement.enlarged(usual, deepest, more) if workload.name in deepest]
+    return replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
 
 
 def _laid_out(plan: Plan, judged: Sequence[Workload], *, calibration: tuple[Workload, ...], has_scorer: bool) -> Plan:

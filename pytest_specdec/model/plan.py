@@ -138,6 +138,8 @@ class Plan:
     """Rows of other packages' families, as they were declared when the run was planned."""
     rates: Rates = field(default_factory=Rates)
     """What the estimate rests on."""
+    enlarged: Mapping[str, int] = field(default_factory=dict)
+    """By workload that sends more because boots take long: the requests that the depth would send otherwise."""
 
     @property
     def rows(self) -> Mapping[str, FamilyRow]:

@@ -42,10 +42,13 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
     outside a worker, and a RunError when the run directory is another session's or cannot be written at all.
     """
     with _claimed(run.root):
-        if _is_finished(run):
-            return None
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
+        if _is_finished(run):
+            _follow_plan(run, directory)
+            return None
         is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
+        if is_begun and run.settings.taken_up is None:
+            _follow_plan(run, directory)
         _prepare(directory, run, is_begun=is_begun)
         return _recorded(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
 
@@ -80,6 +83,12 @@ def _is_finished(run: RunState) -> bool:
     except RunError:
         return False
     return state is not State.RUNNING and (is_ours or is_whole)
+
+
+def _follow_plan(run: RunState, directory: RunDirectory) -> None:
+    """Take the plan of the process that began the capture: a run that ended meanwhile changes what boots are known to cost."""
+    with suppress(RunError):
+        run.plan = run_documents.read_plan(directory)
 
 
 def _is_begun(directory: RunDirectory, session: str) -> bool:

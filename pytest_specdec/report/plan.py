@@ -20,7 +20,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
     ``origin`` is the run directory as a person would type it.
     """
-    cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in _scoring(plan)))
+    cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in (*_enlarged(plan), *_scoring(plan))))
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
     return tuple(printable(line) for line in (first, f"  {_work(plan)}", *cost, f"  {_shares(plan)}"))
@@ -36,6 +36,15 @@ def _cost(plan: Plan) -> str:
     arms = ", ".join(map(_arm, plan.boots))
     about = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
     return f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
+
+
+def _enlarged(plan: Plan) -> tuple[str, ...]:
+    """Say what long boots add to the requests of the depth."""
+    if not plan.enlarged:
+        return ()
+    sent = sum(len(plan.workload(name).requests) for name in plan.enlarged)
+    usual = sum(plan.enlarged.values())
+    return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {_n(sent, 'sampled request')} instead of {usual:,}",)
 
 
 def _scoring(plan: Plan) -> tuple[str, ...]:

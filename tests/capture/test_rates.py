@@ -58,7 +58,8 @@ def test_the_tokens_of_one_stream_are_near_published_ones(on, device, model, pub
 def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, minutes):
     on(PRO_6000)
     config = load.load(CONFIGS / f"{name}.yaml")
-    assert minutes[0] * 60 < make(config, wanted(), Depth.STANDARD).estimate_s < minutes[1] * 60
+    for enlarged in (None, {}):
+        assert minutes[0] * 60 < make(config, wanted(), Depth.STANDARD, enlarged=enlarged).estimate_s < minutes[1] * 60
 
 
 def test_the_pair_that_ships_takes_five_minutes(config):

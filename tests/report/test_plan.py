@@ -40,6 +40,8 @@ def test_a_plan_says_which_placement_it_came_to_and_why(plan):
     assert "in turn (too big)" in lines(replace(plan, placement_reason="too big"), origin="RUN", replayed=False)[2]
 
 
-def test_a_plan_says_where_its_estimate_comes_from(plan):
+def test_a_plan_says_where_its_estimate_comes_from_and_what_long_boots_add(plan):
     slow = replace(plan, rates=Rates(boot_s=180.0, source="from 3 earlier runs on this machine"))
-    assert lines(slow, origin="RUN", replayed=False)[2].endswith("about 3:05 (from 3 earlier runs on this machine)")
+    usual, more = (lines(one, origin="RUN", replayed=False) for one in (slow, replace(slow, enlarged={"chat": 0})))
+    assert usual[2].endswith("about 3:05 (from 3 earlier runs on this machine)")
+    assert [line for line in more if line not in usual] == ["  a boot takes about 3:00, so each arm is sent 1 sampled request instead of 0"]

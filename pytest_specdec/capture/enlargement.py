@@ -1,0 +1,66 @@
+"""Enlargement: where boots take minutes, their servers are asked more than the depth needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import estimate
+from pytest_specdec.model.workload import Depth, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.workload import Workload
+
+__all__ = ["counts", "enlarged"]
+
+LONG_BOOT_S = 90.0
+"""From here on a boot takes minutes: small engines on busy CPU cores, which boot in half a minute, stay below."""
+MOST = 10
+"""Times the requests that the depth says, at most."""
+PART = 0.5
+"""What more requests may cost, of what the boots cost."""
+_STEPS = 2
+"""Of the factor, per unit."""
+
+
+def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
+    """Return the requests of each sampled workload that sends more than the depth says, by one factor; empty where boots are quick.
+
+    ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``. What is judged for speed
+    as well stays as it is: figures of several runs are compared.
+    """
+    if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S:
+        return {}
+    judged = [{each.workload for each in plan.judgements if each.family is family} for family in (Family.SAMPLING, Family.SPEED)]
+    sampled = {name: deepest[name] for name in sorted(judged[0] - judged[1])}
+    afford_s = PART * _seconds(plan, plan.workloads, booting=True)
+    if deadline_s is not None:
+        afford_s = min(afford_s, deadline_s - plan.estimate_s)
+    for factor in range(_STEPS * MOST, _STEPS, -1):
+        more = _times(plan, sampled, factor / _STEPS)
+        if _seconds(plan, enlarged(plan, deepest, more)) - plan.estimate_s <= afford_s:
+            return more
+    return {}
+
+
+def enlarged(plan: Plan, deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
+    """Return the plan's workloads, each with as many of its ``deepest`` requests as ``requests`` says, where it says any."""
+    return tuple(
+        replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload
+        for workload in plan.workloads
+    )
+
+
+def _times(plan: Plan, deepest: Mapping[str, Workload], factor: float) -> dict[str, int]:
+    sent = {workload.name: len(workload.requests) for workload in plan.workloads}
+    larger = {name: min(ceil(factor * sent[name]), len(whole.requests)) for name, whole in deepest.items()}
+    return {name: count for name, count in larger.items() if count > sent[name]}
+
+
+def _seconds(plan: Plan, workloads: Sequence[Workload], *, booting: bool = False) -> float:
+    steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
+    return estimate.total([step for step in steps if step.doing == "booting" or not booting], plan.servers)
