@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import gates, validate, variables
+from pytest_specdec.config import gates, shipped, validate, variables
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
@@ -15,7 +15,7 @@ from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import JSON, Family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import YamlDocument
@@ -84,24 +84,30 @@ def load(path: Path) -> Config:
     )
 
 
-def find(name: str, folders: Sequence[Path]) -> Path:
-    """Return the file that ``name`` means: a path, or the name of a config in one of ``folders``, with or without its suffix.
+def find(name: str, here: Path, root: Path | None = None) -> Path:
+    """Return the file that ``name`` means, with or without its suffix: a path, a config of ``here`` or ``root``, or a shipped one.
 
-    Raises ConfigError with the nearest name.
+    Raises ConfigError with the nearest name, every name there is, and where it looked.
     """
-    given = Path(name).expanduser()
-    here = [given] if given.suffix in _SUFFIXES or len(given.parts) > 1 else []
-    for path in (*here, *(folder / f"{given}{suffix}" for folder in folders for suffix in ("", *_SUFFIXES))):
-        if path.is_file():
-            return path
-    known = sorted({path.stem for folder in folders for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")})
-    near, what = validate.nearest(given.stem, known), f"no config {name}"
+    roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
+    folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)
+    for folder in folders if name else ():
+        for suffix in ("", *_SUFFIXES):
+            if (path := folder / Path(f"{name}{suffix}").expanduser()).is_file():
+                return path
+    known = list(dict.fromkeys(stem for folder in folders for stem in sorted(_names(folder))))
+    near, what = validate.nearest(Path(name).stem, known), f"no config {name or repr(name)}"
     raise ConfigError(
         what + (f"; {near}" if near else ""),
-        where=", ".join(map(str, folders)),
+        where=", ".join(str(folder) for folder in folders if folder.is_dir()),
         found="no such file",
         expected=f"a path, or one of {', '.join(known)}" if known else "a path",
+        remedy=f"python -m pytest_specdec init {Path(name).stem or 'my-model'} writes one",
     )
+
+
+def _names(folder: Path) -> Iterator[str]:
+    return (path.stem for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}"))
 
 
 def _text(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
-from pytest_specdec.config import load, variables
+from pytest_specdec.config import load, shipped, variables
 from pytest_specdec.doctor import config_checks, machine, models, probe
 from pytest_specdec.doctor import engine as engine_checks
 from pytest_specdec.doctor.arms import arms
@@ -40,7 +41,7 @@ _NAME = 11
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Register the command."""
     parser = commands.add_parser("doctor", help="say what would keep a run from starting", description=_ABOUT, allow_abbrev=False)
-    parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the bare name of one in suites/configs")
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one here, in suites/configs or in the package")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.STANDARD.value, help="as --specdec-depth")
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="as --specdec-baselines")
 
@@ -54,7 +55,9 @@ def run(arguments: Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     _print(f"doctor: {path} at depth {depth.value}", Secrets())
-    command = f"pytest suites/ --specdec-config={path}" + ("" if depth is Depth.STANDARD else f" --specdec-depth={depth.value}")
+    command = f"pytest {shipped.arguments(here)} --specdec-config={shlex.quote(arguments.config)}" + (
+        "" if depth is Depth.STANDARD else f" --specdec-depth={depth.value}"
+    )
     try:
         config = load.load(path)
     except ConfigError as error:
@@ -63,8 +66,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _path(name: str, here: Path) -> Path:
-    beside = (Path(f"{name}{suffix}") for suffix in ("", ".yaml", ".yml"))
-    path = next((path for path in beside if path.is_file()), None) or load.find(name, (here / "suites" / "configs",))
+    path = load.find(name, here)
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner, rates
 from pytest_specdec.capture.planner import SelectedWorkload
+from pytest_specdec.config import shipped
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.variables import unset
 from pytest_specdec.doctor import probe
@@ -89,8 +90,8 @@ def plan(config: Config, depth: Depth, here: Path) -> Check:
 
 
 def suites(config: Config, here: Path) -> Path | None:
-    """Return the folder of test modules that the config lies in, or ``suites`` in ``here``; None without either."""
-    places = (config.path.absolute().parent.parent, here / "suites")
+    """Return the folder of test modules that the config lies in, ``suites`` in ``here``, or those that ship; None where they do not."""
+    places = (config.path.absolute().parent.parent, here / "suites", shipped.SUITES)
     return next((place for place in places if place.name == "suites" and any(place.rglob("test_*.py"))), None)
 
 

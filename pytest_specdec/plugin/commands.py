@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config import shipped
 from pytest_specdec.report.run import Commands
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def typed(path: Path, config: pytest.Config) -> str:
 
 def next_steps(config: pytest.Config, run: Path) -> Commands:
     """Return the commands that take the run in the directory ``run`` from here."""
-    tests = [typed(config.invocation_params.dir / arg, config) for arg in config.args]
+    tests = [*_pyargs(config), *(typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(
         replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(typed(run, config))}",
         resume=_again(config, "--specdec-resume", run),
@@ -37,9 +38,15 @@ def next_steps(config: pytest.Config, run: Path) -> Commands:
 
 def replay_of(item: pytest.Item, run: Path) -> str:
     """Return the command that judges the answers of ``item`` again, without a server."""
-    path, colons, rest = item.nodeid.partition("::")
-    node = typed(item.config.rootpath / path, item.config) + colons + rest
-    return f"pytest {shlex.quote(node)} --specdec-replay {shlex.quote(typed(run, item.config))}"
+    module = str(getattr(getattr(item, "module", None), "__name__", ""))
+    file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs(item.config), typed(item.path, item.config)]
+    _, colons, test = item.nodeid.partition("::")
+    return f"pytest {shlex.join([*file[:-1], file[-1] + colons + test])} --specdec-replay {shlex.quote(typed(run, item.config))}"
+
+
+def _pyargs(config: pytest.Config) -> tuple[str, ...]:
+    """Return the option under which tests are named as modules, where this session has it."""
+    return ("--pyargs",) if config.option.pyargs else ()
 
 
 def _again(config: pytest.Config, option: str, run: Path) -> str:

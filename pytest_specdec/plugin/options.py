@@ -65,7 +65,7 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-config",
         metavar="CONFIG",
-        help="Engine, model and variants to judge: a YAML file, or the name of one in suites/configs.",
+        help="Engine, model and variants to judge: a YAML file, or the name of one here, in suites/configs or in the package.",
     )
     option("--specdec-depth", metavar="DEPTH", help=f"Number of requests: {', '.join(DEPTHS)} (default: standard).")
     option("--specdec-run-dir", metavar="DIR", help="Run directory, new or empty (default: .specdec/<config>-<UTC time>).")

@@ -194,13 +194,11 @@ def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
 
 def _config_path(config: pytest.Config) -> Path:
     named = config.stash[SETTINGS].config
-    here = config.invocation_params.dir
-    folders = tuple(dict.fromkeys(folder / "suites" / "configs" for folder in (config.rootpath, here)))
     if named is None:
         what, expected = "no config is named", "a config with engine, model and variants"
-        raise ConfigError(what, expected=expected, remedy=f"--specdec-config=FILE.yaml, or a name from {folders[0]}")
-    beside = (here / f"{named}{suffix}" for suffix in ("", ".yaml", ".yml"))
-    return next((path for path in beside if path.is_file()), None) or load.find(named, folders)
+        remedy = "--specdec-config=NAME, a file or a shipped config; `python -m pytest_specdec init` writes one"
+        raise ConfigError(what, expected=expected, remedy=remedy)
+    return load.find(named, config.invocation_params.dir, config.rootpath)
 
 
 def _linted(config: Config) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.config import load
+from pytest_specdec.config import load, shipped
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import Family
@@ -197,25 +197,56 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path, make):
         load.load(tmp_path / "x.yaml")
 
 
-@pytest.mark.parametrize("name", ["reference", "reference.yaml", str(SUITES / "reference.yaml")])
+@pytest.mark.parametrize("name", ["reference", "reference.yaml", "suites/configs/reference", str(SUITES / "reference.yaml")])
 def test_a_config_is_found_by_name_or_path(name):
-    assert load.find(name, [SUITES.parent, SUITES]) == SUITES / "reference.yaml"
+    assert load.find(name, SUITES.parents[1]) == SUITES / "reference.yaml"
 
 
-def test_a_file_in_a_nearer_folder_comes_first(write, tmp_path):
-    write(LEAST, "reference.yml")
-    assert load.find("reference", [tmp_path, SUITES]) == tmp_path / "reference.yml"
+def test_a_shipped_config_is_found_from_anywhere(tmp_path):
+    assert load.find("reference", tmp_path) == shipped.CONFIGS / "reference.yaml"
+    assert shipped.CONFIGS == SUITES
 
 
-def test_a_config_that_is_not_there_is_told_with_the_nearest_name(tmp_path):
-    with pytest.raises(ConfigError, match="no config refrence; did you mean 'reference'") as caught:
-        load.find("refrence", [tmp_path, SUITES])
-    assert "reference" in caught.value.expected.removeprefix("a path, or one of ").split(", ")
+def test_a_file_here_comes_before_the_roots_its_suites_and_the_shipped_ones(tmp_path):
+    here, root = tmp_path / "here", tmp_path / "root"
+    places = [
+        here / "reference.yml",
+        root / "reference.yaml",
+        root / "suites/configs/reference.yaml",
+        here / "suites/configs/reference.yaml",
+    ]
+    for path in places:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(LEAST)
+    for path in places:
+        assert load.find("reference", here, root) == path
+        path.unlink()
+    assert load.find("reference", here, root) == SUITES / "reference.yaml"
 
 
-def test_a_config_without_any_folder_is_told_too(tmp_path):
+def test_a_config_that_is_not_there_is_told_with_the_nearest_name_all_names_and_where_they_were_looked_for(tmp_path):
+    (tmp_path / "my-model.yaml").write_text(LEAST)
+    with pytest.raises(ConfigError, match="no config my-modle; did you mean 'my-model'") as caught:
+        load.find("my-modle", tmp_path)
+    assert caught.value.expected.removeprefix("a path, or one of ").split(", ") == [
+        "my-model",
+        *sorted(path.stem for path in SUITES.glob("*.yaml")),
+    ]
+    assert caught.value.where.split(", ") == [str(tmp_path), str(SUITES)]
+    assert "init my-modle" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_an_empty_name_is_no_config(tmp_path, name):
+    (tmp_path / ".yaml").write_text(LEAST)
+    with pytest.raises(ConfigError, match="no config"):
+        load.find(name, tmp_path)
+
+
+def test_a_config_without_any_folder_is_told_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(shipped, "CONFIGS", tmp_path / "configs")
     with pytest.raises(ConfigError) as caught:
-        load.find("mine/x.yaml", [tmp_path])
+        load.find("mine/x.yaml", tmp_path)
     assert (caught.value.what, caught.value.expected) == ("no config mine/x.yaml", "a path")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.config import shipped
 from pytest_specdec.config.config import Config
 from pytest_specdec.config.load import load
 
@@ -59,6 +60,7 @@ def here(tmp_path, monkeypatch):
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(shipped, "SUITES", Path(shipped.__file__).parents[1] / "suites")  # as in a wheel, but empty
     return tmp_path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.__main__ import main
+from pytest_specdec.config import shipped
 from pytest_specdec.doctor import config_checks
 from pytest_specdec.doctor.probe import ProgramResult
 from pytest_specdec.engines.registry import engine_of
@@ -45,7 +46,7 @@ def test_a_sound_config_passes_every_check_and_ends_with_the_next_command(doctor
     (flags,) = rows(out, "flags")
     assert (flags[:6].strip(), re.findall(r"\d+", flags)) == ("ok", ["6", "15"])
     assert "3 boots (baseline, ngram-k3, control)" in rows(out, "plan")[0]
-    assert lines[-1] == "pytest suites/ --specdec-config=mine.yaml"
+    assert lines[-1] == "pytest --pyargs pytest_specdec.suites --specdec-config=mine.yaml"
     assert "none failed" in lines[-2]
 
 
@@ -54,7 +55,7 @@ def test_the_depth_decides_the_boots(doctor, config, vllm):
     config()
     _, out = doctor("mine.yaml", "--depth=smoke")
     assert "2 boots (ngram-k3, baseline and control)" in out
-    assert out.splitlines()[-1] == "pytest suites/ --specdec-config=mine.yaml --specdec-depth=smoke"
+    assert out.splitlines()[-1] == "pytest --pyargs pytest_specdec.suites --specdec-config=mine.yaml --specdec-depth=smoke"
 
 
 def test_an_engine_without_a_help_to_read_gets_a_warning_for_its_flags(doctor, config, vllm, monkeypatch):
@@ -227,6 +228,24 @@ def test_suites_are_those_that_the_config_lies_in_or_those_here(config, here):
     (here / "suites" / "test_x.py").write_text("")
     assert config_checks.suites(inside, here / "elsewhere") == here / "suites"
     assert config_checks.suites(config(), here) == here / "suites"
+
+
+def test_suites_elsewhere_are_those_that_ship(config, here, monkeypatch):
+    monkeypatch.setattr(shipped, "SUITES", ROOT / "suites")
+    assert config_checks.suites(config(), here) == ROOT / "suites"
+
+
+def test_the_next_command_runs_the_suites_that_lie_here(doctor, config, vllm, here):
+    vllm()
+    config()
+    (here / "suites").mkdir()
+    (here / "suites" / "test_x.py").write_text("")
+    assert doctor("mine")[1].splitlines()[-1] != "pytest suites/ --specdec-config=mine"
+    (here / "suites" / "test_x.py").write_text(
+        "import pytest\nfrom pytest_specdec.prompts import CODE\n\n"
+        "@pytest.mark.specdec(CODE.greedy(), family='greedy')\ndef test_x(specdec_captured): pass\n"
+    )
+    assert doctor("mine")[1].splitlines()[-1] == "pytest suites/ --specdec-config=mine"
 
 
 def environment(processor: str) -> Environment:

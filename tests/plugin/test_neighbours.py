@@ -51,7 +51,7 @@ def test_every_fixture_carries_our_name():
 def test_a_failing_verdict_is_red_beside_pytest_check(project, repository):
     """pytest-check registers a fixture called ``check`` that swallows what it is given; the suites' conftest has to win."""
     project.tests(
-        (repository / "conftest.py").read_text()
+        (repository / "suites/conftest.py").read_text()
         + "\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='greedy')\n"
         + "def test_it(captured, check): check(say(captured, Outcome.FAIL))\n"
     )
@@ -65,7 +65,7 @@ def test_the_short_names_are_ours(project, repository):
         "    assert pair == captured.pair\n    assert spec == captured.speculative.answers\n"
         "    assert base[0].choice.text == 'three tokens'\n"
     )
-    own = (repository / "conftest.py").read_text().replace("from __future__ import annotations", "")
+    own = (repository / "suites/conftest.py").read_text().replace("from __future__ import annotations", "")
     project.pytester.makeconftest("from __future__ import annotations\n" + (project.path / "conftest.py").read_text() + "\n\n" + own)
     result = project.run()
     result.assert_outcomes(passed=2)

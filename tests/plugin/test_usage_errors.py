@@ -52,7 +52,7 @@ def test_a_config_is_found_where_one_stands_by_its_bare_name(project, name):
 def test_no_config_is_a_usage_error_only_when_tests_need_one(project):
     result = project.tests().run(config=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*no config is named*", "*--specdec-config=FILE.yaml*"])
+    result.stderr.fnmatch_lines(["*no config is named*", "*--specdec-config=NAME*init*"])
     project.tests("def test_it(): pass\n").run(config=None).assert_outcomes(passed=1)
 
 

@@ -1,0 +1,20 @@
+"""The suites and configs that come with this package: inside it where it is installed, beside it in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["CONFIGS", "MODULE", "SUITES", "arguments"]
+
+_PACKAGE = Path(__file__).parents[1]
+MODULE = "pytest_specdec.suites"
+"""Their name for ``pytest --pyargs``, where they are installed."""
+SUITES = next((folder for folder in (_PACKAGE / "suites", _PACKAGE.parent / "suites") if folder.is_dir()), _PACKAGE / "suites")
+CONFIGS = SUITES / "configs"
+
+
+def arguments(here: Path) -> str:
+    """Return what to give to pytest in ``here`` to run the suites: a copy of them there before those that come with the package."""
+    if any((here / "suites").rglob("test_*.py")):
+        return "suites/"
+    return f"--pyargs {MODULE}" if SUITES.parent == _PACKAGE else str(SUITES)

@@ -1,0 +1,1 @@
+"""The suites, a folder per family."""
