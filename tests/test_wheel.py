@@ -83,8 +83,4 @@ def test_the_suites_are_collected_from_the_wheel_by_the_name_of_a_shipped_config
 def test_every_shipped_config_makes_a_plan_in_an_empty_folder(ran, python):
     (configs,) = python.parents[1].glob("lib/python*/site-packages/pytest_specdec/suites/configs")
     for path in sorted(configs.iterdir()):
-        done = ran(
-            "pytest", "--pyargs", f"{shipped.MODULE}.greedy", f"--specdec-config={path.stem}", "--co", "-q", "-p", "no:cacheprovider"
-        )
-        wants_variable = "the environment variable SPECDEC_FAULT is not set" in done.stderr
-        assert wants_variable if "${SPECDEC_FAULT}" in path.read_text() else collected(done)
+        assert collected(ran("pytest", "--pyargs", f"{shipped.MODULE}.greedy", f"--specdec-config={path.stem}", "--co", "-q")) >= 1

@@ -44,6 +44,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one here, in suites/configs or in the package")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.STANDARD.value, help="as --specdec-depth")
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="as --specdec-baselines")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import SpecCounters
@@ -26,6 +26,7 @@ __all__ = [
     "ApiRequest",
     "Ask",
     "Command",
+    "ConfigTemplate",
     "Dialect",
     "Engine",
     "EngineProgram",
@@ -261,3 +262,14 @@ class Engine(Protocol):
 
     def single_precision(self, config: Config) -> bool:
         """Whether every arm computes in float32 with nothing quantised, as far as its arguments say."""
+
+
+@runtime_checkable
+class ConfigTemplate(Protocol):
+    """An engine that writes the beginnings of its own configs; for any other, ``init`` writes the keys that all engines share."""
+
+    def template(self, model: str | None, speculator: str | None) -> str:
+        """Return a config in YAML with comments, from ``engine`` and ``variants`` on; sections left out get their general form.
+
+        ``speculator`` is a draft model, or a method without one. Raises EngineError where a model is needed and None is given.
+        """

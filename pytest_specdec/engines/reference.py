@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 from dataclasses import replace
 from importlib import resources
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.cli_args import filled, flags, merged
@@ -19,6 +21,7 @@ from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
 from pytest_specdec.engines.vllm.rules import TOKENS
 from pytest_specdec.engines.vllm.speculative_setting import with_resolved_model
 from pytest_specdec.errors import EngineError
+from pytest_specdec.files import yaml
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ _NEEDS = ("uvicorn", "starlette", "safetensors", "tokenizers", "jinja2", "llguid
 _PROCESS_GIB = 0.25
 """Of a server without its weights: twice what one was seen to take with short contexts."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
+_NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
+"""What the shipped config names."""
 
 
 class Reference:
@@ -54,6 +59,12 @@ class Reference:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return vLLM's."""
         return VllmDialect()
+
+    def template(self, model: str | None, speculator: str | None) -> str:
+        """Return the config that ships, with other checkpoints where they are given."""
+        text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
+        given = {"reference": self.kind, "target": model, "draft": speculator}
+        return _NAMES.sub(lambda named: f"{named[1]}: {yaml.scalar(given[named[2]] or named[2])}", text)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``, whose keys are vLLM's."""

@@ -13,7 +13,7 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "LOADED", "engine_of"]
+__all__ = ["GROUP", "LOADED", "engine_of", "kinds"]
 
 GROUP = "pytest_specdec.engines"
 LOADED: dict[str, Engine] = {}
@@ -28,6 +28,11 @@ def engine_of(kind: str) -> Engine:
     return LOADED[kind]
 
 
+def kinds() -> list[str]:
+    """Return the names of the installed engines, sorted."""
+    return sorted({*entry_points(group=GROUP).names, *LOADED})
+
+
 def _entry_point(kind: str) -> EntryPoint:
     points = entry_points(group=GROUP)
     candidates = [point for point in points if point.name == kind]
@@ -40,19 +45,19 @@ def _entry_point(kind: str) -> EntryPoint:
             remedy="uninstall all but one",
         )
     if not candidates:
-        raise _unknown(kind, sorted({*points.names, *LOADED}))
+        raise _unknown(kind, kinds())
     return candidates[0]
 
 
-def _unknown(kind: str, kinds: list[str]) -> EngineError:
-    near = difflib.get_close_matches(kind, kinds, n=1)
+def _unknown(kind: str, known: list[str]) -> EngineError:
+    near = difflib.get_close_matches(kind, known, n=1)
     return EngineError(
         f"no engine {kind!r}" + (f"; did you mean {near[0]}?" if near else ""),
         where="engine.kind",
         found=kind,
-        expected=f"one of {', '.join(kinds)}" if kinds else f"an entry point of the group {GROUP}",
+        expected=f"one of {', '.join(known)}" if known else f"an entry point of the group {GROUP}",
         remedy="correct the name, or install the package that serves it"
-        if kinds
+        if known
         else "install pytest-specdec again: installation writes the entry points",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["KeyPath", "YamlDocument", "dump", "load"]
+__all__ = ["KeyPath", "YamlDocument", "dump", "load", "scalar"]
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and indices from the root."""
@@ -37,6 +38,7 @@ _MOST_VALUES = 20_000
 _DEEPEST = 50
 """Most levels of nested lists and mappings."""
 _BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
+_PLAIN = re.compile(r"[\w./~][\w./~@-]*", re.ASCII)
 _BARE_VARIABLE = re.compile(r"\{[^\"'#\n]*\$\{\w+\}")
 _PREFIX = "tag:yaml.org,2002:"
 
@@ -199,3 +201,9 @@ _SCALARS: Mapping[str, Callable[[str], JSON]] = {
     "float": _float,
     "str": str,
 }
+
+
+def scalar(text: str) -> str:
+    """Return ``text`` as a file has to write it to be read back as the same string: in quotes where it would be read as something else."""
+    plain = _PLAIN.fullmatch(text) and load(f"[{text}]", "").data == [text]
+    return text if plain else json.dumps(text, ensure_ascii=False)

@@ -11,6 +11,7 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.vllm import template
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
@@ -58,6 +59,10 @@ class Vllm:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return vLLM's."""
         return VllmDialect()
+
+    def template(self, model: str | None, speculator: str | None) -> str:
+        """Return a pair on one GPU, its settings pinned that a release may change in one arm only."""
+        return template.text(self.kind, model, speculator)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``."""

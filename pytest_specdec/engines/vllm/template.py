@@ -1,0 +1,84 @@
+"""The template of a config for vLLM, with one variant."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_specdec.engines.vllm.rules import RULES
+from pytest_specdec.errors import EngineError
+from pytest_specdec.files import yaml
+
+__all__ = ["text"]
+
+_METHODS = (
+    (r"eagle[-_]?3", "eagle3"),
+    (r"eagle", "eagle"),
+    (r"medusa", "medusa"),
+    (r"dflash", "dflash"),
+    (r"\bmtp\b", "mtp"),
+)
+"""What a speculator's name says of its method, the first that fits; any other is a draft model."""
+_ALONE = frozenset({"ngram", "suffix", "mtp"})
+"""Methods that need no second model."""
+_TOKENS = {"suffix": 8, "mtp": 1}
+"""Draft tokens where they are not three."""
+_MORE = {"ngram": ", prompt_lookup_max: 4, prompt_lookup_min: 2", "draft_model": ", draft_sample_method: greedy"}
+_CONFIG = """\
+# What both servers have in common. The baseline runs with exactly these settings.
+engine:
+  kind: {kind} # `vllm` on PATH; or add one of `venv: FOLDER`, `executable: FILE`, `image: vllm/vllm-openai:TAG`
+  model: {model} # a name of the hub, or a path, absolute or relative to this file
+  args: # vLLM's own flags without dashes, values as they are
+    max-model-len: 8192
+    max-num-seqs: 32
+    gpu-memory-utilization: 0.92
+    # tensor-parallel-size: 2
+    # Stated so that no release changes it in one of the two servers:
+    generation-config: vllm # or else the checkpoint's temperature stands in for one that a request leaves out
+    max-logprobs: 20 # scores need that many
+    seed: 0
+    async-scheduling: {overlap} # false with ngram, suffix and medusa, which switch it off in their own server
+  env:
+    VLLM_USE_V2_MODEL_RUNNER: {runner} # 0 before 0.32, and with suffix and medusa
+    VLLM_NO_USAGE_STATS: 1
+
+# A variant adds settings to the engine above. Each one is judged against the baseline; add as many as you like.
+variants:
+  {name}:
+    args:
+      speculative-config: {{{setting}}}
+
+limits:
+  boot_s: 1800 # the first boot downloads and compiles
+  request_s: 300
+"""
+
+
+def text(kind: str, model: str | None, speculator: str | None) -> str:
+    """Return the config of ``model`` with the variant that ``speculator`` names. Raises EngineError without a model."""
+    if not model:
+        what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"
+        raise EngineError(what, where="--model", found="nothing", expected="the target model", remedy=remedy)
+    speculator = speculator or "ngram"
+    method = _method(speculator)
+    tokens = _TOKENS.get(method, 3)
+    drafter = "" if speculator in _ALONE else f", model: {yaml.scalar(speculator)}"
+    return _CONFIG.format(
+        kind=kind,
+        model=yaml.scalar(model),
+        overlap=str(_is_left_alone("async-scheduling", method)).lower(),
+        runner=int(_is_left_alone("VLLM_USE_V2_MODEL_RUNNER", method)),
+        name=f"{method.removesuffix('_model')}-k{tokens}",
+        setting=f"method: {method}{drafter}, num_speculative_tokens: {tokens}{_MORE.get(method, '')}",
+    )
+
+
+def _method(speculator: str) -> str:
+    if speculator in _ALONE:
+        return speculator
+    return next((method for pattern, method in _METHODS if re.search(pattern, speculator, re.IGNORECASE)), "draft_model")
+
+
+def _is_left_alone(name: str, method: str) -> bool:
+    """Whether vLLM leaves a setting as it is under ``method``."""
+    return not any(change.name == name and method in change.methods for change in RULES.silent)

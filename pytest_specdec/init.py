@@ -1,0 +1,157 @@
+"""The command ``init``: a commented config to begin with and, on request, a copy of the suites. It never overwrites a file."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config import load, shipped
+from pytest_specdec.engines.protocol import ConfigTemplate
+from pytest_specdec.engines.reference import Reference
+from pytest_specdec.engines.registry import engine_of, kinds
+from pytest_specdec.errors import ConfigError, EngineError, SpecdecError
+from pytest_specdec.files import yaml
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _SubParsersAction
+
+    from pytest_specdec.engines.protocol import Engine
+
+__all__ = ["add", "run"]
+
+_ABOUT = """Write a commented config, NAME.yaml, and with --suites an editable copy of the suites. Nothing is overwritten. Without --engine:
+the built-in engine on its own small models, which needs no GPU."""
+_NAME = "my-model"
+_SCHEMA = Path(shipped.__file__).with_name("schema.json")
+_HEAD = """\
+# yaml-language-server: $schema={schema}
+#
+# A server with speculative decoding, held against the same server without it.
+#     python -m pytest_specdec doctor {name}
+#     pytest {suites} --specdec-config={name} --specdec-depth=smoke
+
+"""
+_SHARED = """\
+# What both servers have in common. The baseline runs with exactly these settings.
+engine:
+  kind: {kind}
+  model: {model}
+  args: {{}} # the engine's own flags without dashes, values as they are
+
+# A variant adds settings to the engine above. Each one is judged against the baseline.
+variants:
+  variant:
+    args: {{}} # the flags that switch speculation on{speculator}
+"""
+_SECTIONS = {
+    "gates": """\
+# Floors that hold on every machine; --specdec-update-baselines adds those measured on yours.
+gates:
+  # Response tokens per second at one client, speculative over baseline.
+  speedup: {at_least: 1.0}
+""",
+    "allow_inconclusive": """\
+# Families whose inconclusive verdicts do not fail at standard and deep depth.
+allow_inconclusive: []
+""",
+    "require": """\
+# Features that every arm must honour: a refusal fails instead of being skipped. With speed, one that no gate could decide on fails too.
+require: [json_schema]
+""",
+}
+"""What a template may leave out."""
+_SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+"""Files that may hold settings of pytest already, which another one would hide."""
+_INI = """\
+[pytest]
+# `pytest suites/` judges this config unless --specdec-config names another.
+specdec_config = {name}
+"""
+
+
+def add(commands: _SubParsersAction[ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser("init", help="write a config to begin with", description=_ABOUT, allow_abbrev=False)
+    parser.add_argument("name", metavar="NAME", nargs="?", default=_NAME, help=f"the config's name (default: {_NAME})")
+    parser.add_argument("--engine", metavar="KIND", help=f"the engine to judge: {', '.join(kinds())}")
+    parser.add_argument("--model", help="its target model: a name that the engine knows, or a path")
+    parser.add_argument("--speculator", metavar="MODEL", help="the draft model or head, or a method that needs none, such as ngram")
+    parser.add_argument("--suites", action="store_true", help="copy the suites into suites/, to be edited")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: Namespace) -> int:
+    """Write the files, name them with the next commands, and return the exit code."""
+    here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml') or _NAME}.yaml")
+    try:
+        _check([path, *([Path("suites")] if arguments.suites else [])])
+        text = _config(arguments, path.stem, here)
+        _write(path, text)
+        config = load.load(path)
+        files = [str(path), *(_copied(path.stem) if arguments.suites else ())]
+    except SpecdecError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    names = ", ".join(variant.name for variant in config.variants)
+    sys.stdout.write(f"wrote {', '.join(files)}: {config.engine.kind} serving {config.engine.model}, variants {names}\n")
+    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next(path, here)))
+    return 0
+
+
+def _check(files: list[Path]) -> None:
+    """Raise ConfigError for a file that is there already, before any is written."""
+    for path in files:
+        if path.exists() or path.is_symlink():
+            copy = f"; the suites alone: cp -r {shipped.SUITES} suites" if len(files) > 1 and path is files[0] else ""
+            what, remedy = f"{path} is there already and stays as it is", f"choose another NAME, or move it away{copy}"
+            raise ConfigError(what, where=str(path.absolute()), found="a file or folder", expected="none", remedy=remedy)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        what = f"{path} cannot be written"
+        raise ConfigError(what, where=str(path.absolute()), found=str(error), expected="a folder to write into") from None
+
+
+def _config(arguments: Namespace, name: str, here: Path) -> str:
+    if arguments.engine is None and (arguments.model or arguments.speculator):
+        what, option = "no engine is named", "--model" if arguments.model else "--speculator"
+        raise ConfigError(what, where="--engine", found=f"{option} alone", expected="the engine that serves it", remedy="--engine KIND")
+    body = _body(engine_of(arguments.engine or Reference.kind), arguments.model, arguments.speculator)
+    given = yaml.load(body, name).data
+    assert isinstance(given, dict), "a template begins with engine and variants"
+    rest = [section for key, section in _SECTIONS.items() if key not in given]
+    suites = "suites/" if arguments.suites else shipped.arguments(here)
+    return "\n".join([_HEAD.format(schema=_SCHEMA, name=name, suites=suites) + body, *rest])
+
+
+def _body(engine: Engine, model: str | None, speculator: str | None) -> str:
+    """Return what the engine writes of a config, or the keys that all engines share."""
+    if isinstance(engine, ConfigTemplate):
+        return engine.template(model, speculator)
+    if not model:
+        what = f"{engine.kind} writes no config without a model"
+        raise EngineError(what, where="--model", found="nothing", expected="the target model", remedy="--model NAME")
+    named = f", with {speculator}" if speculator else ""
+    return _SHARED.format(kind=engine.kind, model=yaml.scalar(model), speculator=named)
+
+
+def _copied(name: str) -> tuple[str, ...]:
+    """Copy the suites, and have them find the config where no file holds settings of pytest; return what was written."""
+    shutil.copytree(shipped.SUITES, "suites", ignore=shutil.ignore_patterns("configs", "__pycache__"))
+    if any(Path(settings).exists() for settings in _SETTINGS):
+        return ("suites/",)
+    _write(Path(_SETTINGS[0]), _INI.format(name=name))
+    return ("suites/", _SETTINGS[0])
+
+
+def _next(path: Path, here: Path) -> tuple[str, str]:
+    """Return the commands to type next."""
+    name = shlex.quote(str(path.with_suffix("")))
+    return f"python -m pytest_specdec doctor {name}", f"pytest {shipped.arguments(here)} --specdec-config={name} --specdec-depth=smoke"

@@ -1,0 +1,170 @@
+"""``init``: what it writes loads, judges and checks as it is, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.__main__ import main
+from pytest_specdec.config import lint, shipped
+from pytest_specdec.config.load import load
+from pytest_specdec.engines import registry
+from pytest_specdec.engines.reference import Reference
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.files import yaml
+
+
+class PlainEngine(Reference):
+    """An engine without a template of its own."""
+
+    kind = "plain"
+    template = None
+
+
+class RenamedEngine(Reference):
+    """An engine of another package that is built on ours."""
+
+    kind = "renamed"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def init(capsys):
+    """Call the command and return its exit code, what it printed, and its error."""
+
+    def call(*arguments):
+        code = main(["init", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_without_an_engine_it_writes_the_shipped_pair_and_the_commands_to_type_next(init, here):
+    code, out, err = init()
+    assert (code, err) == (0, "")
+    written, stock = (yaml.load(path.read_text(), "").data for path in (here / "my-model.yaml", shipped.CONFIGS / "reference.yaml"))
+    assert written == stock
+    assert out.splitlines()[0] == "wrote my-model.yaml: reference serving target, variants draft-k3, ngram-k3"
+    commands = [line.strip() for line in out.splitlines()[2:]]
+    assert commands[0] == "python -m pytest_specdec doctor my-model"
+    assert commands[1] == f"pytest {shipped.SUITES} --specdec-config=my-model --specdec-depth=smoke"
+
+
+def test_a_written_config_names_a_schema_that_is_there(init, here):
+    init("mine.yaml")
+    first = (here / "mine.yaml").read_text().splitlines()[0]
+    assert Path(first.partition("$schema=")[2]).is_file()
+
+
+VLLM = [
+    ((), "ngram-k3", "ngram", None, False, "1"),
+    (("--speculator", "suffix"), "suffix-k8", "suffix", None, False, "0"),
+    (("--speculator", "mtp"), "mtp-k1", "mtp", None, True, "1"),
+    (("--speculator", "RedHatAI/Qwen3-32B-speculator.eagle3"), "eagle3-k3", "eagle3", "RedHatAI/Qwen3-32B-speculator.eagle3", True, "1"),
+    (("--speculator", "yuhuili/EAGLE3-LLaMA3.3"), "eagle3-k3", "eagle3", "yuhuili/EAGLE3-LLaMA3.3", True, "1"),
+    (("--speculator", "org/EAGLE-LLaMA3"), "eagle-k3", "eagle", "org/EAGLE-LLaMA3", True, "1"),
+    (("--speculator", "org/medusa-7b"), "medusa-k3", "medusa", "org/medusa-7b", False, "0"),
+    (("--speculator", "org/small"), "draft-k3", "draft_model", "org/small", True, "1"),
+]
+
+
+@pytest.mark.parametrize("more, name, method, model, overlaps, runner", VLLM, ids=str)
+def test_a_config_for_vllm_speculates_as_the_speculators_name_says_and_is_a_fair_pair(
+    init, here, more, name, method, model, overlaps, runner
+):
+    code, _, err = init("q", "--engine", "vllm", "--model", "Qwen/Qwen3-32B", *more)
+    assert (code, err) == (0, "")
+    config = load(here / "q.yaml")
+    (variant,) = config.variants
+    setting = variant.args["speculative-config"]
+    assert (variant.name, setting["method"], setting.get("model")) == (name, method, model)
+    assert (config.engine.args["async-scheduling"], config.engine.env["VLLM_USE_V2_MODEL_RUNNER"]) == (overlaps, runner)
+    assert lint.check(config, engine_of("vllm").rules) == ()
+    assert engine_of("vllm").draft(variant.args).tokens == int(name[-1])
+
+
+def test_a_model_is_written_so_that_it_is_read_back(init, here):
+    for model in ("Qwen/Qwen3-32B", "./a folder", "true", "7", "a: b", "{x", 'q"', "${MODEL}", "~/m"):
+        assert init("q", "--engine", "vllm", "--model", model)[0] == 0
+        assert load(here / "q.yaml").engine.model == model
+        (here / "q.yaml").unlink()
+
+
+def test_the_shipped_pair_takes_other_checkpoints(init, here):
+    init("q", "--engine", "reference", "--model", "draft", "--speculator", "./target")
+    config = load(here / "q.yaml")
+    assert config.engine.model == "draft"
+    assert config.variants[0].args["speculative-config"]["model"] == "./target"
+
+
+def test_an_engine_without_a_template_gets_the_keys_that_all_engines_share(init, here, monkeypatch):
+    monkeypatch.setitem(registry.LOADED, "plain", PlainEngine())
+    assert "plain writes no config without a model" in init("p", "--engine", "plain")[2]
+    assert init("p", "--engine", "plain", "--model", "m", "--speculator", "s")[0] == 0
+    config = load(here / "p.yaml")
+    assert (config.engine.kind, config.engine.model, config.require) == ("plain", "m", ("json_schema",))
+    assert "s" in (here / "p.yaml").read_text().partition("args: {} # the flags")[2].splitlines()[0]
+
+
+def test_an_engine_built_on_ours_is_named_by_its_own_kind(init, here, monkeypatch):
+    monkeypatch.setitem(registry.LOADED, "renamed", RenamedEngine())
+    init("r", "--engine", "renamed")
+    assert load(here / "r.yaml").engine.kind == "renamed"
+
+
+WRONG = [
+    (("--engine", "vlm"), "did you mean vllm?"),
+    (("--engine", "vllm"), "--model"),
+    (("--model", "m"), "--engine"),
+    (("--speculator", "m"), "--engine"),
+    (("nowhere/mine",), "nowhere/mine.yaml cannot be written"),
+]
+
+
+@pytest.mark.parametrize("arguments, said", WRONG)
+def test_a_wrong_call_is_one_error_and_writes_nothing(init, here, arguments, said):
+    code, out, err = init(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", ["my-model.yaml", "suites"])
+def test_nothing_is_overwritten_and_nothing_is_written_beside_it(init, here, there):
+    (here / there).write_text("mine")
+    code, _, err = init("--suites")
+    assert code == 2
+    assert err.startswith(f"{there} is there already")
+    assert [(path.name, path.read_text()) for path in here.iterdir()] == [(there, "mine")]
+
+
+def test_a_copy_of_the_suites_runs_as_it_is(init, here):
+    code, out, _ = init("--suites")
+    assert code == 0
+    assert out.startswith("wrote my-model.yaml, suites/, pytest.ini: ")
+    assert "pytest suites/ --specdec-config=my-model" in out
+    ours = {path.relative_to(shipped.SUITES) for path in shipped.SUITES.rglob("*.py")}
+    assert {path.relative_to(here / "suites") for path in (here / "suites").rglob("*") if path.is_file()} == ours
+    argv = [sys.executable, "-m", "pytest", "suites/", "--co", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "specdec: my-model" in done.stdout
+    assert "24 tests collected" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["pytest.ini", "pyproject.toml", "tox.ini"])
+def test_settings_of_pytest_that_are_there_stay_the_only_ones(init, here, name):
+    (here / name).write_text("")
+    _, out, _ = init("--suites")
+    assert out.startswith("wrote my-model.yaml, suites/: ")
+    assert (here / name).read_text() == ""
+    assert {"pytest.ini"} & {path.name for path in here.iterdir()} == {"pytest.ini"} & {name}
