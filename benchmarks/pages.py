@@ -6,33 +6,39 @@ everything else in a file is left as it is.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import budget, example, unknown_draft
 from benchmarks.pictures import pictures
+from pytest_specdec import judge
 from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.workload import Request, Workload
 from pytest_specdec.reference.faults import FAULTS
 
 if TYPE_CHECKING:
     from pytest_specdec.reference.faults import PlantedFault
 
-__all__ = ["FOLDER", "computed", "faults", "with_families"]
+__all__ = ["FOLDER", "computed", "faults", "suite_tables", "with_families"]
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs"
 SCHEMAS = tuple(
     ROOT / "pytest_specdec" / name for name in ("config/schema.json", *(f"files/schemas/{kind}.schema.json" for kind in ("plan", "run")))
 )
-PAGES = ("how-the-gate-decides.md", "what-a-green-run-proves.md", "adding-a-fault.md")
+PAGES = ("how-the-gate-decides.md", "what-a-green-run-proves.md", "adding-a-fault.md", "writing-a-suite.md")
 TABLE = re.compile(r"(<!-- table: (?P<name>[^>]+) -->\n)(?:.+\n)*")
 NAMES = re.compile(rf'("anyOf": \[\s*\{{\s*"enum": \[)(?P<gap>\s*)"{next(iter(FAMILIES))}"[^\]]*?(?=\s*\])')
 
 
 def computed() -> dict[Path, str]:
     """Return what every picture, page and schema ought to hold. Raises KeyError for an unknown table."""
-    tables = {**example.tables(), **budget.tables(), "unknown draft": unknown_draft.table(), "faults": faults()}
+    tables = {**example.tables(), **budget.tables(), "unknown draft": unknown_draft.table(), "faults": faults(), **suite_tables()}
     drawn = {FOLDER / "pictures" / name: picture for name, picture in pictures().items()}
     pages = {FOLDER / name: _filled((FOLDER / name).read_text(encoding="utf-8"), tables) for name in PAGES}
     return drawn | pages | {path: with_families(path.read_text(encoding="utf-8")) for path in SCHEMAS}
@@ -53,6 +59,36 @@ def faults() -> str:
     """Return the list of planted faults as Markdown."""
     rows = [f"| `{fault.id}` | {fault.does} | {', '.join(fault.expected)} | {_families(fault)} |" for fault in FAULTS.values()]
     return "\n".join(["| id | a server with it | planted in | red families |", "|---|---|---|---|", *rows])
+
+
+def suite_tables() -> dict[str, str]:
+    """Return what a suite is written with: the judges, and the fields of a workload and of its requests."""
+    rows = [f"| `judge.{name}` | {_sentence(import_module(FAMILIES[name].judge).__doc__ or '')} |" for name in judge.__all__]
+    judges = "\n".join(["| judge | what it judges |", "|---|---|", *rows])
+    return {"judges": judges, "workload": _fields(Workload), "request": _fields(Request)}
+
+
+def _sentence(docstring: str) -> str:
+    """Return what the first sentence of a judge's docstring says, behind the name of its family."""
+    first = re.split(r"(?<=\.)\s", docstring.strip())[0].partition(": ")[2]
+    return first[0].upper() + " ".join(first[1:].split())
+
+
+def _fields(described: type) -> str:
+    """Return the fields of a dataclass as Markdown, with the docstrings that stand under them; the meaning of one without stays empty."""
+    (body,) = (node.body for node in ast.walk(ast.parse(inspect.getsource(described))) if isinstance(node, ast.ClassDef))
+    pairs = [(one, below) for one, below in pairwise(body) if isinstance(one, ast.AnnAssign)]
+    return "\n".join(["| field | default | meaning |", "|---|---|---|", *(_row(one, below) for one, below in pairs)])
+
+
+def _row(one: ast.AnnAssign, below: ast.stmt) -> str:
+    default = "" if one.value is None else "{}" if isinstance(one.value, ast.Call) else ast.unparse(one.value)
+    meaning = ast.literal_eval(below.value) if isinstance(below, ast.Expr) else ""
+    return f"| `{ast.unparse(one.target)}` | {f'`{default}`' if default else ''} | {_markdown(meaning)} |"
+
+
+def _markdown(docstring: str) -> str:
+    return " ".join(docstring.replace("``", "`").split())
 
 
 def _families(fault: PlantedFault) -> str:

@@ -84,3 +84,29 @@ def test_every_shipped_config_makes_a_plan_in_an_empty_folder(ran, python):
     (configs,) = python.parents[1].glob("lib/python*/site-packages/pytest_specdec/suites/configs")
     for path in sorted(configs.iterdir()):
         assert collected(ran("pytest", "--pyargs", f"{shipped.MODULE}.greedy", f"--specdec-config={path.stem}", "--co", "-q")) >= 1
+
+
+def test_the_description_in_the_metadata_has_no_link_into_the_repository(built):
+    with zipfile.ZipFile(built) as wheel:
+        (name,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
+        text = wheel.read(name).decode()
+    assert "## Use it" in text
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("http")] == []
+
+
+def test_links_between_pages_of_the_repository_lead_somewhere():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, target) for page in pages for target in re.findall(r"\]\((?!http|#)([^)#\s]+)", page.read_text(encoding="utf-8"))]
+    assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
+
+
+def test_a_first_config_is_judged_from_the_wheel_and_a_red_verdict_is_replayed_as_printed(ran, tmp_path, monkeypatch):
+    assert ran("pytest_specdec", "init").returncode == 0
+    config = tmp_path / "my-model.yaml"
+    config.write_text(config.read_text().replace("prompt_lookup_min: 2}", "prompt_lookup_min: 2}\n      fault: accept-all"))
+    red = ran("pytest", "--pyargs", f"{shipped.MODULE}.greedy", "--specdec-config=my-model", "--specdec-depth=smoke")
+    assert "1 failed, 1 passed" in red.stdout, red.stdout + red.stderr
+    test, run = re.search(r"replay: pytest --pyargs '?(\S+?)'? --specdec-replay (\S+)", red.stdout).groups()
+    assert test.startswith("pytest_specdec.suites.greedy.test_greedy::")
+    assert "1 failed" in ran("pytest", "--pyargs", test, "--specdec-replay", run).stdout
+    assert f"pytest --pyargs pytest_specdec.suites.greedy --specdec-replay {run}" in red.stdout

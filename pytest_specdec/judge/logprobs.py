@@ -1,4 +1,4 @@
-"""Reported log-probabilities: the baseline's, on the scale of two boots of the baseline.
+"""Log-probabilities: the reported values are the baseline's, on the scale of two boots of the baseline.
 
 The reported numbers are checked, not the sampled tokens: servers have reported the draft's probabilities of correctly drawn tokens, and a
 verifier with wrong numerics shows here long before its tokens do.

@@ -79,6 +79,7 @@ class Request:
     id: str
     """Unique in its workload, stable over versions: ``chat-07``."""
     route: Route
+    """``Route.CHAT`` or ``Route.COMPLETIONS``."""
     body: Mapping[str, JSON]
     """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
 
@@ -118,12 +119,17 @@ class Workload:
     """
 
     name: str
+    """Of its files and in reports: letters, digits and ``._+-``, one workload of that name in a run."""
     version: int
+    """Raised whenever the requests change."""
     requests: tuple[Request, ...]
+    """All of them, those of the deepest depth."""
     take: Mapping[Depth, int] = field(default_factory=dict)
     """Requests sent at each depth; all of them where a depth is missing."""
     concurrency: int = 8
+    """Requests in flight at once."""
     passes: int = 1
+    """Times that the whole list is sent."""
     stream: bool = False
     """Whether answers are streamed: then the windows of a speculative server can be read off its chunks."""
     timed: bool = False
