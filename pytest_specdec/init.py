@@ -85,24 +85,28 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 def run(arguments: Namespace) -> int:
     """Write the files, name them with the next commands, and return the exit code."""
-    here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml') or _NAME}.yaml")
+    here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     try:
-        _check([path, *([Path("suites")] if arguments.suites else [])])
+        _check(arguments.name, [path, *([Path("suites")] if arguments.suites else [])])
         text = _config(arguments, path.stem, here)
         _write(path, text)
         config = load.load(path)
-        files = [str(path), *(_copied(path.stem) if arguments.suites else ())]
+        files = [str(path), *(_copied(str(path.with_suffix(""))) if arguments.suites else ())]
     except SpecdecError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     names = ", ".join(variant.name for variant in config.variants)
     sys.stdout.write(f"wrote {', '.join(files)}: {config.engine.kind} serving {config.engine.model}, variants {names}\n")
     sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next(path, here)))
+    sys.stdout.flush()
     return 0
 
 
-def _check(files: list[Path]) -> None:
-    """Raise ConfigError for a file that is there already, before any is written."""
+def _check(name: str, files: list[Path]) -> None:
+    """Raise ConfigError for an empty name, and for a file that is there already, before any is written."""
+    if not name:
+        what = "the config has no name"
+        raise ConfigError(what, where="NAME", found="an empty value", expected="a name", remedy="is an environment variable unset?")
     for path in files:
         if path.exists() or path.is_symlink():
             copy = f"; the suites alone: cp -r {shipped.SUITES} suites" if len(files) > 1 and path is files[0] else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.__main__ import main
+from pytest_specdec.__main__ import UNREAD, main
 from pytest_specdec.config import lint, shipped
 from pytest_specdec.config.load import load
 from pytest_specdec.engines import registry
@@ -127,6 +127,7 @@ WRONG = [
     (("--model", "m"), "--engine"),
     (("--speculator", "m"), "--engine"),
     (("nowhere/mine",), "nowhere/mine.yaml cannot be written"),
+    (("",), "the config has no name"),
 ]
 
 
@@ -168,3 +169,16 @@ def test_settings_of_pytest_that_are_there_stay_the_only_ones(init, here, name):
     assert out.startswith("wrote my-model.yaml, suites/: ")
     assert (here / name).read_text() == ""
     assert {"pytest.ini"} & {path.name for path in here.iterdir()} == {"pytest.ini"} & {name}
+
+
+def test_a_config_elsewhere_is_found_by_the_copied_suites(init, here):
+    (here / "there").mkdir()
+    init("there/mine", "--suites")
+    assert "specdec_config = there/mine" in (here / "pytest.ini").read_text()
+
+
+@pytest.mark.parametrize("arguments, code", [("--help", 0), ("--version", 0), ("init", UNREAD)])
+def test_a_reader_that_goes_away_is_no_error(arguments, code):
+    with subprocess.Popen([sys.executable, "-m", "pytest_specdec", arguments], stdout=-1, stderr=-1, text=True) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", code)

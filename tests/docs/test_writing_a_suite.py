@@ -15,7 +15,7 @@ from pytest_specdec.model.workload import Request, Workload
 
 PAGE = (FOLDER / "writing-a-suite.md").read_text(encoding="utf-8")
 (SUITE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-COMMAND = "pytest test_support.py --specdec-config=my-model --specdec-depth=smoke"
+COMMAND = "pytest test_editor.py --specdec-config=my-model --specdec-depth=smoke"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         assert main(["init"]) == 0
-    (folder / "test_support.py").write_text(SUITE)
+    (folder / "test_editor.py").write_text(SUITE)
     return folder
 
 
@@ -52,12 +52,12 @@ def test_the_example_is_captured_and_green(ran):
 
 def test_the_example_without_its_check_is_red(ran, folder):
     (captured,) = (folder / ".specdec").iterdir()
-    (folder / "test_support.py").write_text(
+    (folder / "test_editor.py").write_text(
         SUITE.replace("    specdec_check(judge.greedy.judge(specdec_captured))", "    judge.greedy.judge(specdec_captured)")
     )
-    done = run(folder, "test_support.py", f"--specdec-replay={captured}")
+    done = run(folder, "test_editor.py", f"--specdec-replay={captured}")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "unchecked verdict: greedy of support, pass" in done.stdout
+    assert "unchecked verdict: greedy of editor, pass" in done.stdout
     assert "2 failed, 4 passed" in done.stdout
 
 
