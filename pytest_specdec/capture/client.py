@@ -231,7 +231,7 @@ class Client:
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
         choices = tuple(
-            replace(choice, text=self._dialect.text(choice.token_ids)) if choice.token_ids and not choice.text else choice
+            replace(choice, text=self._dialect.text(choice.token_ids)) if choice.token_ids and not choice.written else choice
             for choice in parsed.choices
         )
         prompt_token_ids = parsed.prompt_token_ids or self.prompt_token_ids(request)

@@ -22,6 +22,8 @@ __all__ = ["ChunkSize", "ParsedResponse", "of_stream", "of_whole", "size"]
 _MAX_INT = 2**31
 """Ids and counts lie below: engines hold them in 32 bits."""
 _HALF = re.compile("[\ud800-\udfff]")
+_REASONING = ("reasoning_content", "reasoning")
+"""Names of the reasoning in a message: the older one, which most engines have, and that of vLLM from 0.11 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     choices = _numbered(chunk).values()
     return ChunkSize(
         token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
-        characters=sum(len(_text(choice)) for choice in choices),
+        characters=sum(len(_text(choice)) + len(_reasoning(choice)) for choice in choices),
     )
 
 
@@ -103,6 +105,7 @@ def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
     return Choice(
         index=index,
         text=_paired(_text(choice)),
+        reasoning=_paired(_reasoning(choice)),
         token_ids=_ids(choice, "token_ids"),
         finish_reason=_string(choice, "finish_reason"),
         logprobs=_logprobs(choice.get("logprobs")),
@@ -117,6 +120,7 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int) 
     return Choice(
         index=index,
         text=_paired("".join(choice.text for choice in choices)),
+        reasoning=_paired("".join(choice.reasoning for choice in choices)),
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
         logprobs=tuple(value for part in logprobs for value in part) if logprobs else None,
@@ -132,11 +136,20 @@ def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tup
 
 
 def _text(choice: Mapping[str, JSON]) -> str:
-    for place in ("message", "delta"):
-        message = choice.get(place)
-        if isinstance(message, Mapping):
-            return _string(message, "content") or ""
-    return _string(choice, "text") or ""
+    message = _message(choice)
+    return (_string(choice, "text") if message is None else _string(message, "content")) or ""
+
+
+def _reasoning(choice: Mapping[str, JSON]) -> str:
+    """Read the first of the names that servers have for it; some send the same text under both."""
+    message = _message(choice) or {}
+    return next((text for name in _REASONING if (text := _string(message, name))), "")
+
+
+def _message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    """Return the message of a chat answer, or a chunk's part of it; None on the completions route."""
+    messages = (choice.get(place) for place in ("message", "delta"))
+    return next((message for message in messages if isinstance(message, Mapping)), None)
 
 
 def _paired(text: str) -> str:
@@ -169,7 +182,16 @@ def _usage(value: JSON) -> Usage | None:
     if not isinstance(value, Mapping):
         return None
     prompt, completion = (_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-    return None if prompt is None or completion is None else Usage(prompt_tokens=prompt, completion_tokens=completion)
+    if prompt is None or completion is None:
+        return None
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, reasoning_tokens=_reasoning_tokens(value))
+
+
+def _reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
+    """Read them where OpenAI has them, among the details, or beside the other counts."""
+    details = usage.get("completion_tokens_details")
+    counts = details if isinstance(details, Mapping) and "reasoning_tokens" in details else usage
+    return _count("reasoning_tokens", counts.get("reasoning_tokens"))
 
 
 def _objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:

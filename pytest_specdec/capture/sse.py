@@ -52,7 +52,7 @@ class Burst:
 
 
 def first(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> Burst | None:
-    """Return the first burst of a stream's stamped chunks; None where none of them brings text or tokens."""
+    """Return the first burst of a stream's stamped chunks; None where none of them brings text, reasoning or tokens."""
     sizes = [(at_s, responses.size(chunk)) for at_s, chunk in stamped]
     sized = [(at_s, size) for at_s, size in sizes if size.token_ids or size.characters]
     if not sized:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BadEnd", "ended"]
 
-_GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
 _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
 """Different answers that must stop with an id before it counts as an end of sequence."""
@@ -87,7 +86,7 @@ def _limits(request: Request) -> RequestLimits:
         stop_strings=tuple(stop for stop in _items(body.get("stop")) if isinstance(stop, str) and stop),
         stop_ids=frozenset(token for token in _items(body.get("stop_token_ids")) if isinstance(token, int)),
         keeps_stop=body.get("include_stop_str_in_output") is True,
-        grammar=any(_binds(body.get(name)) for name in _GRAMMARS),
+        grammar=request.grammar,
     )
 
 
@@ -99,10 +98,6 @@ def _items(value: JSON) -> Sequence[JSON]:
     if isinstance(value, str):
         return (value,)
     return value if isinstance(value, Sequence) else ()
-
-
-def _binds(value: JSON) -> bool:
-    return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +248,7 @@ def _endless_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
         return ""
     if not end.ids:
-        return "finish_reason 'stop' before any token" if not end.choice.text else ""
+        return "finish_reason 'stop' before any token" if not end.choice.written else ""
     counted = end.answer.usage is not None and len(end.answer.choices) == 1 and not _excess(end.answer)
     ordinary = (counted or EndKind.PLAIN in baseline.hidden) and end.ids[-1] in baseline.inner
     return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence" if ordinary else ""
@@ -274,10 +269,10 @@ def _after_an_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 def _after_a_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Report text after a stop string."""
-    limits, text = end.limits, end.choice.text
+    limits, texts = end.limits, (end.choice.reasoning, end.choice.text)
     if limits.least:
         return ""
-    passed = (stop for stop in limits.stop_strings if stop in (text[: -len(stop)] if limits.keeps_stop else text))
+    passed = (stop for stop in limits.stop_strings for text in texts if stop in (text[: -len(stop)] if limits.keeps_stop else text))
     return next((f"text goes on after the stop string {quoted(stop)}" for stop in passed), "")
 
 
@@ -326,15 +321,27 @@ def _count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"usage counts {answer.usage.completion_tokens} completion tokens; the answer has {emitted} ids"
 
 
+def _reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Report more reasoning tokens than tokens."""
+    usage = end.answer.usage
+    if usage is None or usage.reasoning_tokens is None or usage.reasoning_tokens <= usage.completion_tokens:
+        return ""
+    return f"usage counts {usage.reasoning_tokens} reasoning tokens among {usage.completion_tokens} completion tokens"
+
+
 def _text(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report another text of the same tokens; an incomplete character at the end may be shown or left out."""
+    """Report another text or another reasoning of the same tokens; an incomplete character at the end may be shown or left out."""
     if end.twin is None or end.ids != end.twin.token_ids:
         return ""
-    mine, theirs = (choice.text.rstrip("\ufffd") for choice in (end.choice, end.twin))
+    return _other_text("reasoning", end.choice.reasoning, end.twin.reasoning) or _other_text("text", end.choice.text, end.twin.text)
+
+
+def _other_text(what: str, mine: str, theirs: str) -> str:
+    mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
     if mine == theirs:
         return ""
     at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
-    return f"text goes on with {quoted(mine[at:], 20)}, the baseline's with {quoted(theirs[at:], 20)}, from the same tokens"
+    return f"{what} goes on with {quoted(mine[at:], 20)}, the baseline's with {quoted(theirs[at:], 20)}, from the same tokens"
 
 
 Rule: TypeAlias = Callable[[AnswerEnd, BaselineEndings], str]
@@ -350,6 +357,7 @@ _RULES: tuple[tuple[BadEnd, Rule], ...] = (
     (BadEnd.PAST, _longer),
     (BadEnd.REASON, _reason),
     (BadEnd.COUNT, _count),
+    (BadEnd.COUNT, _reasoning_count),
     (BadEnd.TEXT, _text),
 )
 """What holds of the ends of any correct server; a rule returns what an end breaks of it, in words, and nothing where the end keeps it."""

@@ -75,7 +75,7 @@ def _texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, s
     """Return what both texts begin with and how each goes on, quoted; empty where the ids part before ``index``."""
     if theirs is None or theirs.choice.token_ids[:index] != mine.choice.token_ids[:index]:
         return "", "", ""
-    ours, others = mine.choice.text, theirs.choice.text
+    ours, others = mine.choice.written, theirs.choice.written
     common = _common(ours, others)
     start = common.rfind(" ") if " " in common and len(common) < min(len(ours), len(others)) else len(common)
     if ours[start:] == others[start:]:

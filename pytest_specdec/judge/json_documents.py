@@ -59,6 +59,8 @@ class JsonDocument:
     """Whether it is whole, and judged by the whole schema; a document cut by a limit is judged as a prefix."""
     fault: str
     """The fault and its place; empty without one."""
+    unreached: bool = False
+    """Whether the answer was cut within its reasoning: there is no document to judge."""
 
 
 def grammars(requests: tuple[Request, ...]) -> Mapping[str, OutputFormat]:
@@ -82,6 +84,8 @@ def documents(answer: Answer, wanted: OutputFormat) -> tuple[JsonDocument, ...]:
 
 
 def _document(request_id: str, choice: Choice, wanted: OutputFormat) -> JsonDocument:
+    if choice.cut_in_reasoning:
+        return JsonDocument(request_id=request_id, kind=wanted.kind, complete=False, fault="", unreached=True)
     cut = choice.finish_reason == "length"
     seen = scan(choice.text)
     whole = not cut or seen.complete

@@ -26,7 +26,7 @@ __all__ = ["judge", "server_failure"]
 
 _VERB = {FailureKind.DIED: "dies on", FailureKind.HUNG: "hangs on", FailureKind.ERROR: "answers 5xx to"}
 _IN_COMPANY = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx"}
-_PROMPT = {"prompt", "messages", "seed"}
+_PROMPT = {"prompt", "messages", "seed", "chat_template_kwargs", "reasoning_effort"}
 _RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
@@ -279,7 +279,7 @@ def _failed(captured: Captured) -> Verdict | None:
 
 
 def _empty(_: Captured, answer: Answer) -> bool:
-    content = any(choice.text or choice.token_ids for choice in answer.choices)
+    content = any(choice.written or choice.token_ids for choice in answer.choices)
     return answer.ok and not content and not (answer.usage and answer.usage.completion_tokens)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer, SpecCounters, Transcript
+    from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["equal_answers", "messages", "refusal", "refused", "speculating", "unscorable"]
@@ -159,11 +159,15 @@ def _scoring_server(captured: Captured) -> str:
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
-    """Return of every request at temperature 0 that both answered whether ``arm`` answered as the baseline, in token ids and text."""
+    """Return of every request at temperature 0 that both answered whether ``arm`` answered as the baseline, in ids, reasoning and text."""
     greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
     own = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
     both = ((answer.choice, own[answer.key]) for answer in arm.answers if answer.ok and answer.key in own)
-    return tuple((mine.token_ids, mine.text) == (theirs.token_ids, theirs.text) for mine, theirs in both)
+    return tuple(_same(mine, theirs) for mine, theirs in both)
+
+
+def _same(mine: Choice, theirs: Choice) -> bool:
+    return (mine.token_ids, mine.reasoning, mine.text) == (theirs.token_ids, theirs.reasoning, theirs.text)
 
 
 def _of_control(captured: Captured) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ def _reason(answer: Answer, params: SamplingParams) -> str:
 
 def _emitted(answer: Answer) -> bool:
     said = answer.usage is not None and answer.usage.completion_tokens > 0
-    return bool(answer.choice.token_ids or answer.choice.text or said)
+    return bool(answer.choice.token_ids or answer.choice.written or said)
 
 
 def _broken(answer: Answer, score: Score | None, params: SamplingParams) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
+ROOM = "give the documents more room behind the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
 NOT_ENFORCED = "the grammar is not enforced on speculated tokens"
 
 
@@ -45,6 +46,8 @@ class ArmDocuments:
 
     arm: str
     documents: tuple[JsonDocument, ...]
+    unreached: int = 0
+    """Answers cut within their reasoning, which count for nothing."""
     refused_kinds: tuple[str, ...] = ()
     """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
 
@@ -52,6 +55,11 @@ class ArmDocuments:
     def faulty(self) -> tuple[JsonDocument, ...]:
         """Those with something wrong."""
         return tuple(d for d in self.documents if d.fault)
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a document, or would be one with more room behind the reasoning."""
+        return bool(self.documents or self.unreached)
 
     @property
     def complete(self) -> int:
@@ -92,7 +100,7 @@ def _judged(captured: Captured, wanted: Mapping[str, OutputFormat]) -> Verdict:
     mine = _pile(captured.speculative, wanted)
     control = () if captured.control is None or captured.is_control else (captured.control,)
     others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
-    if not mine.documents or not others[0].documents:
+    if not mine.answered or not others[0].answered:
         return _nothing(captured, mine, others[0])
     try:
         choices = _choices(captured)
@@ -141,9 +149,10 @@ def _pile(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocu
     """Judge every answer, but for kinds of which every request was refused."""
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
     offered = {asked.kind for answer, asked in answers if not refused(answer)}
-    judged = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
+    read = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
+    reached = tuple(document for document in read if not document.unreached)
     not_offered = sorted({asked.kind for _, asked in answers} - offered)
-    return ArmDocuments(arm=transcript.arm, documents=tuple(judged), refused_kinds=tuple(not_offered))
+    return ArmDocuments(arm=transcript.arm, documents=reached, unreached=len(read) - len(reached), refused_kinds=tuple(not_offered))
 
 
 def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> Verdict:
@@ -154,7 +163,7 @@ def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> 
             f"every structured request was refused: {', '.join(mine.refused_kinds)}",
             evidence=_evidence(captured, (mine,)),
         )
-    arm = baseline.arm if mine.documents else mine.arm
+    arm = baseline.arm if mine.answered else mine.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
 
 
@@ -188,13 +197,15 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
     faulty, total = len(mine.faulty), len(mine.documents)
     evidence = (*_compared(choices), *_evidence(captured, (mine, *others)))
     if not mine.complete:
-        headline = f"not enough evidence: all {total} documents were cut off by their token limit"
-        return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle="raise max_tokens", figures=_figures(mine, others))
+        headline = f"not enough evidence: all {total + mine.unreached} documents were cut off by their token limit{_in_reasoning(mine)}"
+        settle = ROOM if mine.unreached else "raise max_tokens"
+        return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=_figures(mine, others))
     rate = proportions.ruled_out(total) if not faulty else proportions.limits(faulty, total, 0.98).high
     return say(
         captured,
         Outcome.PASS,
         f"{total - faulty} of {total} documents valid, {total - mine.complete} cut off by their token limit"
+        + (f"; {mine.unreached} more answers were cut within their reasoning" if mine.unreached else "")
         + (f"; no more invalid than chance: {_theirs(others)}" if faulty else "")
         + "".join(f"; {kind} refused" for kind in mine.refused_kinds),
         evidence=evidence,
@@ -204,6 +215,10 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
         cell=f"{total - faulty} of {total}",
         figures=_figures(mine, others) | _tokens(choices),
     )
+
+
+def _in_reasoning(mine: ArmDocuments) -> str:
+    return f", {mine.unreached} of them within their reasoning" if mine.unreached else ""
 
 
 def _compared(choices: GreedyChoices) -> tuple[str, ...]:
@@ -240,6 +255,7 @@ def _theirs(others: Sequence[ArmDocuments]) -> str:
 
 def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, float]:
     counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
+    counts |= {"unreached_documents": mine.unreached} if mine.unreached else {}
     theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
     return {name: float(value) for name, value in {**counts, **theirs}.items()}
 
@@ -247,9 +263,10 @@ def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, fl
 def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
     kinds = sorted({document.kind for pile in piles for document in pile.documents})
     counted = [_counted(pile, kind) for kind in kinds for pile in piles]
+    unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*counted, *not_offered, *messages(captured.speculative.answers), *faults)
+    return (*counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
 def _counted(pile: ArmDocuments, kind: str) -> str:

@@ -51,6 +51,12 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    """Those of the reasoning included."""
+    reasoning_tokens: int | None = None
+    """Completion tokens that the server counts as reasoning; None where it does not count them."""
+
+
+_OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,9 @@ class Choice:
 
     index: int = 0
     text: str = ""
+    """What answers the request, without the reasoning."""
+    reasoning: str = ""
+    """What a model wrote before its answer, where the server tells the two apart."""
     token_ids: tuple[int, ...] = ()
     """The emitted tokens as ids, an emitted end-of-sequence token included; empty where the server does not report them."""
     finish_reason: str | None = None
@@ -69,6 +78,21 @@ class Choice:
 
     The sum may exceed ``len(token_ids)`` when the last window was cut by a limit.
     """
+
+    @property
+    def written(self) -> str:
+        """The reasoning and then the text."""
+        return self.reasoning + self.text
+
+    @property
+    def cut_in_reasoning(self) -> bool:
+        """Whether a limit ended it before its reasoning did, so that there is no text to judge.
+
+        Some parsers of reasoning pass it on as text, its opening tag included, where the closing tag is missing.
+        """
+        text = self.text.strip()
+        unparsed = text.startswith(_OPENING_TAG) and _CLOSING_TAG not in text
+        return self.finish_reason == "length" and ((bool(self.reasoning) and not text) or unparsed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,10 +66,14 @@ class Route(StrEnum):
     CHAT = "chat"
 
 
-_PROMPTING = {"prompt", "messages", "tools", "chat_template_kwargs", "add_generation_prompt"}
+_PROMPTING = {"prompt", "messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"}
 """Fields that make the prompt, together with the route."""
-_NEUTRAL = {"prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs"}
-"""Fields that leave the distribution alone, the first two of values apart."""
+_NEUTRAL = {
+    *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens"),
+    *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
+}
+"""Fields that leave the distribution alone, those of the prompt and values apart."""
+_GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,11 @@ class Request:
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
+    def grammar(self) -> bool:
+        """Whether a grammar binds its answer."""
+        return any(_binds(self.body.get(name)) for name in _GRAMMARS)
+
+    @property
     def seed(self) -> JSON:
         """Its seed, None without one."""
         return self.body.get("seed")
@@ -108,6 +117,10 @@ class Request:
         """Route and body without the seed: requests that agree in it draw from one distribution."""
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
+
+
+def _binds(value: JSON) -> bool:
+    return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ parser.add_argument("--processed-logprobs", action="store_true", help="report lo
 parser.add_argument("--die-on-scoring", action="store_true")
 parser.add_argument("--hang-get", default="", help="never answer a GET of one of these paths: /metrics,/health")
 parser.add_argument("--hang-on-scoring", action="store_true")
+parser.add_argument("--reasoning", default="", help="the name under which chat answers give the beginning of their text")
+parser.add_argument("--reasoning-tokens", type=int, default=3, help="how long that is")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
 parser.add_argument("--served-version", default="1.2.3")
 parser.add_argument("--print-secrets", action="store_true")
@@ -208,6 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         if "prompt_logprobs" in body and not options.no_prompt_logprobs:
             choice["prompt_logprobs"] = [None] + [self.entry(prompt, i, body["prompt_logprobs"]) for i in range(1, len(prompt))]
         whole = {"usage": {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}}
+        reasoned = self.reasoned(chat, tokens, whole["usage"])
         if options.speculative_config:
             accepted = steps(len(tokens))
             COUNTERS["drafts"] += len(accepted)
@@ -215,10 +218,19 @@ class Handler(BaseHTTPRequestHandler):
             COUNTERS["accepted_tokens"] += sum(accepted)
             whole["metrics"] = {"speculative_decoding": {"per_step_accepted": accepted, "per_step_drafted": [3] * len(accepted)}}
         if body.get("stream"):
-            return self.stream(chat, prompt, tokens, whole)
+            return self.stream(chat, prompt, tokens, whole, reasoned)
         text = "".join(chr(97 + t % 26) for t in tokens)
-        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text, "prompt_token_ids": prompt}
+        reasoning = {options.reasoning: text[:reasoned]} if reasoned else {}
+        message = {"role": "assistant", "content": text[reasoned:], **reasoning}
+        choice |= {"message": message} if chat else {"text": text, "prompt_token_ids": prompt}
         return self.reply(200, {"choices": [choice], "prompt_token_ids": prompt, **whole})
+
+    @staticmethod
+    def reasoned(chat, tokens, usage):
+        count = min(options.reasoning_tokens, len(tokens)) if chat and options.reasoning else 0
+        if count:
+            usage["completion_tokens_details"] = {"reasoning_tokens": count}
+        return count
 
     @staticmethod
     def entry(prompt, i, top):
@@ -227,14 +239,15 @@ class Handler(BaseHTTPRequestHandler):
         kept[prompt[i]] = known.get(prompt[i], -9.0)
         return {str(token): {"logprob": logprob, "rank": rank + 1} for rank, (token, logprob) in enumerate(kept.items())}
 
-    def stream(self, chat, prompt, tokens, whole):
+    def stream(self, chat, prompt, tokens, whole, reasoned):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
         chunks = []
         for i, token in enumerate(tokens):
-            said = {"delta": {"content": chr(97 + token % 26)}} if chat else {"text": chr(97 + token % 26)}
+            letter = chr(97 + token % 26)
+            said = {"delta": {options.reasoning if i < reasoned else "content": letter}} if chat else {"text": letter}
             end = "length" if i + 1 == len(tokens) else None
             chunks.append(
                 {

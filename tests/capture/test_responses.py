@@ -124,3 +124,38 @@ def test_several_choices_have_no_windows_of_the_request():
 def test_only_text_or_tokens_are_content():
     sizes = [responses.size(chunk) for chunk in chunks(1, 2)]
     assert [bool(size.token_ids or size.characters) for size in sizes] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_is_read_under_either_name_beside_the_text(name):
+    (whole,) = responses.of_whole({"choices": [{"message": {"content": "yes", name: "because"}}]}, None).choices
+    deltas = [{name: "bec"}, {name: "ause", "content": None}, {"content": "y"}, {"content": "es", name: None}]
+    (streamed,) = responses.of_stream([{"choices": [{"delta": delta}]} for delta in deltas], None, 0).choices
+    for choice in (whole, streamed):
+        assert (choice.reasoning, choice.text, choice.written) == ("because", "yes", "becauseyes")
+
+
+def test_reasoning_under_both_names_counts_once():
+    (choice,) = responses.of_whole({"choices": [{"message": {"reasoning_content": "a", "reasoning": "a", "content": None}}]}, None).choices
+    assert (choice.reasoning, choice.text) == ("a", "")
+
+
+def test_reasoning_that_is_no_text_is_an_error():
+    with pytest.raises(ValueError, match="`reasoning` has"):
+        responses.of_whole({"choices": [{"message": {"content": "", "reasoning": {"text": "a"}}}]}, None)
+
+
+@pytest.mark.parametrize(
+    "more, tokens",
+    [
+        ({"completion_tokens_details": {"reasoning_tokens": 4}}, 4),
+        ({"reasoning_tokens": 4}, 4),
+        ({"completion_tokens_details": {"reasoning_tokens": None}, "reasoning_tokens": 4}, None),
+        ({"completion_tokens_details": None}, None),
+        ({"completion_tokens_details": {}}, None),
+        ({}, None),
+    ],
+)
+def test_reasoning_tokens_are_counted_where_the_server_counts_them(more, tokens):
+    usage = responses.of_whole({"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 9, **more}}, None).usage
+    assert (usage.completion_tokens, usage.reasoning_tokens) == (9, tokens)

@@ -97,3 +97,13 @@ def test_chunks_that_bring_nothing_are_not_first():
 
 def test_an_answer_of_tokens_without_text_is_counted_by_its_ids():
     assert sse.first(stream(text="")).tokens(None) == 1
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_is_content_to_the_first_stamp_and_to_shares(name):
+    """Four characters of reasoning in half a second, then four of text."""
+    deltas = [{"role": "assistant", "content": ""}, *[{name: "a"}] * 4, *[{"content": "b"}] * 4]
+    stamped = [(i * 0.1, {"choices": [{"index": 0, "delta": delta}]}) for i, delta in enumerate(deltas)]
+    found = sse.first(stamped)
+    assert (found.at_s, found.share) == (0.1, 1 / 8)
+    assert found.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1

@@ -183,3 +183,40 @@ def test_several_choices_are_counted_together():
     assert ended(seen(mine, theirs)) is None
     miscounted = replace(mine[0], usage=Usage(prompt_tokens=3, completion_tokens=5))
     assert ended(seen([miscounted, *mine[1:]], theirs)).names == BadEnd.COUNT
+
+
+def reasoning(i, text=None, *, reasoning="because", counted=None, **body):
+    each = long(i)
+    usage = replace(each.usage, reasoning_tokens=counted)
+    choice = replace(each.choice, reasoning=reasoning, text=each.choice.text if text is None else text)
+    return replace(each, usage=usage, choices=(choice,), **body)
+
+
+def test_another_reasoning_of_the_same_tokens_is_another_text():
+    theirs = [reasoning(i) for i in range(9)]
+    assert ended(seen(theirs, theirs)) is None
+    verdict = ended(seen([reasoning(0, reasoning="becomes"), *theirs[1:]], theirs))
+    assert (verdict.names, verdict.figures["wrong_ends"]) == (BadEnd.TEXT, 1)
+    assert 'reasoning goes on with "omes", the baseline\'s with "ause"' in verdict.short[0]
+
+
+def test_reasoning_that_goes_on_after_a_stop_string_is_seen():
+    theirs = [reasoning(i, reasoning="calm") for i in range(9)]
+    mine = [reasoning(0, reasoning="a STOP and on"), *theirs[1:]]
+    assert ended(seen(mine, theirs, stop=["STOP"])).names == BadEnd.PAST
+
+
+def test_more_reasoning_tokens_than_tokens_are_a_wrong_count():
+    theirs = [reasoning(i, counted=20) for i in range(9)]
+    assert ended(seen(theirs, theirs)) is None
+    verdict = ended(seen([reasoning(0, counted=MOST + 1), *theirs[1:]], theirs))
+    assert (verdict.names, verdict.figures["wrong_ends"]) == (BadEnd.COUNT, 1)
+    assert f"{MOST + 1} reasoning tokens among {MOST}" in verdict.short[0]
+    assert ended(seen(theirs, [reasoning(i, counted=MOST + 1) for i in range(9)])) is None
+
+
+def test_reasoning_without_ids_or_text_is_no_empty_answer():
+    theirs = [reasoning(i) for i in range(9)]
+    silent = replace(answer("chat-01", reasoning="because"), usage=Usage(prompt_tokens=3, completion_tokens=0))
+    found = ended(seen([theirs[0], silent, *theirs[2:]], theirs))
+    assert found is None or "before any token" not in found.short[0]

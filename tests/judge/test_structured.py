@@ -295,3 +295,44 @@ def test_documents_without_scores_are_judged_by_validity_and_say_so():
     assert verdict.outcome is Outcome.PASS
     assert "at temperature 0" not in verdict.rules_out
     assert "1 differ at a token without scores" in verdict.evidence[0]
+
+
+def reasoned(*given, finish="stop"):
+    """Answers that reasoned before their text."""
+    return [answer(f"chat-{i:02}", text=text, finish=finish, reasoning='{"name"? Well, let me think. ') for i, text in enumerate(given)]
+
+
+def test_a_document_is_looked_for_behind_the_reasoning():
+    assert judged(reasoned(*[GOOD] * 20), reasoned(*[GOOD] * 20)).outcome is Outcome.PASS
+    verdict = judged(reasoned(*[GOOD] * 19, GOOD[:-1]), reasoned(*[GOOD] * 20))
+    assert verdict.outcome is Outcome.FAIL
+    assert "in the middle of the document" in verdict.short[1]
+
+
+def test_an_answer_cut_within_its_reasoning_is_cut_and_counts_for_nothing():
+    cut = [replace(each, request_id=f"chat-{i:02}") for i, each in enumerate(reasoned(*[""] * 5, finish="length"), 20)]
+    verdict = judged([*reasoned(*[GOOD] * 20), *cut], [*reasoned(*[GOOD] * 20), *cut])
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline == "20 of 20 documents valid, 0 cut off by their token limit; 5 more answers were cut within their reasoning"
+    assert verdict.rules_out == judged(reasoned(*[GOOD] * 20), reasoned(*[GOOD] * 20)).rules_out
+    assert (verdict.figures["documents"], verdict.figures["unreached_documents"]) == (20, 5)
+    assert "draft-k3: 5 answers cut within their reasoning" in verdict.evidence
+
+
+@pytest.mark.parametrize("parsed", [True, False])
+def test_answers_that_are_all_cut_within_their_reasoning_are_inconclusive_and_say_what_would_help(parsed):
+    cut = reasoned(*[""] * 6, finish="length") if parsed else texts(*["<think>\nWell"] * 6, finish="length")
+    verdict = judged(cut, cut)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.headline.endswith("all 6 documents were cut off by their token limit, 6 of them within their reasoning")
+    assert "reasoning: {tokens: ...}" in verdict.settle
+
+
+def test_reasoning_that_ends_without_a_document_is_a_fault():
+    verdict = judged(reasoned(*[""] * 6), reasoned(*[GOOD] * 6))
+    assert (verdict.outcome, verdict.figures["invalid_documents"]) == (Outcome.FAIL, 6)
+
+
+def test_invalid_documents_fail_where_the_baseline_came_to_none():
+    verdict = judged(reasoned(*[GOOD[1:]] * 6), reasoned(*[""] * 6, finish="length"))
+    assert verdict.outcome is Outcome.FAIL
