@@ -110,6 +110,8 @@ class Config:
     """Families whose inconclusive verdicts do not fail."""
     gates: tuple[Gate, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    prompts: str = ""
+    """The file of the user's own prompts, a path beside the config; empty without one."""
 
     def resolve(self, text: str) -> str:
         """Return ``text`` as an absolute path when it names something beside the config file, unchanged otherwise.

@@ -81,6 +81,7 @@ def load(path: Path) -> Config:
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
         gates=tuple(gates.stated(document, path.name)),
         limits=_limits(data.get("limits", {})),
+        prompts=data.get("prompts", ""),
     )
 
 

@@ -44,12 +44,12 @@ class Problem:
         return f"{self.source}:{self.line}  {self.path}: found {self.found}, expected {self.expected}{suggestion}"
 
 
-def error(problems: Sequence[Problem]) -> ConfigError:
-    """Return one error with all of ``problems``, in the order of the file."""
+def error(problems: Sequence[Problem], what: str = "the config") -> ConfigError:
+    """Return one error with all of ``problems`` of ``what``, in the order of the file."""
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.path))
     count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
     lines = "\n".join(f"  {problem}" for problem in ordered)
-    return ConfigError(f"the config has {count}\n{lines}", remedy=f"edit {ordered[0].source}")
+    return ConfigError(f"{what} has {count}\n{lines}", remedy=f"edit {ordered[0].source}")
 
 
 def dotted(path: KeyPath) -> str:
@@ -78,6 +78,7 @@ _PATTERNS = {
     "^[a-z][a-z0-9_]*$": "the name of a feature, such as json_schema",
     "^[a-z][a-z0-9_-]*(\\.[a-z][a-z0-9_-]*)+$": "the dotted name of another package's family, such as acme.tone",
     "^(https?://|\\$\\{)": "an address, such as http://10.0.0.7:8000",
+    "^[A-Za-z0-9][A-Za-z0-9._-]*$": "a name of letters, digits and ._- that begins with a letter or digit, such as refund-01",
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as OMP_NUM_THREADS",
 }
 _PLACES = ("executable", "venv", "image")
@@ -101,9 +102,9 @@ class _Words(NamedTuple):
     suggestion: str = ""
 
 
-def problems(document: YamlDocument) -> tuple[Problem, ...]:
-    """Return everything in ``document`` that the schema does not allow."""
-    errors = list(_validator().iter_errors(document.data))
+def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Problem, ...]:
+    """Return everything in ``document`` that ``schema``, a file of this package, does not allow."""
+    errors = list(_validator(schema).iter_errors(document.data))
     misspelt = {path for error in errors if error.validator == "additionalProperties" for path in _misspelt(error)}
     return tuple(dict.fromkeys(problem for error in errors for problem in _problems(document, error, misspelt)))
 
@@ -116,8 +117,8 @@ def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, su
 
 
 @cache
-def _validator() -> Draft202012Validator:
-    schema = resources.files("pytest_specdec.config").joinpath("schema.json").read_text(encoding="utf-8")
+def _validator(name: str) -> Draft202012Validator:
+    schema = resources.files("pytest_specdec.config").joinpath(name).read_text(encoding="utf-8")
     return Draft202012Validator(json.loads(schema))
 
 
@@ -189,11 +190,12 @@ _WORDS: Mapping[str, Callable[[_Error], _Words]] = {
     "not": _not_all,
     "pattern": _pattern,
     "minLength": lambda _: _Words("an empty string", "at least one character"),
+    "minItems": lambda _: _Words("none", "at least one"),
     "minProperties": lambda _: _Words("none", "at least one"),
     "uniqueItems": lambda error: _Words(f"{_listed(_twice(error.instance), 'and')} twice", "each once"),
     "exclusiveMinimum": lambda error: _Words(_shown(error.instance), f"more than {error.validator_value}"),
 }
-"""Every keyword of the schema that an error can come from; a test reads the schema and says so."""
+"""Every keyword of the schemas that an error can come from; a test reads them and says so."""
 _NAMES: Mapping[str, Callable[[_Error], _Words]] = {
     "pattern": lambda error: _Words("this name", _PATTERNS[str(error.validator_value)]),
     "not": _reserved,

@@ -46,7 +46,7 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 
 
 def filled(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return ``config`` with the ``${VAR}`` of its model and of the engine's place replaced; those of arguments are at launch.
+    """Return ``config`` with the ``${VAR}`` of what is needed before a launch replaced: model, engine's place, prompts.
 
     Raises ConfigError naming a variable that is not set.
     """
@@ -62,7 +62,7 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
         venv=text("venv", engine.venv),
         image=text("image", engine.image),
     )
-    return replace(config, engine=places)
+    return replace(config, engine=places, prompts=str(expand(config.prompts, environ, ("prompts",))))
 
 
 def names(value: JSON) -> tuple[str, ...]:

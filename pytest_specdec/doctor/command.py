@@ -79,6 +79,7 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
     yield from set_checks
     if not any(check.level is Level.FAIL for check in set_checks):
         config = variables.filled(config, os.environ)
+        yield from config_checks.prompts(config)
     try:
         engine = engine_of(config.engine.kind)
         yield from config_checks.pair(config, engine)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner, rates
 from pytest_specdec.capture.planner import SelectedWorkload
-from pytest_specdec.config import shipped
+from pytest_specdec.config import prompt_file, shipped
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.variables import unset
 from pytest_specdec.doctor import probe
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Depth
 
-__all__ = ["collection", "gates", "pair", "plan", "suites", "variables"]
+__all__ = ["collection", "gates", "pair", "plan", "prompts", "suites", "variables"]
 
 _PLAN = "specdec: "
 _LINT = "warning:"
@@ -60,6 +60,16 @@ def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
     """Return whether every ``${VAR}`` of the config is set; values are not looked at."""
     missing = tuple(failed("variables", error) for error in unset(config.text, environ))
     return missing or ((ok("variables", "all set"),) if "${" in config.text else ())
+
+
+def prompts(config: Config) -> tuple[Check, ...]:
+    """Return whether the config's prompts can be read; nothing without a file."""
+    try:
+        own = prompt_file.read(config)
+    except SpecdecError as error:
+        return (failed("prompts", error),)
+    bound = sum(prompt.schema is not None for prompt in own)
+    return (ok("prompts", f"{len(own)} of {config.prompts}, {bound} of them with a schema"),) if own else ()
 
 
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:

@@ -155,6 +155,11 @@ class Plan:
         return {pair.name: pair for pair in self.pairs}[name]
 
     @property
+    def own_requests(self) -> Mapping[str, int]:
+        """By workload, how many requests come from the prompts of the config; workloads without any are left out."""
+        return {workload.name: workload.own_requests for workload in self.workloads if workload.own_requests}
+
+    @property
     def tokens(self) -> int:
         """The most tokens that one arm may answer, from the requests' ``max_tokens``."""
         return sum(_tokens_asked(workload) for workload in self.workloads)

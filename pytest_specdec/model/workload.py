@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias, cast
 
-__all__ = ["JSON", "OUTSIDE_FAMILY", "Depth", "Family", "Request", "Route", "Workload"]
+__all__ = ["JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Request", "Route", "Workload"]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -74,6 +74,8 @@ _NEUTRAL = {
 }
 """Fields that leave the distribution alone, those of the prompt and values apart."""
 _GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
+OWN = "own:"
+"""How the ids begin of requests that come from the prompts of a config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +159,17 @@ class Workload:
     """Whether it may take the server down: captured last in a boot."""
     deadline_s: float = 120.0
     """Seconds after which an unanswered request counts as hung."""
+    takes_prompts: bool = False
+    """Whether the prompts of the config are sent as well, under the parameters of these requests."""
 
     def at(self, depth: Depth) -> Workload:
         """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    @property
+    def own_requests(self) -> int:
+        """How many of the requests come from the prompts of the config."""
+        return sum(request.id.startswith(OWN) for request in self.requests)
 
     @property
     def turns(self) -> tuple[tuple[Request, ...], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,6 +52,8 @@ def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence
     if isinstance(run, str):
         raise pytest.UsageError(run)
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
+    if run.settings.replay is None:
+        marks = {item: replace(mark, workload=run.configured(mark.workload)) for item, mark in marks.items()}
     _check_families(run, marks.values(), session.config)
     _sort(run, items)
     if run.settings.replay is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.model.workload import Family, Workload
+from pytest_specdec.model.workload import OWN, Family, Workload
 from pytest_specdec.plugin import run_state
 
 if TYPE_CHECKING:
@@ -90,6 +90,9 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
     for depth, count in workload.take.items():
         if count < 0:
             raise _wrong(item, f"found {count} requests to take at {depth} depth", "0 or more; 0 leaves the depth out")
+    if workload.own_requests:
+        expected = "another beginning: ids of the config's prompts have this one"
+        raise _wrong(item, f"found a request id in {workload.name} that begins with {OWN!r}", expected)
     counts = Counter(request.id for request in workload.requests)
     twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.config import lint, load, variables
+from pytest_specdec.config import lint, load, prompt_file, variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Outcome
-    from pytest_specdec.model.workload import Family
+    from pytest_specdec.model.workload import Family, Workload
     from pytest_specdec.plugin.options import Settings
+    from pytest_specdec.prompts.own import OwnPrompt
 
 __all__ = ["HANDED", "ROUND", "RUN_STATE", "SESSION", "RunState", "get", "root", "state_or_error"]
 
@@ -57,6 +58,8 @@ class RunState:
         """Errors shown in full, with the test that shows them."""
         self.controls: dict[tuple[str, Family], tuple[Outcome, str]] = {}
         """Outcome and evidence of the control, by workload and family."""
+        self.prompts: tuple[OwnPrompt, ...] = ()
+        """Those of the config, read for a capture; a replay has them in its plan."""
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
@@ -78,6 +81,12 @@ class RunState:
     @plan.setter
     def plan(self, plan: Plan) -> None:
         self._plan = plan
+
+    def configured(self, workload: Workload) -> Workload:
+        """Return ``workload`` with what the config adds to its requests."""
+        from pytest_specdec.capture import requests  # noqa: PLC0415 - a replay never needs it
+
+        return requests.configured(workload, self.prompts)
 
     @property
     def depth(self) -> Depth:
@@ -167,6 +176,7 @@ def _state(config: pytest.Config) -> RunState:
     baselines.check(settings.baselines, loaded.name)
     warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
     made = RunState(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
+    made.prompts = prompt_file.read(made.config)
     made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
     return made
 

@@ -13,6 +13,7 @@ from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.plugin import baselines, commands, judgements, report_files
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import terminal
+from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.run import JudgementResult, Run
 from pytest_specdec.report.table import Tone
 
@@ -80,7 +81,8 @@ class SummaryPlugin:
     def _gathered(self) -> Run:
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
-        notes = (*self._warnings, *judgements.notes(self._left_out), *baselines.notes(settings.baselines, plan.config, environment))
+        gated = baselines.notes(settings.baselines, plan.config, environment)
+        notes = (*self._warnings, *own_prompts(plan), *judgements.notes(self._left_out), *gated)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.typed(self._root, self._config),

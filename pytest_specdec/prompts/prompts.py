@@ -63,6 +63,7 @@ class TrafficFields(TypedDict, total=False):
     top_tokens: int
     may_kill: bool
     deadline_s: float
+    takes_prompts: bool
 
 
 class PassesFields(TrafficFields, total=False):
@@ -101,7 +102,8 @@ class Prompts:
         penalties: dict[str, JSON] = {key: value for key, value in given if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
         requests = [_request(prompt, body) for prompt in self.items]
-        return _workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, traffic)
+        settings: PassesFields = {"takes_prompts": True, **traffic}
+        return _workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, settings)
 
     def sampled(
         self,
@@ -130,7 +132,7 @@ class Prompts:
         items = self.items[:prompts]
         count = len(items) if requests is None else requests
         drawn = [_drawn(items, index, body, logprobs, seeded=seeded) for index in range(count)]
-        settings: PassesFields = {"draft_scored": True, **traffic}
+        settings: PassesFields = {"draft_scored": True, "takes_prompts": True, **traffic}
         return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), drawn, take, settings)
 
     def structured(
@@ -154,7 +156,7 @@ class Prompts:
             wanted = schema or prompt.schema or schemas.in_turn(index)
             requests.append(_request(prompt, {**body, "response_format": schemas.bound(wanted)}))
             requests.append(_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
-        return _workload(name or f"{self.name}-structured", requests, take, {**traffic})
+        return _workload(name or f"{self.name}-structured", requests, take, {"takes_prompts": True, **traffic})
 
     def structured_draws(
         self,
@@ -178,7 +180,7 @@ class Prompts:
             prompt, kind, bound = cases[index // 2 % len(cases)]
             seed = {"seed": index + 1} if index % 2 == 0 else {}
             drawn.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
-        settings: PassesFields = {"scored": False, **traffic}
+        settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
         return _workload(name or f"{self.name}-structured-t{temperature:g}", drawn, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:

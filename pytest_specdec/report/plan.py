@@ -12,7 +12,7 @@ from pytest_specdec.report.progress import clock
 if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
 
-__all__ = ["lines"]
+__all__ = ["lines", "own_prompts"]
 
 
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
@@ -23,13 +23,20 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in (*_enlarged(plan), *_scoring(plan))))
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
-    return tuple(printable(line) for line in (first, f"  {_work(plan)}", *cost, f"  {_shares(plan)}"))
+    own = (f"  {line}" for line in own_prompts(plan))
+    return tuple(printable(line) for line in (first, f"  {_work(plan)}", *own, *cost, f"  {_shares(plan)}"))
 
 
 def _work(plan: Plan) -> str:
     names = ", ".join(pair.name for pair in plan.pairs)
     workloads = {judgement.workload for judgement in plan.judgements}
     return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(workloads), 'workload')} = {_n(len(plan.judgements), 'judgement')}"
+
+
+def own_prompts(plan: Plan) -> tuple[str, ...]:
+    """Return a line that says how many of the requests come from the config's prompts; none without any."""
+    own, total = sum(plan.own_requests.values()), sum(len(workload.requests) for workload in plan.workloads)
+    return (f"{own:,} of {_n(total, 'request')} are your own prompts, in {_n(len(plan.own_requests), 'workload')}",) if own else ()
 
 
 def _cost(plan: Plan) -> str:

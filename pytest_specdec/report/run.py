@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Capabilities
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
-    from pytest_specdec.model.workload import JSON, Family
+    from pytest_specdec.model.workload import JSON, Family, Workload
 
 __all__ = ["FORMAT", "SCHEMA", "Commands", "JudgementResult", "PytestOutcome", "Run", "TimedAnswers", "counted", "document", "render"]
 
@@ -166,11 +166,16 @@ def _plan_summary(plan: Plan) -> JSON:
         "model": plan.model,
         "depth": plan.depth.value,
         "pairs": [codec.encode(pair.variant) for pair in plan.pairs],
-        "workloads": [{"name": w.name, "version": w.version, "digest": w.digest, "requests": len(w.requests)} for w in plan.workloads],
+        "workloads": [_workload_summary(workload) for workload in plan.workloads],
         "judgements": [codec.encode(judgement) for judgement in plan.judgements],
         "boots": len(plan.boots),
         "estimate_s": plan.estimate_s,
     }
+
+
+def _workload_summary(workload: Workload) -> JSON:
+    counts: dict[str, JSON] = {"requests": len(workload.requests), "own_requests": workload.own_requests}
+    return {"name": workload.name, "version": workload.version, "digest": workload.digest, **counts}
 
 
 def render(run: Run) -> str:

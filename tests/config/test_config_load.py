@@ -166,7 +166,7 @@ PROBLEMS = [
         ],
     ),
 ]
-TOP = "engine, variants, baseline, draft, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates or limits"
+TOP = "engine, variants, baseline, draft, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates, prompts or limits"
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 
 

@@ -15,14 +15,17 @@ from pytest_specdec.model.workload import Family
 
 SCHEMA = json.loads(resources.files("pytest_specdec.config").joinpath("schema.json").read_text(encoding="utf-8"))
 PROPERTIES = SCHEMA["properties"]
+PROMPT = json.loads(resources.files("pytest_specdec.config").joinpath("prompt.schema.json").read_text(encoding="utf-8"))
+"""Of a line of a prompts file."""
 
 
 def names(cls):
     return {field.name for field in fields(cls)}
 
 
-def test_the_schema_is_one():
-    Draft202012Validator.check_schema(SCHEMA)
+@pytest.mark.parametrize("schema", [SCHEMA, PROMPT])
+def test_a_schema_is_one(schema):
+    Draft202012Validator.check_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def described(schema, path=()):
         yield from described(part, (*path, name))
 
 
-@pytest.mark.parametrize("path, text", [*described(SCHEMA), *described(SCHEMA["$defs"]["gate"], ("gate",))])
+@pytest.mark.parametrize("path, text", [*described(SCHEMA), *described(SCHEMA["$defs"]["gate"], ("gate",)), *described(PROMPT)])
 def test_every_property_has_a_description(path, text):
     assert text, path
     assert text.endswith(".")
@@ -77,8 +80,8 @@ SILENT = {"$schema", "$id", "$ref", "$defs", "title", "description", "examples",
 
 def test_every_keyword_of_the_schema_has_words():
     worded = {*validate._WORDS, "additionalProperties", "required", "propertyNames"}
-    assert {key for key, _ in keywords(SCHEMA)} - SILENT == worded
+    assert {key for schema in (SCHEMA, PROMPT) for key, _ in keywords(schema)} - SILENT == worded
 
 
 def test_every_pattern_of_the_schema_has_words():
-    assert {value for key, value in keywords(SCHEMA) if key == "pattern"} == set(validate._PATTERNS)
+    assert {value for schema in (SCHEMA, PROMPT) for key, value in keywords(schema) if key == "pattern"} == set(validate._PATTERNS)

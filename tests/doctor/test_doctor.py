@@ -16,6 +16,7 @@ from pytest_specdec.doctor.probe import ProgramResult
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files import baselines as stored
 from pytest_specdec.model.baseline import Environment, Gate
+from tests.doctor.conftest import VLLM
 
 ROOT = Path(__file__).parents[2]
 SECRET = "sk-0123456789abcdef"
@@ -100,6 +101,16 @@ def test_what_stands_in_the_way_fails_and_brings_its_remedy(before, after, name,
     assert any(said in row for row in failed), out
     below = out.splitlines()[out.splitlines().index(failed[0]) + 1 :]
     assert any(line.strip().startswith(("remedy:", "expected:")) for line in below[:4]), out
+
+
+def test_the_prompts_of_a_config_are_counted_or_told_what_is_wrong_with_them(doctor, config, vllm, here):
+    vllm()
+    config(VLLM + "prompts: own.jsonl\n")
+    (here / "own.jsonl").write_text('{"id": "a", "prompt": "Once"}\n{"id": "b", "messages": [{"role": "user"}], "schema": {}}\n')
+    assert rows(doctor("mine.yaml")[1], "prompts") == ["  ok    prompts    2 of own.jsonl, 1 of them with a schema"]
+    (here / "own.jsonl").write_text('{"id": "a"}\n')
+    code, out = doctor("mine.yaml")
+    assert (code, rows(out, "prompts")) == (1, ["  FAIL  prompts    the prompts file has a problem"])
 
 
 def test_a_variable_that_several_values_want_is_asked_for_once(doctor, config, vllm, monkeypatch):

@@ -1,0 +1,149 @@
+"""A prompts file: one JSON object per line, read with all of its problems at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.validators import validator_for
+
+from pytest_specdec.config import validate
+from pytest_specdec.config.validate import Problem
+from pytest_specdec.errors import ConfigError
+from pytest_specdec.files import yaml
+from pytest_specdec.prompts.own import OwnPrompt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["read"]
+
+_SCHEMA = "prompt.schema.json"
+_EXAMPLE = '{"id": "refund-01", "messages": [{"role": "user", "content": "..."}]}'
+
+
+def read(config: Config) -> tuple[OwnPrompt, ...]:
+    """Return the prompts of the file that ``config`` names, in its order; none where it names no file.
+
+    Raises ConfigError with all problems of the file, each with its line.
+    """
+    if not config.prompts:
+        return ()
+    path = Path(config.resolve(config.prompts))
+    lines = _lines(path, _text(config, path))
+    problems = (*lines.problems, *_duplicates(path, lines.parsed))
+    if not lines.parsed and not problems:
+        problems = (_problem(path, 1, "the file", "no line with a prompt", f"a prompt per line, such as {_EXAMPLE}"),)
+    if problems:
+        raise validate.error(problems, "the prompts file")
+    return tuple(_prompt(data) for _, data in lines.parsed)
+
+
+def _text(config: Config, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        line = yaml.load(config.text, str(config.path)).line(("prompts",))
+        near = validate.nearest(path.name, [beside.name for beside in config.path.parent.glob("*.jsonl")])
+        found = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            "the prompts file cannot be read" + (f"; {near}" if near else ""),
+            where=f"{config.path}:{line}  prompts",
+            found=f"{config.prompts}: {found}",
+            expected="a JSONL file in UTF-8, by its path beside the config",
+        ) from None
+
+
+class _Lines:
+    """The lines of a file: those that are prompts, by number, and what is wrong with the others."""
+
+    def __init__(self) -> None:
+        self.parsed: list[tuple[int, Mapping[str, JSON]]] = []
+        self.problems: list[Problem] = []
+
+
+def _lines(path: Path, text: str) -> _Lines:
+    lines = _Lines()
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a JSON string may hold U+2028
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line, object_pairs_hook=_once, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
+            lines.problems.append(_problem(path, number, "the line", f"no JSON ({error})", f"a JSON object, such as {_EXAMPLE}"))
+            continue
+        problems = tuple(_of_line(path, number, data))
+        lines.problems.extend(problems)
+        if isinstance(data, Mapping):
+            lines.parsed.append((number, data))
+    return lines
+
+
+def _of_line(path: Path, number: int, data: JSON) -> Iterator[Problem]:
+    document = yaml.YamlDocument(data=data, source=str(path), lines={})
+    for problem in validate.problems(document, _SCHEMA):
+        yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)
+    if isinstance(data, Mapping):
+        yield from (_problem(path, number, *words) for words in (*_asking(data), *_schema(data)))
+
+
+def _asking(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+    given = [name for name in ("prompt", "messages") if name in data]
+    if len(given) != 1:
+        yield "the line", "prompt and messages" if given else "neither prompt nor messages", "one of the two"
+    if "schema" in data and given == ["prompt"]:
+        yield "schema", "a schema beside prompt", "messages: answers are bound to a schema on the chat route"
+
+
+def _schema(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+    schema = data.get("schema")
+    if not isinstance(schema, dict):
+        return
+    try:
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    except SchemaError as error:
+        place = "".join(f".{step}" for step in error.absolute_path)
+        yield f"schema{place}", f"no JSON Schema: {str(error.message)[:120]}", "a JSON Schema"
+
+
+def _duplicates(path: Path, parsed: Sequence[tuple[int, Mapping[str, JSON]]]) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for number, data in parsed:
+        name = data.get("id")
+        if isinstance(name, str) and first.setdefault(name, number) != number:
+            yield _problem(path, number, "id", f"{json.dumps(name)}, the id of line {first[name]} too", "an id of its own for each line")
+
+
+def _prompt(data: Mapping[str, JSON]) -> OwnPrompt:
+    schema, most = data.get("schema"), data.get("max_tokens")
+    return OwnPrompt(
+        id=str(data["id"]),
+        content={name: data[name] for name in ("messages", "prompt") if name in data},
+        schema=schema if isinstance(schema, Mapping) else None,
+        max_tokens=most if isinstance(most, int) else None,
+    )
+
+
+def _problem(path: Path, line: int, place: str, found: str, expected: str) -> Problem:
+    return Problem(source=str(path), line=line, path=place, found=found, expected=expected)
+
+
+def _once(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        msg = f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice"
+        raise ValueError(msg)
+    return data
+
+
+def _no_number(name: str) -> None:
+    msg = f"{name} is no number of JSON"
+    raise ValueError(msg)

@@ -1,0 +1,77 @@
+"""Own prompts: those of a config's ``prompts``, sent beside the requests of a workload and under their parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import OWN, Request, Route
+from pytest_specdec.prompts import schemas
+from pytest_specdec.prompts.prompts import reported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON, Workload
+
+__all__ = ["OwnPrompt", "extended"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPrompt:
+    """A conversation or the beginning of a text, as a line of the file has it."""
+
+    id: str
+    content: Mapping[str, JSON]
+    """The part of the request's body that asks: ``messages`` or ``prompt``."""
+    schema: Mapping[str, JSON] | None = None
+    """The JSON Schema of its answer, where one is to be enforced."""
+    max_tokens: int | None = None
+    """Tokens of its answer at most; None for those of the workload."""
+
+    @property
+    def route(self) -> Route:
+        """Where it is sent."""
+        return Route.CHAT if "messages" in self.content else Route.COMPLETIONS
+
+
+def extended(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
+    """Return ``workload`` with a request for each of ``prompts`` in front, sent at every depth that sends anything of it.
+
+    A request has the parameters of the workload's first one; a workload of which a part has seeds and a part has none asks each prompt both
+    ways. Where answers are bound to a format, prompts with a schema are asked, each bound to its own. Other requests stay as they are.
+    """
+    if not workload.takes_prompts:
+        return workload
+    own = tuple(request for number, turn in enumerate(workload.turns, 1) for request in _requests(turn, prompts, number))
+    take = {depth: count and count + len(own) for depth, count in workload.take.items()}
+    return replace(workload, requests=(*own, *workload.requests), take=take)
+
+
+def _requests(turn: Sequence[Request], prompts: Sequence[OwnPrompt], which: int) -> Iterator[Request]:
+    """Give the requests of one turn; seeds go on from the highest there."""
+    suffix = f"#{which}" if which > 1 else ""
+    highest = max((request.seed for request in turn if isinstance(request.seed, int)), default=0)
+    asked = [prompt for prompt in prompts if prompt.schema is not None or "response_format" not in turn[0].body]
+    for number, prompt in enumerate(asked, 1):
+        like = next((request for request in turn if request.route is prompt.route), turn[0])
+        yield Request(id=f"{OWN}{prompt.id}{suffix}", route=prompt.route, body=_body(prompt, like, seed=highest + number))
+
+
+def _body(prompt: OwnPrompt, like: Request, *, seed: int) -> Mapping[str, JSON]:
+    body = {name: value for name, value in like.body.items() if name not in {"prompt", "messages"}}
+    if "seed" in body:
+        body["seed"] = seed
+    if "response_format" in body and prompt.schema is not None:
+        body["response_format"] = schemas.bound(prompt.schema)
+    if prompt.max_tokens is not None:
+        body.pop("max_completion_tokens", None)
+        body["max_tokens"] = prompt.max_tokens
+    return {**prompt.content, **_reporting(body, prompt.route)}
+
+
+def _reporting(body: Mapping[str, JSON], route: Route) -> Mapping[str, JSON]:
+    """Return ``body`` asking for log-probabilities, if it does, in the way of ``route``."""
+    asked = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
+    rest = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}
+    return {**rest, **reported(route, asked)} if isinstance(asked, int) and asked is not False else rest
