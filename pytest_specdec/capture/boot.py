@@ -183,7 +183,7 @@ class BootSession:
             engine = engine_of(config.engine.kind)
             with self.shared():
                 capabilities = replace(
-                    CapabilityProbe(self.arm, engine.vocabulary(config)).run(),
+                    CapabilityProbe(self.arm, engine.vocabulary(config), config.reasoning, config.limits.request_s).run(),
                     single_precision=engine.single_precision(config),
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,

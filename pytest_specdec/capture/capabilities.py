@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.requests import reasoned
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import ThreadPool
+from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
@@ -28,6 +30,7 @@ _FAR = 1.0
 _TOP = 5
 """Every token that is drawn under this top-k is listed among as many."""
 _DEADLINE_S = 60.0
+_NO_REASONING = Reasoning()
 _SCHEMA: Mapping[str, JSON] = {
     "type": "object",
     "properties": {"specdec": {"const": 7}},
@@ -61,9 +64,12 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
 class CapabilityProbe:
     """Asks one arm a handful of short questions; stops asking when the server dies of one."""
 
-    def __init__(self, arm: ArmServer, vocabulary: int) -> None:
+    def __init__(self, arm: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
+        """Take the arm, its vocabulary's size, how the config asks for reasoning, and the seconds that reasoning may take."""
         self._arm = arm
         self._vocabulary = vocabulary
+        self._reasoning = reasoning
+        self._deadline_s = max(deadline_s, _DEADLINE_S) if reasoning.tokens else _DEADLINE_S
 
     def run(self) -> Capabilities:
         """Return what was found; a feature that could not be tried is unknown."""
@@ -97,7 +103,8 @@ class CapabilityProbe:
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
-        sent = self._arm.client.send(Request(id="probe", route=route, body=body), streamed=False, deadline_s=min(_DEADLINE_S, left_s))
+        request = reasoned(Request(id="probe", route=route, body=body), self._reasoning)
+        sent = self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
         if sent.ending is not None:
             self._arm.wait_for_end()
         return None if sent.ending else sent.answer
@@ -145,8 +152,10 @@ class CapabilityProbe:
         return scorer(route, self._arm, _DEADLINE_S).distribution(request)
 
     def _format(self, feature: str) -> FeatureSupport:
-        body = {**_CHAT, "response_format": _FORMATS[feature]}
-        return _judged(self._send(Route.CHAT, body), _obeys_schema if feature == "json_schema" else _looks_like_object)
+        answer = self._send(Route.CHAT, {**_CHAT, "response_format": _FORMATS[feature]})
+        if answer is not None and answer.choice.cut_in_reasoning:
+            return FeatureSupport.UNKNOWN
+        return _judged(answer, _obeys_schema if feature == "json_schema" else _looks_like_object)
 
 
 def _raw(position: Position) -> float:

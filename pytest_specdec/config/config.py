@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["Config", "EngineSettings", "Limits", "Overlay", "VariantSettings"]
+__all__ = ["Config", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reasoning:
+    """How chat requests ask for reasoning, and the room that it takes."""
+
+    tokens: int = 0
+    """Room for it in answers that a grammar binds, on top of ``max_tokens``: their document comes behind it."""
+    effort: str = ""
+    """``reasoning_effort`` of chat requests; empty for the server's own."""
+    template: Mapping[str, JSON] = field(default_factory=dict)
+    """Arguments of the chat template, such as ``enable_thinking``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything a config file says, with ``${VAR}`` as written."""
 
@@ -112,6 +124,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     prompts: str = ""
     """The file of the user's own prompts, a path beside the config; empty without one."""
+    reasoning: Reasoning = field(default_factory=Reasoning)
 
     def resolve(self, text: str) -> str:
         """Return ``text`` as an absolute path when it names something beside the config file, unchanged otherwise.

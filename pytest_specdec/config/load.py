@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import gates, shipped, validate, variables
-from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
+from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Reasoning, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.plan import Placement
@@ -82,6 +82,7 @@ def load(path: Path) -> Config:
         gates=tuple(gates.stated(document, path.name)),
         limits=_limits(data.get("limits", {})),
         prompts=data.get("prompts", ""),
+        reasoning=Reasoning(**data.get("reasoning", {})),
     )
 
 

@@ -46,7 +46,7 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 
 
 def filled(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return ``config`` with the ``${VAR}`` of what is needed before a launch replaced: model, engine's place, prompts.
+    """Return ``config`` with the ``${VAR}`` of what is needed before a launch replaced: model, engine's place, prompts, reasoning.
 
     Raises ConfigError naming a variable that is not set.
     """
@@ -62,7 +62,17 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
         venv=text("venv", engine.venv),
         image=text("image", engine.image),
     )
-    return replace(config, engine=places, prompts=str(expand(config.prompts, environ, ("prompts",))))
+    reasoning = replace(
+        config.reasoning,
+        effort=str(expand(config.reasoning.effort, environ, ("reasoning", "effort"))),
+        template=_mapping(expand(config.reasoning.template, environ, ("reasoning", "template"))),
+    )
+    return replace(config, engine=places, prompts=str(expand(config.prompts, environ, ("prompts",))), reasoning=reasoning)
+
+
+def _mapping(value: JSON) -> Mapping[str, JSON]:
+    assert isinstance(value, Mapping), "what it was made of is one"
+    return value
 
 
 def names(value: JSON) -> tuple[str, ...]:

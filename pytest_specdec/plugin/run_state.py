@@ -86,7 +86,7 @@ class RunState:
         """Return ``workload`` with what the config adds to its requests."""
         from pytest_specdec.capture import requests  # noqa: PLC0415 - a replay never needs it
 
-        return requests.configured(workload, self.prompts)
+        return requests.configured(workload, self.config, self.prompts)
 
     @property
     def depth(self) -> Depth:

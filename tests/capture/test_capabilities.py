@@ -8,6 +8,7 @@ import pytest
 
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.transcript import Answer, Choice, ScoringRoute
 from tests.capture.test_scoring import Server, listed
@@ -53,6 +54,19 @@ def test_a_probe_ends_with_the_server_and_leaves_the_rest_unknown(arm):
     assert found.support["json_object"] is found.support["json_schema"] is FeatureSupport.UNKNOWN
     nothing = CapabilityProbe(arm(die_on="Once upon"), 0).run()
     assert set(nothing.support.values()) == {FeatureSupport.UNKNOWN}
+
+
+def test_a_format_that_the_reasoning_left_no_room_for_is_unknown(arm):
+    found = CapabilityProbe(arm(reasoning="reasoning", reasoning_tokens=99), 0).run()
+    assert found.support["json_object"] is found.support["json_schema"] is FeatureSupport.UNKNOWN
+    found = CapabilityProbe(arm(reasoning="reasoning", reasoning_tokens=99), 0, Reasoning(tokens=90)).run()
+    assert found.support["json_object"] is FeatureSupport.IGNORED
+
+
+def test_chat_is_probed_as_the_config_asks_for_reasoning(arm):
+    found = CapabilityProbe(arm(refuse_fields="chat_template_kwargs"), 0, Reasoning(template={"enable_thinking": False})).run()
+    assert found.support["json_object"] is found.support["chat_logprobs"] is FeatureSupport.REFUSED
+    assert found.support["logprobs"] is FeatureSupport.HONOURED
 
 
 HALF, UNLISTED = math.log(0.5), -7.0

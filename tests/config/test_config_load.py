@@ -166,7 +166,10 @@ PROBLEMS = [
         ],
     ),
 ]
-TOP = "engine, variants, baseline, draft, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates, prompts or limits"
+TOP = (
+    "engine, variants, baseline, draft, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates, prompts, "
+    "reasoning or limits"
+)
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"
 
 

@@ -36,6 +36,7 @@ def test_a_schema_is_one(schema):
         (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),
         (SCHEMA["$defs"]["overlay"]["properties"], config.VariantSettings, {"name"}),
         (PROPERTIES["limits"]["properties"], config.Limits, set()),
+        (PROPERTIES["reasoning"]["properties"], config.Reasoning, set()),
     ],
 )
 def test_the_schema_has_exactly_the_fields_of_the_config(properties, cls, derived):

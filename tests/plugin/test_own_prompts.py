@@ -1,4 +1,4 @@
-"""A config's own prompts: in the plan and the reports; wrong files end the session; a stored run needs none of it."""
+"""A config's own prompts and reasoning: in the plan and the reports; wrong files end the session; a stored run needs none of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_code(specdec_captured, specdec_check):
     specdec_check(say(specdec_captured))
 """
 PROMPTS = '{"id": "a", "prompt": "Once"}\n{"id": "b", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 99}\n'
-MORE = "prompts: mine.jsonl\n"
+MORE = "prompts: mine.jsonl\nreasoning: {tokens: 50, template: {enable_thinking: true}}\n"
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_they_are_sent_at_every_depth_and_the_reports_count_them(own):
     assert [request["id"] for request in planned(run)["code"]] == ["code-0", "code-1", "code-2"]
     bodies = {request["id"]: request["body"] for request in planned(run)["mine"]}
     assert bodies["own:a"] == {"prompt": "Once", "max_tokens": 8, "temperature": 0}
-    assert bodies["own:b"]["max_tokens"] == 99
+    assert (bodies["own:b"]["max_tokens"], bodies["own:b"]["chat_template_kwargs"]) == (99, {"enable_thinking": True})
     note = "2 of 6 requests are your own prompts, in 1 workload"
     result.stdout.fnmatch_lines([f"  {note}", f"note: {note}"])
     assert note in (run / "report.md").read_text()

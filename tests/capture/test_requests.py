@@ -1,0 +1,67 @@
+"""Requests as a config asks them: template arguments and effort over chat, room for reasoning where a document comes behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec import prompts
+from pytest_specdec.capture.requests import configured, reasoned
+from pytest_specdec.config.config import Reasoning
+from pytest_specdec.model.workload import Request, Route
+from pytest_specdec.prompts.own import OwnPrompt
+
+ON = Reasoning(tokens=1000, effort="low", template={"enable_thinking": True})
+BOUND = {"response_format": {"type": "json_object"}}
+
+
+def chat(**body):
+    return Request(id="a", route=Route.CHAT, body={"messages": [], "max_tokens": 50, **body})
+
+
+def test_a_chat_request_gets_template_arguments_and_effort_and_keeps_its_limit():
+    asked = {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "low"}
+    assert reasoned(chat(), ON).body == {"messages": [], "max_tokens": 50, **asked}
+
+
+def test_what_a_request_asks_itself_stays():
+    body = reasoned(chat(chat_template_kwargs={"enable_thinking": False, "x": 1}, reasoning_effort="high"), ON).body
+    assert (body["chat_template_kwargs"], body["reasoning_effort"]) == ({"enable_thinking": False, "x": 1}, "high")
+
+
+@pytest.mark.parametrize(
+    "body, limits",
+    [
+        (BOUND, (1050, None)),
+        ({**BOUND, "max_completion_tokens": 7}, (1050, 1007)),
+        ({"tools": [{}]}, (1050, None)),
+        ({"response_format": {"type": "text"}}, (50, None)),
+        ({}, (50, None)),
+    ],
+)
+def test_a_document_gets_room_behind_the_reasoning(body, limits):
+    asked = reasoned(chat(**body), ON).body
+    assert (asked.get("max_tokens"), asked.get("max_completion_tokens")) == limits
+
+
+def test_without_reasoning_and_off_the_chat_route_nothing_changes():
+    completion = Request(id="a", route=Route.COMPLETIONS, body={"prompt": "x", "max_tokens": 5, **BOUND})
+    assert reasoned(completion, ON) is completion
+    assert reasoned(chat(**BOUND), Reasoning()).body == chat(**BOUND).body
+
+
+def test_reasoning_switched_off_gives_no_room():
+    body = reasoned(chat(**BOUND), Reasoning(template={"enable_thinking": False})).body
+    assert (body["max_tokens"], body["chat_template_kwargs"]) == (50, {"enable_thinking": False})
+
+
+def test_template_arguments_leave_a_draw_unprocessed():
+    assert reasoned(chat(temperature=1.0), ON).unprocessed
+
+
+def test_a_workload_gets_the_prompts_of_the_config_and_they_get_its_reasoning(config):
+    mine = OwnPrompt(id="mine", content={"messages": []}, schema={"type": "object"}, max_tokens=30)
+    workload = configured(prompts.JSON_TASKS.structured(max_tokens=20), replace(config, reasoning=ON), (mine,))
+    assert [request.body["max_tokens"] for request in workload.requests[:2]] == [1030, 1020]
+    assert all(request.body["chat_template_kwargs"] == {"enable_thinking": True} for request in workload.requests)
