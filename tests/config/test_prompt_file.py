@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from pytest_specdec.config import load, prompt_file, variables
+from pytest_specdec.config.config import Reasoning
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.model.workload import Route
 
+PAGE = Path(__file__).parents[2] / "docs" / "your-own-prompts.md"
 LEAST = "engine: {kind: reference, model: target}\nvariants: {v: {}}\nprompts: mine.jsonl\n"
 TALK = '{"id": "a", "messages": [{"role": "user", "content": "hello"}]}'
 
@@ -115,3 +119,14 @@ def test_a_file_that_cannot_be_read_is_told_by_the_line_of_the_config(config):
     for wrong in (config(b"\xff\xfe"), replace(misspelt, prompts=".")):
         with pytest.raises(ConfigError, match="cannot be read"):
             prompt_file.read(wrong)
+
+
+def test_the_page_on_prompts_shows_lines_and_keys_that_are_read(config):
+    page = PAGE.read_text(encoding="utf-8")
+    lines = [line.strip() for line in page.splitlines() if line.startswith('    {"id"')]
+    assert [prompt.id for prompt in prompt_file.read(config("\n".join(lines)))] == ["refund-01", "ticket-02", "code-03"]
+    _, first, second, *_ = page.split("    # my-model.yaml\n")
+    shown = [part[: part.index("\n\n")] for part in (first, second)]
+    loaded = config(text="\n".join([LEAST.replace("prompts: mine.jsonl", ""), *map(dedent, shown)]))
+    assert loaded.prompts == "my-prompts.jsonl"
+    assert loaded.reasoning == Reasoning(tokens=1024, template={"enable_thinking": True}, effort="medium")
