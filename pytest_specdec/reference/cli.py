@@ -62,6 +62,8 @@ class ServerSettings:
     """Whether log-probabilities of a prompt's tokens are served."""
     token_prompts: bool = True
     """Whether a prompt may be a list of token ids."""
+    reasoning_end: str = ""
+    """The token behind which a chat answer's text begins; empty for no reasoning."""
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
@@ -113,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         default=True,
         help="take prompts that are lists of token ids, as some engines do not (default: yes)",
     )
+    option("--reasoning-end", default="", metavar="TOKEN", help="give what a chat answer says up to this token as its reasoning")
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
     option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")

@@ -14,6 +14,7 @@ from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDraf
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
 from pytest_specdec.reference.pad import padded
+from pytest_specdec.reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from pytest_specdec.reference.sampler import PenaltyState
 from pytest_specdec.reference.scheduler import Batch
 from pytest_specdec.reference.sequence import Delta, RunningSequence, randomness
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.cli import ServerSettings, Speculation
     from pytest_specdec.reference.drafters import Drafter
+    from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
 
 __all__ = ["ReferenceEngine"]
@@ -44,6 +46,7 @@ class ReferenceEngine:
         self.settings = settings
         self.shape = target.shape
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
+        self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
         self.rules = faulty_rules.rules(settings.fault, speculating=speculation is not None)
         drafter = _drafter(speculation, target.shape.vocabulary, positions, settings.max_num_seqs)
@@ -93,12 +96,21 @@ class ReferenceEngine:
                 text=Text(self.tokenizer.pieces, request.stop),
                 eos_ids=self.shape.eos_ids,
                 end=self.rules.end,
-                grammar=None if request.grammar is None else self.grammars.start(request.grammar),
+                grammar=self._grammar(request),
                 penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
+                reasoning=None if self._reasoning_end is None or not request.reasons else ReasoningSplit(self._reasoning_end),
                 tell=tell,
             )
             for index in range(request.n)
         )
+
+    def _grammar(self, request: EngineRequest) -> Grammar | None:
+        if request.grammar is None:
+            return None
+        grammar = self.grammars.start(request.grammar)
+        if self._reasoning_end is None or not request.reasons:
+            return grammar
+        return GrammarBehindReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
 
     def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
         """Queue sequences; once the thread has ended they are given up at once."""
@@ -142,6 +154,15 @@ class ReferenceEngine:
             dropped.add(self._dropped.get())
         if dropped:
             self._batch.drop(dropped)
+
+
+def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
+    """Return the token that ends the reasoning; None for no text. Raises EngineError where it takes several."""
+    ids = tokenizer.encode(text)
+    if len(ids) > 1:
+        found = f"{text!r}, which is {len(ids)} tokens"
+        raise EngineError(what="reasoning ends at one token", where="--reasoning-end", found=found, expected="the text of one token")
+    return ids[0] if ids else None
 
 
 def _drafter(speculation: Speculation | None, vocabulary: int, positions: int, slots: int) -> Drafter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -17,11 +17,27 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["GrammarMatcher", "Grammars"]
+__all__ = ["Grammar", "GrammarMatcher", "Grammars", "walk"]
 
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 _LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As ``json.dumps`` writes: a small model that may put white space anywhere puts nothing else for long stretches."""
+
+
+class Grammar(Protocol):
+    """Where one sequence stands in what it may say."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return which tokens may come next, (vocabulary,)."""
+
+    def advance(self, token: int) -> None:
+        """Take one token."""
+
+    def retreat(self, count: int) -> None:
+        """Take back the last ``count`` tokens."""
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the part of ``tokens`` before the first that may not come."""
 
 
 class Grammars:
@@ -82,12 +98,13 @@ class GrammarMatcher:
         """Return the part of ``tokens`` before the first that may not come."""
         return () if self._beyond else tokens[: self._matcher.validate_tokens(list(tokens))]
 
-    def walk(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
-        """Return the masks at each of ``tokens`` and behind the last, (len(tokens) + 1, vocabulary); stays where it is."""
-        masks = []
-        for token in tokens:
-            masks.append(self.mask())
-            self.advance(token)
-        masks.append(self.mask())
-        self.retreat(len(tokens))
-        return np.array(masks)
+
+def walk(grammar: Grammar, tokens: Sequence[int]) -> NDArray[np.bool_]:
+    """Return the masks at each of ``tokens`` and behind the last, (len(tokens) + 1, vocabulary); the grammar stays where it is."""
+    masks = []
+    for token in tokens:
+        masks.append(grammar.mask())
+        grammar.advance(token)
+    masks.append(grammar.mask())
+    grammar.retreat(len(tokens))
+    return np.array(masks)

@@ -43,7 +43,9 @@ class EngineRequest:
     """Most probable tokens reported beside each emitted one; None for no log-probabilities at all."""
     prompt_logprobs: int | None = None
     grammar: str | None = None
-    """A grammar for llguidance, which every emitted token keeps."""
+    """A grammar for llguidance, which every emitted token keeps, behind the reasoning where there is some."""
+    reasons: bool = False
+    """Whether reasoning is told apart, where the server was started so."""
     stream: bool = False
     include_usage: bool = False
     return_token_ids: bool = False
@@ -168,7 +170,7 @@ _BOTH: Final = frozenset({
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
-    Route.CHAT: _BOTH | {"messages", "max_completion_tokens", "top_logprobs"},
+    Route.CHAT: _BOTH | {"messages", "chat_template_kwargs", "max_completion_tokens", "top_logprobs"},
 }
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "add_generation_prompt": (True,),
@@ -176,7 +178,6 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "best_of": (1,),
-    "chat_template_kwargs": ({},),
     "echo": (False,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
@@ -244,6 +245,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         logprobs=_logprobs(route, fields, limits),
         prompt_logprobs=_prompt_logprobs(fields, limits),
         grammar=_grammar(fields, limits),
+        reasons=route is Route.CHAT and _thinking(fields),
         stream=fields.flag("stream"),
         include_usage=_include_usage(fields),
         return_token_ids=fields.flag("return_token_ids"),
@@ -397,6 +399,15 @@ def _include_usage(fields: Fields) -> bool:
         return inner.flag("include_usage")
     except Refusal as refusal:
         raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
+
+
+def _thinking(fields: Fields) -> bool:
+    arguments = Fields(fields.object("chat_template_kwargs") or {})
+    try:
+        arguments.refuse_unknown({"enable_thinking"}, {})
+        return arguments.flag("enable_thinking", default=True)
+    except Refusal as refusal:
+        raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
 
 
 def _grammar(fields: Fields, limits: ServerLimits) -> str | None:

@@ -115,7 +115,7 @@ class ResponseOptions:
         """Return the chunk of one step."""
         chat = self.route is Route.CHAT
         choice: dict[str, JSON] = {"index": delta.sequence.index}
-        choice |= {"delta": {"content": delta.text}} if chat else {"text": delta.text}
+        choice |= {"delta": _said(delta.text, delta.reasoning)} if chat else {"text": delta.text}
         choice["logprobs"] = self._logprobs(delta.entries)
         choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
@@ -137,7 +137,10 @@ class ResponseOptions:
     def _tail(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         emitted = sum(len(sequence.emitted) for sequence in sequences)
         prompt = len(self.request.prompt)
-        usage = {"prompt_tokens": prompt, "completion_tokens": emitted, "total_tokens": prompt + emitted}
+        usage: dict[str, JSON] = {"prompt_tokens": prompt, "completion_tokens": emitted, "total_tokens": prompt + emitted}
+        splits = [sequence.reasoning for sequence in sequences if sequence.reasoning is not None]
+        if splits:
+            usage["completion_tokens_details"] = {"reasoning_tokens": sum(split.tokens for split in splits)}
         return {"usage": usage} | self._metrics(sequences)
 
     def _metrics(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
@@ -160,9 +163,10 @@ class ResponseOptions:
         return {"metrics": {"speculative_decoding": report}}
 
     def _choice(self, sequence: RunningSequence) -> dict[str, JSON]:
-        text = sequence.text.whole
+        text, split = sequence.text.whole, sequence.reasoning
+        reasoning, text = ("", text) if split is None else split.of_whole(text)
         choice: dict[str, JSON] = {"index": sequence.index}
-        choice |= {"message": {"role": "assistant", "content": text}} if self.route is Route.CHAT else {"text": text}
+        choice |= {"message": {"role": "assistant", **_said(text, reasoning)}} if self.route is Route.CHAT else {"text": text}
         choice["logprobs"] = self._logprobs(sequence.entries)
         choice |= {"finish_reason": sequence.finish_reason, "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
@@ -209,6 +213,10 @@ class ResponseOptions:
 
     def _word(self, token: int) -> str:
         return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]
+
+
+def _said(text: str, reasoning: str) -> dict[str, JSON]:
+    return {"content": text, **({"reasoning": reasoning} if reasoning else {})}
 
 
 _GIVEN_UP: Final = "the engine gave this request up"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from pytest_specdec.reference.grammar import walk
 from pytest_specdec.reference.openai_response import Entry, entries
 from pytest_specdec.reference.rejection_sampler import AcceptanceRules, verify
 from pytest_specdec.reference.sampler import Sampling, distributions, pick
@@ -175,7 +176,7 @@ class Batch:
             if penalties is not None:
                 window[:] = self._rules.penalise(window, penalties.walk(drafted))
             if grammar is not None:
-                window[~grammar.walk(drafted)] = -np.inf
+                window[~walk(grammar, drafted)] = -np.inf
         return shaped
 
     def _leave(self, slots: list[int]) -> None:

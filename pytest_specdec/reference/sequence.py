@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Several
 
-    from pytest_specdec.reference.grammar import GrammarMatcher
+    from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.openai_response import Entry
+    from pytest_specdec.reference.reasoning import ReasoningSplit
     from pytest_specdec.reference.sampler import PenaltyState
     from pytest_specdec.reference.tokenizer import Text
 
@@ -29,6 +30,8 @@ class Delta:
     sequence: RunningSequence
     tokens: tuple[int, ...]
     text: str
+    reasoning: str = ""
+    """What came before the text, where the two are told apart."""
     entries: tuple[Entry, ...] = ()
     """One per token where the request wants log-probabilities, else empty."""
     first: bool = False
@@ -55,8 +58,9 @@ class RunningSequence:
         text: Text,
         eos_ids: tuple[int, ...],
         end: Callable[[EngineRequest, int, bool], str | None] = end,
-        grammar: GrammarMatcher | None = None,
+        grammar: Grammar | None = None,
         penalties: PenaltyState | None = None,
+        reasoning: ReasoningSplit | None = None,
         tell: Callable[[Delta], None] = lambda _: None,
     ) -> None:
         self.request = request
@@ -65,6 +69,7 @@ class RunningSequence:
         self.text = text
         self.grammar = grammar
         self.penalties = penalties
+        self.reasoning = reasoning
         self.tell = tell
         self.tokens = list(request.prompt)
         """The prompt and everything emitted."""
@@ -100,10 +105,12 @@ class RunningSequence:
         reported = tuple(entries[:taken])
         self.entries.extend(reported)
         text = self.text.release(ended=self.finish_reason is not None)
+        reasoning, text = ("", text) if self.reasoning is None else self.reasoning.of_next(text)
         return Delta(
             sequence=self,
             tokens=tuple(window[:taken]),
             text=text,
+            reasoning=reasoning,
             entries=reported,
             first=first,
             finish_reason=self.finish_reason,
@@ -117,6 +124,8 @@ class RunningSequence:
         if self.penalties is not None:
             self.penalties.advance(token)
         self.stop_reason = self.text.take(token)
+        if self.reasoning is not None:
+            self.reasoning.take(token, len(self.text.whole))
         if self.stop_reason is not None:
             self.finish_reason = "stop"
             return

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy, logprobs, parameters, sampling, structured
-from pytest_specdec.judge.prerequisites import speculating
+from pytest_specdec.judge.prerequisites import equal_answers, speculating
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters
@@ -169,3 +169,11 @@ def test_the_control_is_as_little_judged(family):
     """It says what the baseline says here, which is enough for documents."""
     verdict = JUDGES[family](unscored(family).as_control())
     assert verdict.outcome is (Outcome.PASS if family == "structured" else Outcome.INCONCLUSIVE)
+
+
+def test_answers_of_another_reasoning_are_not_equal():
+    mine, theirs = ([answer(f"chat-{i:02}", (), text="yes", reasoning=reasoning) for i in range(2)] for reasoning in ("so", "because"))
+    asked = a_workload(Request(id=f"chat-{i:02}", route=Route.CHAT, body={"temperature": 0}) for i in range(2))
+    held = captured("greedy", mine, theirs, workload=asked)
+    assert equal_answers(held, held.speculative) == (False, False)
+    assert equal_answers(held, held.baseline) == (True, True)
