@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer, Transcript
-    from pytest_specdec.model.workload import JSON, Workload
+    from pytest_specdec.model.workload import Workload
 
 __all__ = ["BootSession", "ServerRecipes"]
 
@@ -65,8 +65,8 @@ class ServerRecipes:
         """Return how ``boot`` is started, on a port that is free now."""
         config, setup = self.config_of(boot), self._setup(boot)
         engine = engine_of(config.engine.kind)
-        pinned = setup.args.get("port")
-        setup = replace(setup, port=ports.pinned(pinned) if isinstance(pinned, int) else ports.free())
+        pinned = str(setup.args.get("port", ""))
+        setup = replace(setup, port=ports.pinned(int(pinned)) if pinned.isdecimal() else ports.free())
         return ServerRecipe(
             dialect=engine.dialect(config, setup),
             setup=setup,
@@ -80,17 +80,17 @@ class ServerRecipes:
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return what ``boot`` serves, its port still open."""
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
-        env = {name: str(_expanded(value, "env", name)) for name, value in {**engine.env, **overlay.env}.items()}
-        api_key = str(_expanded(engine.api_key, "engine", "api_key")) if engine.api_key else None
+        env = {name: _expanded(value, "env", name) for name, value in {**engine.env, **overlay.env}.items()}
+        api_key = _expanded(engine.api_key, "engine", "api_key") if engine.api_key else None
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
-            args={name: _expanded(value, "args", name) for name, value in merged(engine.args, overlay.args).items()},
+            args=merged(engine.args, overlay.args),
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
-            body={**_fields(engine.body), **_fields(overlay.body)},
+            body={**engine.body, **overlay.body},
             attached=_address(overlay.url or engine.url),
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
@@ -107,21 +107,17 @@ class ServerRecipes:
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
 
 
-def _expanded(value: JSON, *path: str) -> JSON:
-    return expand(value, os.environ, path)
+def _expanded(value: str, *path: str) -> str:
+    return str(expand(value, os.environ, path))
 
 
 def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
-    return {name: str(_expanded(value, *path, name)) for name, value in values.items()}
-
-
-def _fields(values: Mapping[str, JSON]) -> dict[str, JSON]:
-    return {name: _expanded(value, "body", name) for name, value in values.items()}
+    return {name: _expanded(value, *path, name) for name, value in values.items()}
 
 
 def _address(url: str | None) -> str | None:
     """Return the address of an attached server as requests need it: without ``/v1``."""
-    return None if url is None else str(_expanded(url, "url")).rstrip("/").removesuffix("/v1")
+    return None if url is None else url.rstrip("/").removesuffix("/v1")
 
 
 _DEFAULT_S = Limits().request_s

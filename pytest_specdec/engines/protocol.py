@@ -51,6 +51,8 @@ class Command:
     """Added to our own environment."""
     scrubbed: tuple[str, ...] = ()
     """Beginnings of the names of variables in our own environment that would set up the server behind the config's back."""
+    folders: tuple[str, ...] = ()
+    """Folders that are made before it runs, such as a cache's."""
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()

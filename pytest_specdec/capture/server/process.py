@@ -339,9 +339,20 @@ def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Pope
         os.close(read_end)
 
 
+def _make(folders: Iterable[str]) -> None:
+    """Make folders as this user: made by a container's mount they would be root's. Raises EngineError."""
+    for folder in folders:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what, remedy = "a folder that the server needs cannot be made", "make it, or name another one under `env:` of the config"
+            raise EngineError(what, found=f"{folder}: {error.strerror}", expected="a folder of this user", remedy=remedy) from error
+
+
 def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
     env = {**own, **command.env, watchdog.MARKER: marker}
+    _make(command.folders)
     try:
         return subprocess.Popen(  # noqa: S603 - running the configured server is what we are here for
             command.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
