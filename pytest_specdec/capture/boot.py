@@ -23,11 +23,12 @@ from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE, SCORER
+from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["BootSession", "ServerRecipes"]
+__all__ = ["BootSession", "ServerRecipes", "needless"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,20 @@ def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
 def _address(url: str | None) -> str | None:
     """Return the address of an attached server as requests need it: without ``/v1``."""
     return None if url is None else url.rstrip("/").removesuffix("/v1")
+
+
+def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
+    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only; empty where something does."""
+    if boot.role is Role.DRAFT:
+        served = {task.arm for task in boot.scores} - {CONTROL}
+    elif boot.role in {Role.CONTROL, Role.SCORER}:
+        served = {pair.name for pair in plan.pairs}
+    else:
+        return ""
+    if not served or not served <= dead:
+        return ""
+    names = ", ".join(sorted(served))
+    return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 
 _DEFAULT_S = Limits().request_s
