@@ -202,6 +202,9 @@ class Dialect(Protocol):
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``; None where there are none."""
 
+    def logged(self, text: str) -> SpecCounters | None:
+        """Return the speculation counters in the server's log since its start, where ``counters_path`` has none; None without any."""
+
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Return the request whose reply holds the distribution at every one of ``token_ids``; None where no request does."""
 

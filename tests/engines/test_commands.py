@@ -127,7 +127,8 @@ def test_a_server_before_0_8_gets_its_flags_as_it_takes_them(engine_config, prog
     argv = engine_of("vllm").command(config, setup(speculative=True, args=args)).argv
     assert argv[5:] == (
         *("--enable-chunked-prefill", "false", "--enforce-eager", "--speculative-model", str(tmp_path / "small")),
-        *("--num-speculative-tokens", "5", "--port", "8001", "--disable-logprobs-during-spec-decoding", "false"),
+        *("--num-speculative-tokens", "5", "--port", "8001", "--return-tokens-as-token-ids"),
+        *("--disable-logprobs-during-spec-decoding", "false"),
     )
     stated = {**args, "disable-logprobs-during-spec-decoding": True}
     assert engine_of("vllm").command(config, setup(speculative=True, args=stated)).argv.count("true") == 1

@@ -227,6 +227,12 @@ class ServerProcess:
         """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
         return cause(self._written())[:_MAX_LINE]
 
+    def written(self) -> str:
+        """Return all that this server wrote, as it wrote it: for counts, not to be shown."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
     def _written(self) -> str:
         """Return the end of the log; more is read than returned, so that no part of a secret is left at the cut."""
         with self.log.open("rb") as file:

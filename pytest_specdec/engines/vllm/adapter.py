@@ -12,7 +12,7 @@ from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import releases
-from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
+from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
 from pytest_specdec.errors import EngineError
@@ -53,9 +53,12 @@ class Vllm:
     rules = RULES
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
 
-    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return vLLM's."""
-        return VllmDialect()
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
+        """Return vLLM's, or that of its early releases."""
+        speculation = draft(setup.args)
+        release = "" if setup.attached else self._release(config)
+        kind = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
+        return kind(speculation.tokens if speculation else 0)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``."""
@@ -121,18 +124,20 @@ class Vllm:
         return all(_is_single(args) for args in _arm_args(config))
 
     def _same_vocabularies(self, config: Config) -> None:
-        """Hold draft models against the target where both lie on this machine and the setting does not map one vocabulary to the other."""
-        target = Path(config.resolve(config.engine.model))
+        """Hold draft models against the target where both are on this machine and the setting does not map one vocabulary to the other."""
+        target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             args = filled(config, variant, os.environ)
             draft = self.draft(args)
             if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                checkpoint.same_vocabulary(Path(config.resolve(draft.model)), target, where)
+                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where)
 
     def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
         release = self._release(config)
+        if releases.names_tokens(release):
+            args.setdefault(releases.NAMED_TOKENS_FLAG, True)  # noqa: FBT003 - a flag's value
         if releases.is_old(release):
             return releases.started_old(args, speculative=setup.speculative)
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import reduce
@@ -25,34 +26,34 @@ _LENGTH_ROUNDING = 0.005
 _MOST_CANDIDATES = 10_000
 
 
-def logged(text: str) -> SpecCounters | None:
+def logged(text: str, draft_tokens: int = 0) -> SpecCounters | None:
     """Return the counters that the lines of a server's log add up to; None where no line has any.
 
+    ``draft_tokens`` are those of a step, for the lines of 0.8, which do not tell how many steps there were; 0 where unknown.
     From 0.8 on (``v1/spec_decode/metrics.py``) a line counts what happened since the last one, and the sum over lines is returned. Releases
     before it (``engine/metrics.py``) count from the start of the server, which may have been started again in the same log. What came after
     the last line is in neither.
     """
-    intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _interval(match["fields"]))]
+    intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _interval(match["fields"], draft_tokens))]
     totals = [counters for match in _TOTAL.finditer(text) if (counters := _total(match["fields"]))]
     counted = [*intervals, *_last_of_each_start(totals)]
     return reduce(add, counted) if counted else None
 
 
-def _interval(fields: str) -> SpecCounters | None:
-    """Read one line of 0.8 or later, whose fields differ between releases. 0.8 tells no drafts, and is taken to draft one at a time."""
+def _interval(fields: str, draft_tokens: int) -> SpecCounters | None:
+    """Read one line of 0.8 or later, whose fields differ between releases."""
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
-    if not accepted or not drafted:
+    if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
         return None
     rates = tuple(map(float, match["rates"].split(", "))) if (match := _RATES.search(fields)) else ()
-    line = _Line(
-        accepted=int(accepted[1]),
-        drafted=int(drafted[1]),
-        length=float(length[1]) if length else None,
-        rates=rates,
+    line = _Line(accepted=int(accepted[1]), drafted=int(drafted[1]), length=float(length[1]) if length else 1.0, rates=rates)
+    drafts = line.drafts if length else math.ceil(line.drafted / max(draft_tokens, 1))
+    return SpecCounters(
+        drafts=drafts,
+        draft_tokens=line.drafted,
+        accepted_tokens=line.accepted,
+        accepted_per_position=tuple(round(rate * drafts) for rate in rates),
     )
-    drafts = line.drafts
-    per_position = tuple(round(rate * drafts) for rate in rates)
-    return SpecCounters(drafts=drafts, draft_tokens=line.drafted, accepted_tokens=line.accepted, accepted_per_position=per_position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class _Line:
 
     accepted: int
     drafted: int
-    length: float | None
+    length: float
     rates: tuple[float, ...]
 
     @property
@@ -71,8 +72,8 @@ class _Line:
         With as many tokens in every draft it is the drafted tokens over the positions. Drafts of different lengths, as of an n-gram, leave
         the accepted tokens over the mean length, rounded to a hundredth, and of what that allows the number nearest to whole counts.
         """
-        if self.length is None or not self.drafted:
-            return self.drafted
+        if not self.drafted:
+            return 0
         even, rest = divmod(self.drafted, len(self.rates) or 1)
         if self.rates and not rest and self._fits(even):
             return even
@@ -81,10 +82,9 @@ class _Line:
         return min(self._candidates(), key=self._error)
 
     def _fits(self, drafts: int) -> bool:
-        return self.length is not None and abs(1 + self.accepted / drafts - self.length) <= _LENGTH_ROUNDING + 1e-9
+        return abs(1 + self.accepted / drafts - self.length) <= _LENGTH_ROUNDING + 1e-9
 
     def _candidates(self) -> range:
-        assert self.length is not None
         low = self.accepted / (self.length - 1 + _LENGTH_ROUNDING)
         high = self.accepted / max(self.length - 1 - _LENGTH_ROUNDING, self.accepted / self.drafted)
         first = max(1, round(low))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["check", "is_old", "started_old"]
+__all__ = ["NAMED_TOKENS_FLAG", "check", "is_old", "names_tokens", "started_old"]
 
 _ADDED = {
     "draft_model": ((0, 10), (0, 12)),
@@ -33,6 +33,9 @@ _NEW_FLAGS = (0, 8)
 """``--speculative-config`` came with 0.8."""
 _OLD_FLAGS_END = (0, 8, 3)
 """The first release without the flags before it."""
+_TOKEN_IDS = (0, 10, 2)
+"""The first release whose replies hold token ids on request."""
+NAMED_TOKENS_FLAG = "return-tokens-as-token-ids"
 _LOGPROBS = "disable-logprobs-during-spec-decoding"
 _TAKES_A_WORD = frozenset({_LOGPROBS, "enable-chunked-prefill", "multi-step-stream-outputs"})
 """Flags before 0.8 that take true and false as a value."""
@@ -41,6 +44,11 @@ _TAKES_A_WORD = frozenset({_LOGPROBS, "enable-chunked-prefill", "multi-step-stre
 def is_old(release: str) -> bool:
     """Whether a release, such as ``0.6.3.post1``, is one before 0.8; an unknown one counts as new."""
     return () < locate.numbers(release) < _NEW_FLAGS
+
+
+def names_tokens(release: str) -> bool:
+    """Whether token ids come as the names of tokens only; an unknown release counts as new."""
+    return () < locate.numbers(release) < _TOKEN_IDS
 
 
 def check(config: Config, release: str) -> None:
