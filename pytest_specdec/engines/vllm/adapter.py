@@ -137,7 +137,7 @@ class Vllm:
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
         release = self._release(config)
         if releases.names_tokens(release):
-            args.setdefault(releases.NAMED_TOKENS_FLAG, True)  # noqa: FBT003 - a flag's value
+            args.setdefault(releases.NAMED_TOKENS_FLAG, True)
         if releases.is_old(release):
             return releases.started_old(args, speculative=setup.speculative)
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:

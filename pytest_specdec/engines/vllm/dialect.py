@@ -15,6 +15,7 @@ from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.engines.vllm import log_metrics
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask
