@@ -112,3 +112,20 @@ def test_what_only_looks_like_a_variable_is_refused(tmp_path, line, path, found)
     with pytest.raises(ConfigError) as caught:
         load.load(tmp_path / "c.yaml")
     assert f"  {path}: found {found}, expected" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "line, path",
+    [
+        ("limits: {boot_s: '${V}'}", "limits.boot_s"),
+        ("placement: '${V}'", "placement"),
+        ("require: ['${V}']", "require[0]"),
+        ("gates: {speedup: {at_least: '${V}'}}", "gates.speedup.at_least"),
+    ],
+)
+def test_where_no_variable_may_stand_the_error_says_so(tmp_path, line, path):
+    (tmp_path / "c.yaml").write_text(f"engine: {{kind: vllm, model: m}}\nvariants: {{v: {{}}}}\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load.load(tmp_path / "c.yaml")
+    assert f'c.yaml:3  {path}: found "${{V}}", expected' in caught.value.what
+    assert "write it out: variables stand in the texts of engine" in caught.value.what

@@ -10,9 +10,9 @@ def test_a_flag_that_the_engine_does_not_know_ends_the_run_before_anything_boots
     result = project.run()
     result.assert_outcomes(errors=4)
     text = result.stdout.str()
-    assert text.count("found --max-num-seqz, which the engine does not know; did you mean '--max-num-seqs'?") == 1
-    assert "tiny.yaml:2  engine.args.max-num-seqz" in text
-    assert "a server would die at boot" in text
+    assert text.count("a server would die at boot\n") == 1, "in full once, beside the line in the table"
+    assert "tiny.yaml:2  engine.args.max-num-seqz: found --max-num-seqz, which the engine does not know" in text
+    assert "did you mean '--max-num-seqs'?" in text
     assert not project.captures
 
 
