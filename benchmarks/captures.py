@@ -8,6 +8,7 @@ one alarms. With ``--config vllm-cpu --captures 16`` that is more than 100,000 s
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner, runner
-from pytest_specdec.config import load
+from pytest_specdec.config import load, variables
 from pytest_specdec.files import captured
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files.run_directory import RunDirectory
@@ -80,7 +81,7 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
         named.write_text(CONFIG)
     elif not named.exists():
         named = Path(__file__).parents[1] / "suites" / "configs" / f"{named}.yaml"
-    config = load.load(named)
+    config = variables.filled(load.load(named), os.environ)
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=requests, concurrency=32)
     plan = planner.make(config, [planner.SelectedWorkload(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")

@@ -23,11 +23,12 @@ from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE, SCORER
+from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer, Transcript
-    from pytest_specdec.model.workload import JSON, Workload
+    from pytest_specdec.model.workload import Workload
 
-__all__ = ["BootSession", "ServerRecipes"]
+__all__ = ["BootSession", "ServerRecipes", "needless"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +66,8 @@ class ServerRecipes:
         """Return how ``boot`` is started, on a port that is free now."""
         config, setup = self.config_of(boot), self._setup(boot)
         engine = engine_of(config.engine.kind)
-        pinned = setup.args.get("port")
-        setup = replace(setup, port=ports.pinned(pinned) if isinstance(pinned, int) else ports.free())
+        pinned = str(setup.args.get("port", ""))
+        setup = replace(setup, port=ports.pinned(int(pinned)) if pinned.isdecimal() else ports.free())
         return ServerRecipe(
             dialect=engine.dialect(config, setup),
             setup=setup,
@@ -80,17 +81,17 @@ class ServerRecipes:
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return what ``boot`` serves, its port still open."""
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
-        env = {name: str(_expanded(value, "env", name)) for name, value in {**engine.env, **overlay.env}.items()}
-        api_key = str(_expanded(engine.api_key, "engine", "api_key")) if engine.api_key else None
+        env = {name: _expanded(value, "env", name) for name, value in {**engine.env, **overlay.env}.items()}
+        api_key = _expanded(engine.api_key, "engine", "api_key") if engine.api_key else None
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
-            args={name: _expanded(value, "args", name) for name, value in merged(engine.args, overlay.args).items()},
+            args=merged(engine.args, overlay.args),
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
-            body={**_fields(engine.body), **_fields(overlay.body)},
+            body={**engine.body, **overlay.body},
             attached=_address(overlay.url or engine.url),
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
@@ -107,21 +108,31 @@ class ServerRecipes:
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
 
 
-def _expanded(value: JSON, *path: str) -> JSON:
-    return expand(value, os.environ, path)
+def _expanded(value: str, *path: str) -> str:
+    return str(expand(value, os.environ, path))
 
 
 def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
-    return {name: str(_expanded(value, *path, name)) for name, value in values.items()}
-
-
-def _fields(values: Mapping[str, JSON]) -> dict[str, JSON]:
-    return {name: _expanded(value, "body", name) for name, value in values.items()}
+    return {name: _expanded(value, *path, name) for name, value in values.items()}
 
 
 def _address(url: str | None) -> str | None:
     """Return the address of an attached server as requests need it: without ``/v1``."""
-    return None if url is None else str(_expanded(url, "url")).rstrip("/").removesuffix("/v1")
+    return None if url is None else url.rstrip("/").removesuffix("/v1")
+
+
+def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
+    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only; empty where something does."""
+    if boot.role is Role.DRAFT:
+        served = {task.arm for task in boot.scores} - {CONTROL}
+    elif boot.role in {Role.CONTROL, Role.SCORER}:
+        served = {pair.name for pair in plan.pairs}
+    else:
+        return ""
+    if not served or not served <= dead:
+        return ""
+    names = ", ".join(sorted(served))
+    return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 
 _DEFAULT_S = Limits().request_s

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.boot import BootSession
+from pytest_specdec.capture.boot import BootSession, needless
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 
@@ -130,7 +130,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     staying = [_worker(boot, recipes, reporter, completeness) for boot in planned.staying]
     try:
         for number, wave in enumerate(planned.waves):
-            coming = [_worker(boot, recipes, reporter, completeness) for boot in wave]
+            coming = [_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)]
             _Wave(workers, coming=(staying if number == 0 else []) + coming, staying=staying).run()
             workers.run(_up(coming), _Worker.stop)
         workers.run(_up(staying), _Worker.stop)
@@ -189,6 +189,15 @@ class _Workers:
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
+        self._dead: set[str] = set()
+        """The variants that did not come up."""
+
+    def needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
+        """Return whether only variants that did not come up need ``boot``, and enter that."""
+        reason = needless(boot, recipes.plan, self._dead)
+        if reason:
+            completeness.failed(boot, reason)
+        return bool(reason)
 
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
         """Do ``work`` for every worker, each in a thread; raise what ends the capture once all are done."""
@@ -221,6 +230,8 @@ class _Workers:
             work(worker)
         except EngineError as error:
             worker.session.completeness.failed(worker.boot, str(error))
+            if worker.boot.role is Role.VARIANT and not worker.up:
+                self._dead.add(worker.boot.arm)
             if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
                 self._fail(error)
         except BaseException as error:  # noqa: BLE001 - raised in the calling thread

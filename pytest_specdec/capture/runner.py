@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Progress
 
-__all__ = ["record", "resume"]
+__all__ = ["begin", "record", "resume"]
 
 
 def record(
@@ -127,6 +127,13 @@ def _status_written(directory: RunDirectory, completeness: Completeness, reporte
             run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error))
         raise
     run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error))
+
+
+def begin(config: Config, plan: Plan, directory: RunDirectory) -> None:
+    """Write what every run holds, into one that ends before its first boot; what an earlier capture wrote stays."""
+    if not directory.environment.is_file():
+        run_documents.write_environment(directory, environment.environment(config, ""))
+        _write_beginnings(config, plan, directory)
 
 
 def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.boot import BootSession
+from pytest_specdec.capture.boot import BootSession, needless
 from pytest_specdec.errors import BootError, EngineError
-from pytest_specdec.model.pair import CONTROL
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
-    from pytest_specdec.model.plan import Boot, Plan
+    from pytest_specdec.model.plan import Boot
 
 __all__ = ["run"]
 
@@ -25,7 +24,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     """Run all boots; one that fails does not stop the others, unless it is the baseline, without which nothing is judged."""
     dead: set[str] = set()
     for boot in boots:
-        if reason := _needless(boot, recipes.plan, dead):
+        if reason := needless(boot, recipes.plan, dead):
             completeness.failed(boot, reason)
             continue
         try:
@@ -46,17 +45,3 @@ def _score(session: BootSession) -> None:
         scoring = session.scoring(session.recipes.plan.workload(name))
         for task in tasks:
             session.score(task, scoring)
-
-
-def _needless(boot: Boot, plan: Plan, dead: set[str]) -> str:
-    """Return why nothing needs ``boot``: a draft model, or a control, of variants that did not come up; empty where something does."""
-    if boot.role is Role.DRAFT:
-        served = {task.arm for task in boot.scores} - {CONTROL}
-    elif boot.role is Role.CONTROL:
-        served = {pair.name for pair in plan.pairs}
-    else:
-        return ""
-    if not served or not served <= dead:
-        return ""
-    names = ", ".join(sorted(served))
-    return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"

@@ -325,7 +325,9 @@ class WorkloadRunner:
             if later == after:
                 break
             after = later
-        return None if after is None else after - (before or SpecCounters())
+        counted = None if after is None else after - (before or SpecCounters())
+        # A log that says nothing new yet is no server that drafts nothing.
+        return None if counted is None or (self._arm.counters_lag and not counted.drafts) else counted
 
     def _transcript(self) -> Transcript:
         jobs = [Job(request=request, pass_index=p) for p in range(self._workload.passes) for request in self._workload.requests]

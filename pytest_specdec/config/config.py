@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["Config", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings"]
+__all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,20 @@ class Overlay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DockerSettings:
+    """How the image of an engine is run."""
+
+    options: tuple[str, ...] = ()
+    """Of ``docker run``, word by word; one that we give too replaces ours."""
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    """By the path here, absolute or relative to the config, the path in the container, with ``:ro`` behind it where that is wanted."""
+    gpus: str = ""
+    """``all``, ``none``, or numbers with commas between them; empty for those that CUDA_VISIBLE_DEVICES leaves, or all."""
+    entrypoint: str | None = None
+    """The program in the image; None for the engine's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """What both arms have in common."""
 
@@ -44,6 +58,7 @@ class EngineSettings:
     """A virtual environment that the engine is installed in."""
     image: str | None = None
     """A container image."""
+    docker: DockerSettings = field(default_factory=DockerSettings)
     api_key: str | None = None
     """What servers ask of clients, as ``${VAR}``; written to no artifact."""
     url: str | None = None

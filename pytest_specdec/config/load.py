@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import gates, shipped, validate, variables
+from pytest_specdec.config import docker_settings, gates, shipped, validate, variables
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Reasoning, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
@@ -58,6 +58,8 @@ def load(path: Path) -> Config:
     problems = (
         *validate.problems(document),
         *variables.written_out(document),
+        *variables.misplaced(document),
+        *docker_settings.problems(document),
         *_texts_in_args(document),
         *_unknown_features(document),
         *gates.not_finite(document),
@@ -69,11 +71,11 @@ def load(path: Path) -> Config:
         name=path.stem,
         path=path,
         text=text,
-        engine=EngineSettings(**{**data["engine"], **_overlaid(data["engine"])}),
+        engine=_engine(data["engine"]),
         variants=tuple(VariantSettings(name=name, **_overlaid(settings)) for name, settings in data["variants"].items()),
         baseline=Overlay(**_overlaid(data.get("baseline", {}))),
         draft=Overlay(**_overlaid(data.get("draft", {}))),
-        scorer=EngineSettings(**{**data["scorer"], **_overlaid(data["scorer"])}) if "scorer" in data else None,
+        scorer=_engine(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
         placement=Placement(data.get("placement", Placement.IN_TURN)),
         lossy=data.get("lossy", False),
@@ -160,6 +162,10 @@ def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},
         **{name: settings[name] for name in ("url", "headers", "body") if name in settings},
     }
+
+
+def _engine(settings: Mapping[str, Any]) -> EngineSettings:
+    return EngineSettings(**{**settings, **_overlaid(settings), "docker": docker_settings.settings(settings.get("docker", {}))})
 
 
 def _limits(limits: Mapping[str, Any]) -> Limits:

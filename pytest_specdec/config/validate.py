@@ -83,6 +83,7 @@ _PATTERNS = {
 }
 _PLACES = ("executable", "venv", "image")
 _LONGEST = 60
+_VARIABLES = "write it out: variables stand in the texts of engine, scorer, variants, baseline and draft"
 
 
 class _Error(Protocol):
@@ -135,7 +136,9 @@ def _problems(document: YamlDocument, error: _Error, misspelt: set[KeyPath]) -> 
     elif "propertyNames" in error.absolute_schema_path:
         yield problem(document, (*path, str(error.instance)), *_NAMES[str(error.validator)](error))
     elif error.validator != "not" or isinstance(error.instance, Mapping):
-        yield problem(document, path, *_WORDS[str(error.validator)](error))
+        words = _WORDS[str(error.validator)](error)
+        suggestion = _VARIABLES if isinstance(error.instance, str) and "${" in error.instance else words.suggestion
+        yield problem(document, path, words.found, words.expected, suggestion)
 
 
 def _misspelt(error: _Error) -> Iterator[KeyPath]:

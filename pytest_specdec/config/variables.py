@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_specdec.config import validate
 from pytest_specdec.config.validate import dotted, nearest
@@ -20,15 +20,19 @@ from pytest_specdec.model.baseline import Variables
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.config.config import Config
+    from pytest_specdec.config.config import Config, DockerSettings, EngineSettings, Overlay, Reasoning, VariantSettings
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["changed", "digests", "expand", "filled", "names", "secrets_of", "unset", "written_out"]
+__all__ = ["changed", "digests", "expand", "filled", "misplaced", "names", "secrets_of", "unset", "written_out"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
+"""A shell's ``${NAME:-default}`` and its like."""
+_PLACES = ("model", "executable", "venv", "image")
+_Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")
 
 
 def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
@@ -46,33 +50,56 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 
 
 def filled(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return ``config`` with the ``${VAR}`` of what is needed before a launch replaced: model, engine's place, prompts, reasoning.
+    """Return ``config`` with every ``${VAR}`` replaced, once, but for keys, headers and variables' values: those are filled in at launch.
 
-    Raises ConfigError naming a variable that is not set.
+    Raises ConfigError naming the first variable that is not set, whatever takes it.
     """
-    engine = config.engine
-
-    def text(name: str, value: str | None) -> str | None:
-        return None if value is None else str(expand(value, environ, ("engine", name)))
-
-    places = replace(
-        engine,
-        model=str(text("model", engine.model)),
-        executable=text("executable", engine.executable),
-        venv=text("venv", engine.venv),
-        image=text("image", engine.image),
+    for error in unset(config.text, environ)[:1]:
+        raise error
+    return replace(
+        config,
+        engine=_engine(config.engine, environ, "engine"),
+        scorer=_engine(config.scorer, environ, "scorer") if config.scorer else None,
+        variants=tuple(_overlaid(variant, environ, ("variants", variant.name)) for variant in config.variants),
+        baseline=_overlaid(config.baseline, environ, ("baseline",)),
+        draft=_overlaid(config.draft, environ, ("draft",)),
+        prompts=_text(config.prompts, environ, "prompts"),
+        reasoning=_reasoning(config.reasoning, environ),
     )
-    reasoning = replace(
-        config.reasoning,
-        effort=str(expand(config.reasoning.effort, environ, ("reasoning", "effort"))),
-        template=_mapping(expand(config.reasoning.template, environ, ("reasoning", "template"))),
+
+
+def _engine(engine: EngineSettings, environ: Mapping[str, str], name: str) -> EngineSettings:
+    places = {key: _text(value, environ, name, key) for key in _PLACES if (value := getattr(engine, key)) is not None}
+    return replace(_overlaid(engine, environ, (name,)), docker=_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]
+
+
+def _overlaid(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
+    args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
+    body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
+    url = None if layer.url is None else _text(layer.url, environ, *path, "url")
+    return replace(layer, args=args, body=body, url=url)
+
+
+def _reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:
+    template = {name: expand(value, environ, ("reasoning", "template", name)) for name, value in settings.template.items()}
+    return replace(settings, effort=_text(settings.effort, environ, "reasoning", "effort"), template=template)
+
+
+def _docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> DockerSettings:
+    def text(value: str) -> str:
+        return _text(value, environ, name, "docker")
+
+    return replace(
+        settings,
+        options=tuple(map(text, settings.options)),
+        volumes={text(host): text(path) for host, path in settings.volumes.items()},
+        gpus=text(settings.gpus),
+        entrypoint=text(settings.entrypoint) if settings.entrypoint else None,
     )
-    return replace(config, engine=places, prompts=str(expand(config.prompts, environ, ("prompts",))), reasoning=reasoning)
 
 
-def _mapping(value: JSON) -> Mapping[str, JSON]:
-    assert isinstance(value, Mapping), "what it was made of is one"
-    return value
+def _text(value: str, environ: Mapping[str, str], *path: str | int) -> str:
+    return str(expand(value, environ, path))
 
 
 def names(value: JSON) -> tuple[str, ...]:
@@ -114,6 +141,28 @@ def written_out(document: YamlDocument) -> Iterator[Problem]:
         if text and not names(text) and (_is_secret(path) or secrets.is_literal(text)):
             expected = "a variable of the environment, such as ${MY_API_KEY}"
             yield validate.problem(document, path, "a secret that is written out", expected, "the config is kept with every run")
+
+
+def misplaced(document: YamlDocument) -> Iterator[Problem]:
+    """Give a problem for what looks like a variable and would reach a server as written: in a name, or with more than a name in it."""
+    for path, text in _texts(document.data, ()):
+        if match := _SHELL.search(text):
+            yield validate.problem(
+                document, path, match[0], "${NAME} with nothing else in the braces", "write the value into the environment"
+            )
+    for path in _keys(document.data, ()):
+        if names(path[-1]) and path[:3] != ("engine", "docker", "volumes"):
+            yield validate.problem(document, path, f"a variable in the name {path[-1]}", "a name; variables are filled into values")
+
+
+def _keys(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield (*path, str(name))
+            yield from _keys(value, (*path, str(name)))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _keys(value, (*path, index))
 
 
 def _values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.config import load, shipped, variables
-from pytest_specdec.doctor import config_checks, machine, models, probe
-from pytest_specdec.doctor import engine as engine_checks
+from pytest_specdec.doctor import boot_checks, config_checks, machine
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level, failed, ok
-from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError
 from pytest_specdec.files.run_directory import RUNS
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.engines.protocol import Engine
 
 __all__ = ["add", "run"]
 
@@ -89,23 +86,11 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
         return
     with ThreadPoolExecutor() as pool:
         plan = pool.submit(config_checks.plan, config, depth, here)
-        yield from engine_checks.checks(config, engine, servers, pool)
-        yield from engine_checks.scorer(config)
-        yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
-        yield from machine.ports(servers)
+        yield from boot_checks.checks(config, engine, servers, pool)
         yield machine.disk(here / RUNS)
-        yield from machine.accelerators(machine.devices(probe.run(machine.QUERY, {}, 15.0)), _footprint(config, engine))
         yield machine.leases(locks.folder())
         yield from config_checks.gates(config, baselines, environment.environment(config, ""))
         yield plan.result()
-
-
-def _footprint(config: Config, engine: Engine) -> Footprint:
-    """Return what one server takes of an accelerator; a missing model has been reported by now."""
-    try:
-        return engine.footprint(config, accelerated=True)
-    except EngineError:
-        return Footprint()
 
 
 def _report(checks: Iterable[Check], command: str, secrets: Secrets) -> int:

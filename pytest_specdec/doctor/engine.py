@@ -13,7 +13,7 @@ from pytest_specdec.config.validate import dotted, nearest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.errors import EngineError
+from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, EngineProgram
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["Help", "checks", "flag_checks", "flags_of", "help_of", "known", "scorer"]
+__all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "known", "scorer"]
 
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
@@ -54,25 +54,42 @@ class Help:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> Iterator[Check]:
     """Give the checks of the program and of the flags; both questions to the program run in ``pool``."""
     try:
-        engine.check(config)
-        commands = [(arm, arm.command(config, engine).argv) for arm in arms]
-    except EngineError as error:
+        commands = _commands(config, engine, arms)
+    except SpecdecError as error:
         yield failed("engine", error)
         yield warn("flags", "not checked: the engine is not there")
         return
+    program = None if config.engine.image else engine.program(commands[0][1])
+    version = pool.submit(probe.run, program.version, arms[0].env) if program else None
+    listed = flags(config, engine, arms, pool)
     if config.engine.image:
         yield _image(config.engine.image)
-        yield warn("flags", "not checked: the engine is in an image")
-        return
+    elif program is None or version is None:
+        yield ok("engine", commands[0][1][0])
+    else:
+        yield _version(engine.kind, program, version.result())
+    yield from listed
+
+
+def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> tuple[Check, ...]:
+    """Return whether the engine is there, in one check where it is not, and else what its parser says of every arm's flags."""
+    try:
+        commands = _commands(config, engine, arms)
+    except SpecdecError as error:
+        return (failed("engine", error),)
+    if config.engine.image:
+        return (warn("flags", "not checked: the engine is in an image"),)
     program = engine.program(commands[0][1])
     if program is None:
-        yield ok("engine", commands[0][1][0])
-        yield warn("flags", f"not checked: the engine {engine.kind} does not say how its help is read")
-        return
-    version = pool.submit(probe.run, program.version, arms[0].env)
+        return (warn("flags", f"not checked: the engine {engine.kind} does not say how its help is read"),)
     listed = pool.submit(help_of, program, [argv for _, argv in commands], arms[0])
-    yield _version(engine.kind, program, version.result())
-    yield from flag_checks(config, commands, listed.result())
+    return flag_checks(config, commands, listed.result())
+
+
+def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
+    """Return every arm's command. Raises ConfigError or EngineError when the engine or a model is not there."""
+    engine.check(config)
+    return [(arm, arm.command(config, engine).argv) for arm in arms]
 
 
 def scorer(config: Config) -> tuple[Check, ...]:
@@ -81,7 +98,7 @@ def scorer(config: Config) -> tuple[Check, ...]:
         return ()
     try:
         engine_of(config.scorer.kind).check(config.of_scorer())
-    except EngineError as error:
+    except SpecdecError as error:
         return (failed("scorer", error),)
     return (ok("scorer", f"{config.scorer.kind} serving {config.scorer.model}; its flags are not checked"),)
 

@@ -42,7 +42,7 @@ class Device(NamedTuple):
 
 def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
     """Return whether the ports that the config pins can be bound, and which process holds those that cannot."""
-    numbers = dict.fromkeys(value for arm in arms if isinstance(value := arm.args.get("port"), int))
+    numbers = dict.fromkeys(int(value) for arm in arms if (value := str(arm.args.get("port", ""))).isdecimal())
     return tuple(map(_port, numbers)) or (ok("port", "none pinned: every boot takes a free one"),)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.doctor import machine
 from pytest_specdec.doctor.check import fail, ok, warn
+from pytest_specdec.engines import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ class ModelHub:
         home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
         token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
         return cls(
-            cache=Path(environ.get("HF_HUB_CACHE") or home / "hub").expanduser(),
+            cache=checkpoint.hub_cache(environ),
             offline=any(environ.get(name, "").lower() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")),
             has_token=any(environ.get(name) for name in _TOKENS) or token.is_file(),
         )

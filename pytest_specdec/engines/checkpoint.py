@@ -1,8 +1,10 @@
-"""A checkpoint's folder on this machine: whether it is there, its size, and its vocabulary."""
+"""A checkpoint's folder on this machine, the hub's cache included: whether it is there, its size, and its vocabulary."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +12,9 @@ from pytest_specdec.errors import EngineError
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
+    from pytest_specdec.model.workload import JSON
 
-__all__ = ["gib", "same_vocabulary", "there", "vocabulary"]
+__all__ = ["described", "folder", "gib", "hub_cache", "same_vocabulary", "there", "vocabulary", "weights_gib"]
 
 
 def there(config: Config) -> None:
@@ -27,10 +30,32 @@ def there(config: Config) -> None:
         )
 
 
-def gib(folder: Path) -> float | None:
+def gib(checkpoint: Path) -> float | None:
     """Return the size of a checkpoint's weights; None where there is no such folder, or no weights in it."""
-    sizes = [path.stat().st_size for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in folder.glob(pattern)]
+    sizes = [path.stat().st_size for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in checkpoint.glob(pattern)]
     return sum(sizes) / 1024**3 if sizes else None
+
+
+def weights_gib(checkpoint: Path) -> float | None:
+    """Return the least that a checkpoint's weights take as they are stored; None without any. Some hold them in two formats."""
+    stored = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
+    kinds = (stored, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
+    sizes = [sum(path.stat().st_size for path in paths if path.exists()) for paths in kinds if paths]
+    return min(sizes) / 1024**3 if sizes else None
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """Return the folder that huggingface_hub keeps models in."""
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+
+
+def folder(config: Config, model: str) -> Path:
+    """Return the folder of ``model``: its path, or its newest snapshot in the hub's cache; a path to nothing where there is neither."""
+    path = Path(config.resolve(model))
+    cache = hub_cache({**os.environ, **config.engine.env}) / f"models--{model.replace('/', '--')}" / "snapshots"
+    snapshots = [] if path.exists() else sorted(cache.glob("*"), key=lambda snapshot: snapshot.stat().st_mtime)
+    return next(iter(snapshots[-1:]), path)
 
 
 def same_vocabulary(draft: Path, target: Path, where: str) -> None:
@@ -46,10 +71,18 @@ def same_vocabulary(draft: Path, target: Path, where: str) -> None:
         )
 
 
-def vocabulary(folder: Path) -> int:
+def vocabulary(checkpoint: Path) -> int:
     """Return ``vocab_size`` of a checkpoint folder, that of its text model where it has several; 0 where unknown."""
+    settings = described(checkpoint)
+    text = settings.get("text_config")
+    size = settings.get("vocab_size") or (text.get("vocab_size") if isinstance(text, Mapping) else 0)
+    return size if isinstance(size, int) else 0
+
+
+def described(checkpoint: Path) -> Mapping[str, JSON]:
+    """Return the config.json of a checkpoint folder; nothing where it has none that can be read."""
     try:
-        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return int(described.get("vocab_size") or described.get("text_config", {}).get("vocab_size") or 0)
+        settings = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return 0
+        return {}
+    return settings if isinstance(settings, Mapping) else {}

@@ -1,44 +1,187 @@
-"""The commands that run a server in a Docker container and end it by name."""
+"""The command that runs a server in a Docker container, those that end it by name, and what has to be there first."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import uuid
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config import validate
+from pytest_specdec.config.docker_settings import option_values
+from pytest_specdec.engines import locate
 from pytest_specdec.engines.protocol import Command
+from pytest_specdec.errors import EngineError
+from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_specdec.config.config import Config, DockerSettings
+    from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.secrets import Secrets
 
-__all__ = ["command"]
+__all__ = ["check", "command"]
 
-_CACHE = ".cache/huggingface"
+_ANSWER_S = 20.0
+_DEFAULTS = (("--ipc", "host"), ("--ulimit", "memlock=-1"), ("--ulimit", "stack=67108864"))
+"""Shared memory and locked memory as the images of all engines ask for them."""
+_HUB = {"HF_HOME": ".cache/huggingface"}
+_HUB_CACHE = "HF_HUB_CACHE"
+_COMPILED = {"TORCHINDUCTOR_CACHE_DIR": ".cache/torchinductor", "TRITON_CACHE_DIR": ".triton/cache"}
+_TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
+_FOLDERS = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
+"""Variables of this machine that hold in the container too; where one names a folder, that is mounted."""
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+_NO_DEVICES = {"", "-1", "none"}
+
+
+def check(config: Config) -> None:
+    """Raise EngineError when there is no docker or its daemon does not answer, ConfigError when a volume's folder is missing."""
+    image = f"engine.image: {config.engine.image}"
+    locate.there(shutil.which("docker"), image, "`docker` on PATH", "install docker, or name a venv or an executable instead of an image")
+    if missing := list(_missing_volumes(config)):
+        raise validate.error(missing)
+    if complaint := _complaint():
+        denied = "permission denied" in complaint.lower()
+        raise EngineError(
+            what="the Docker daemon does not answer",
+            where=image,
+            found=complaint,
+            expected="the version of a daemon, as `docker version` prints it",
+            remedy="add yourself to the group: sudo usermod -aG docker $USER" if denied else "start it: sudo systemctl start docker",
+        )
+
+
+def _complaint() -> str:
+    """Return why no daemon answers; empty where one does."""
+    argv = ("docker", "version", "--format", "{{.Server.Version}}")
+    try:
+        result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    return "" if result.returncode == 0 else next(iter(lines[-1:]), f"exit code {result.returncode}")
+
+
+def _missing_volumes(config: Config) -> Iterator[Problem]:
+    document = yaml.load(config.text, str(config.path))
+    for host, path in config.engine.docker.volumes.items():
+        where, folder = ("engine", "docker", "volumes", host), _on_host(config, host)
+        if not host.startswith((".", "/", "~")):
+            hint = f"./{host} for a folder beside the config; a volume of Docker's own goes into options: --volume={host}:{path}"
+            yield validate.problem(document, where, host, "a path", hint)
+        elif not folder.exists():
+            yield validate.problem(document, where, f"no folder {folder}", "a folder of this machine", "make it, or correct the path")
+        if not path.startswith("/"):
+            yield validate.problem(document, where, path, "an absolute path in the container")
+
+
+def _on_host(config: Config, path: str) -> Path:
+    return Path(os.path.abspath(config.path.parent / Path(path).expanduser()))  # noqa: PTH100 - resolve() would follow links
 
 
 def command(
-    image: str, argv: Sequence[str], *, env: Mapping[str, str], folders: Sequence[str], accelerator: bool, stop_s: float, secrets: Secrets
+    config: Config,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    secrets: Secrets,
+    entrypoint: str = "",
+    folders: Sequence[str] = (),
+    caches: Mapping[str, str] | None = None,
+    accelerator: bool = True,
 ) -> Command:
-    """Return the command that runs ``argv`` in ``image`` on the host's network, with ``folders`` mounted read-only where they are.
+    """Return the command that runs ``argv`` in the config's image, on the host's network.
 
-    Variables are passed by name, so that no command line holds their values.
+    ``entrypoint`` is the engine's program in the image, in place of the image's own; without one the image's own gets ``argv``, or runs it.
+    ``folders`` are mounted read-only where they are: models, files. ``caches`` name further variables that hold the folder of a cache, each
+    with its place under a home directory; they are kept on this machine between boots. Variables are passed by name, so that no command
+    line holds their values.
     """
-    name = f"specdec-{uuid.uuid4().hex[:12]}"
-    options = ["--rm", "--name", name, "--network", "host", *(("--gpus", "all", "--ipc", "host") if accelerator else ())]
-    for variable in (*env, "HF_TOKEN"):
-        options += ["--env", variable]
-    for folder in folders:
-        options += ["--volume", f"{folder}:{folder}:ro"]
-    cache = Path.home() / _CACHE
-    if cache.is_dir():
-        options += ["--volume", f"{cache}:/root/{_CACHE}"]
+    settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
+    taken = tuple(_targets(settings))
+    places = {**_HUB, **_COMPILED, **(caches or {})}
+    kept = {variable: host for variable, host in _cached(env, places) if not _is_covered(host, places.get(variable), taken)}
+    shared = {variable: value for variable in _FOLDERS if (value := _stated(variable, env))}
+    volumes = [f"{_on_host(config, host)}:{path}" for host, path in settings.volumes.items()]
+    volumes += [f"{host}:{host}" for host in dict.fromkeys(kept.values())]
+    volumes += [f"{path}:{path}:ro" for path in dict.fromkeys((*folders, *_paths(shared))) if path not in kept.values()]
+    environment = {**shared, **env, **kept}
+    program = settings.entrypoint or entrypoint
+    options = [
+        *("--rm", "--name", name, "--network", "host"),
+        *_resources(settings, env, accelerator=accelerator),
+        *(word for variable in (*environment, _TOKEN) for word in ("--env", variable)),
+        *(word for volume in volumes for word in ("--volume", volume)),
+        *(("--entrypoint", program) if program else ()),
+        *settings.options,
+    ]
     return Command(
-        argv=("docker", "run", *options, image, *argv),
-        env=env,
-        stop=("docker", "stop", "--time", str(round(stop_s)), name),
+        argv=("docker", "run", *options, str(config.engine.image), *argv),
+        env=environment,
+        folders=tuple(kept.values()),
+        stop=("docker", "stop", "--time", str(round(config.limits.stop_s)), name),
         kill=("docker", "kill", name),
         look=("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd"),
         secrets=secrets,
     )
+
+
+def _resources(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
+    """Give the options for devices, shared memory and limits, but for those that the config gives itself."""
+    given = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
+    if accelerator and "--gpus" not in given and (devices := _gpus(settings.gpus, env)):
+        yield from ("--gpus", devices)
+    limits = {value.partition("=")[0] for value in option_values(settings.options, "--ulimit")}
+    for option, value in _DEFAULTS:
+        is_ours = value.partition("=")[0] not in limits if option == "--ulimit" else not given & {"--ipc", "--shm-size"}
+        if is_ours:
+            yield from (option, value)
+
+
+def _gpus(stated: str, env: Mapping[str, str]) -> str:
+    """Return the value of ``--gpus``, empty for none; a server whose own variable names devices gets all of them to choose from."""
+    wanted = stated or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
+    if wanted.strip() in _NO_DEVICES:
+        return ""
+    if wanted == "all" or "=" in wanted:
+        return wanted
+    devices = f"device={wanted}"
+    return f'"{devices}"' if "," in wanted else devices  # the value is a row of CSV
+
+
+def _stated(variable: str, env: Mapping[str, str]) -> str:
+    """Return what the config, or else our own environment, says."""
+    return env.get(variable) or os.environ.get(variable) or ""
+
+
+def _cached(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give the variables of the caches, each with its folder on this machine: as the config or our own environment says, or a default.
+
+    The hub's default is the user's own cache. What is compiled in a container belongs to its user, who may be root, and is kept apart.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for variable, place in places.items():
+        own = home if variable in _HUB else home / "pytest-specdec"
+        name = place.removeprefix(".cache/").removesuffix("/cache").removeprefix(".")
+        yield variable, str(Path(_stated(variable, env) or own / name).expanduser())
+    if hub := _stated(_HUB_CACHE, env):
+        yield _HUB_CACHE, str(Path(hub).expanduser())
+
+
+def _is_covered(host: str, place: str | None, taken: Sequence[str]) -> bool:
+    """Whether a volume of the config holds a cache: it is mounted where the variable points, or at the cache's place by default."""
+    return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in taken)
+
+
+def _targets(settings: DockerSettings) -> Iterator[str]:
+    """Give the paths in the container that the config's volumes are mounted at."""
+    yield from (path.partition(":")[0] for path in settings.volumes.values())
+    yield from (value.split(":")[1] for value in option_values(settings.options, "--volume", "-v") if ":" in value)
+
+
+def _paths(variables: Mapping[str, str]) -> list[str]:
+    return [value for value in variables.values() if value.startswith("/") and Path(value).is_dir()]

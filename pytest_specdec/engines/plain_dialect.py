@@ -60,6 +60,10 @@ class PlainDialect:
         """Return nothing."""
         return None
 
+    def logged(self, text: str) -> SpecCounters | None:  # noqa: ARG002 - as above
+        """Return nothing."""
+        return None
+
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002
         """Return nothing: the protocol has no log-probabilities of a prompt."""
         return None

@@ -52,6 +52,8 @@ class Command:
     """Added to our own environment."""
     scrubbed: tuple[str, ...] = ()
     """Beginnings of the names of variables in our own environment that would set up the server behind the config's back."""
+    folders: tuple[str, ...] = ()
+    """Folders that are made before it runs, such as a cache's."""
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
@@ -203,6 +205,9 @@ class Dialect(Protocol):
 
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``; None where there are none."""
+
+    def logged(self, text: str) -> SpecCounters | None:
+        """Return the speculation counters in the server's log since its start, where ``counters_path`` has none; None without any."""
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Return the request whose reply holds the distribution at every one of ``token_ids``; None where no request does."""

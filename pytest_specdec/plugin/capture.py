@@ -113,8 +113,15 @@ def _prepare(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
 
 
 def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+    from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
+
     try:
         with _sigterm_ends_cleanly():
+            try:
+                boot_checks.require(run.config)
+            except SpecdecError:
+                runner.begin(run.config, run.plan, directory)
+                raise
             capture = runner.resume if is_begun else runner.record
             return capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
     except SpecdecError as error:

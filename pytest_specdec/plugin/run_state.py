@@ -174,8 +174,8 @@ def _state(config: pytest.Config) -> RunState:
         return RunState(settings, _replayed_config(config, plan), root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
     loaded = load.load(_config_path(config))
     baselines.check(settings.baselines, loaded.name)
-    warnings = _linted(loaded)  # of what is written: a value that is filled in may be a secret
-    made = RunState(settings, variables.filled(loaded, os.environ), root=root(config), plan=None, warnings=warnings)
+    filled = variables.filled(loaded, os.environ)
+    made = RunState(settings, filled, root=root(config), plan=None, warnings=_linted(filled))
     made.prompts = prompt_file.read(made.config)
     made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
     return made
@@ -212,7 +212,12 @@ def _config_path(config: pytest.Config) -> Path:
 
 
 def _linted(config: Config) -> tuple[str, ...]:
-    return tuple(str(problem) for problem in lint.check(config, engine_of(config.engine.kind).rules))
+    """Return the warnings of the pair lint. Raises ConfigError; a value that a variable brought may be a secret, and is masked."""
+    masked = variables.secrets_of(config.text).mask
+    try:
+        return tuple(masked(str(problem)) for problem in lint.check(config, engine_of(config.engine.kind).rules))
+    except ConfigError as error:
+        raise ConfigError(masked(error.what), remedy=error.remedy) from None
 
 
 HANDED = "specdec_root"

@@ -42,6 +42,8 @@ parser.add_argument("--hang-healthy", action="store_true", help="answer /health 
 parser.add_argument("--raw-on", default="", help="send the bytes of --raw in place of a response")
 parser.add_argument("--raw", help="a file")
 parser.add_argument("--metrics", help="a file with the page of counters")
+parser.add_argument("--say", default="", help="a line for the log")
+parser.add_argument("--say-on", default="", help="write it for each request with this word")
 parser.add_argument("--no-token-ids", action="store_true")
 parser.add_argument("--no-prompt-logprobs", action="store_true")
 parser.add_argument("--top-logprobs", action="store_true", help="list the most probable tokens beside log-probabilities, by id")
@@ -72,6 +74,8 @@ def distribution(ids):
 
 
 def misbehave(text):
+    if options.say and options.say_on in text:
+        print(options.say, flush=True)
     once = options.only_once and Path(options.only_once)
     for word, how in ((options.die_on, die), (options.hang_on, hang), (options.kill_core_on, kill_core), (options.break_on, broken)):
         spent = once and once.exists() and word != options.every_time

@@ -113,6 +113,21 @@ def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, beside, work
     answered_and_scored(directory, ("baseline", "control", "ngram-k3"))
 
 
+def test_a_variant_that_does_not_boot_spares_the_later_boots_that_only_it_needs(run, beside, workload, directory, with_args):
+    """With two servers at once the baseline stays, and the draft model would come in the last wave."""
+    status = run(with_args(beside(2), "draft-k3", boot="die"), workload(draft_scored=True))
+    assert next(missing.reason for missing in status.missing if missing.arm == "draft-k3").startswith("the server died at boot")
+    logs = {path.stem.partition("-")[2] for path in (directory.root / "servers").glob("*.log")}
+    assert logs == {"control", "draft-k3", "ngram-k3"}
+    answered_and_scored(directory, ("baseline", "control", "ngram-k3"))
+
+
+def test_without_a_variant_that_boots_a_later_control_is_spared(run, beside, workload, directory, with_args):
+    status = run(with_args(beside(2), "ngram-k3", boot="die"), workload(), depth=Depth.STANDARD, only=["ngram-k3"])
+    assert any(missing.reason.endswith("nothing else needs the control") for missing in status.missing)
+    assert {path.stem.partition("-")[2] for path in (directory.root / "servers").glob("*.log")} == {"baseline", "ngram-k3"}
+
+
 def test_without_the_scoring_baseline_the_capture_ends(run, beside, workload, with_args):
     status = run(with_args(beside(), "baseline", boot="die"), workload())
     assert status.state is State.INCOMPLETE

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_specdec.capture.server import orphans, ports, watchdog
 from pytest_specdec.capture.server.process import ServerProcess, cause
+from pytest_specdec.config.config import Config, EngineSettings, Limits
 from pytest_specdec.engines import docker
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.errors import CaptureError, EngineError
@@ -290,24 +291,24 @@ def test_a_container_is_run_and_ended_by_name(start, log, tmp_path, monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
     secrets = Secrets(values=("sesame",))
-    command = docker.command(
-        "vllm/vllm-openai:v0.32.0",
-        ["m", "--port", "1"],
-        env={"SECRET": "sesame"},
-        folders=["/m"],
-        accelerator=True,
-        stop_s=1.0,
-        secrets=secrets,
+    config = Config(
+        name="c",
+        path=tmp_path / "c.yaml",
+        text="",
+        engine=EngineSettings(kind="any", model="m", image="org/server:v1"),
+        variants=(),
+        limits=Limits(stop_s=1.0),
     )
+    command = docker.command(config, ["m", "--port", "1"], env={"SECRET": "sesame"}, folders=["/m"], secrets=secrets)
     server = start(command)
     said(log, "running")
     server.stop(5.0)
     name = command.argv[command.argv.index("--name") + 1]
     run, stop = (tmp_path / "calls").read_text().splitlines()
-    assert run.startswith(
-        f"run --rm --name {name} --network host --gpus all --ipc host --env SECRET --env HF_TOKEN --volume /m:/m:ro --volume "
-    )
-    assert run.endswith("vllm/vllm-openai:v0.32.0 m --port 1")
+    assert run.startswith(f"run --rm --name {name} --network host --gpus all --ipc host ")
+    assert " --env SECRET " in run
+    assert " --volume /m:/m:ro " in run
+    assert run.endswith(" org/server:v1 m --port 1")
     assert stop == f"stop --time 1 {name}"
     assert "sesame" not in log.read_text()
 
@@ -360,3 +361,18 @@ KeyError: 42
 )
 def test_the_first_exception_is_the_cause(log, expected):
     assert cause(log) == expected
+
+
+def test_the_folders_of_a_command_are_made_before_it_runs_and_are_this_users(start, tmp_path):
+    folder = tmp_path / "cache" / "compiled"
+    server = start(python(f"import os; print(os.listdir({str(folder)!r}), flush=True)", folders=(str(folder),)))
+    server.wait(10)
+    assert server.exit_code == 0
+    assert folder.stat().st_uid == os.getuid()
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(start, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EngineError, match="cannot be made") as caught:
+        start(python("", folders=(str(tmp_path / "file" / "cache"),)))
+    assert caught.value.found.startswith(str(tmp_path / "file" / "cache"))

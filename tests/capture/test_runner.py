@@ -22,7 +22,7 @@ from pytest_specdec.capture.server import watchdog
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.status import State
-from pytest_specdec.model.transcript import FailureKind, ScoringRoute
+from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -427,3 +427,19 @@ def test_the_locked_devices_are_the_visible_ones(found, visible, names, monkeypa
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert runner._devices() == names
+
+
+SAID = "INFO [metrics.py:86] SpecDecoding metrics: Mean acceptance length: 2.50, Accepted: 3 tokens, Drafted: 6 tokens, "
+SAID += "Per-position acceptance rate: 1.000, 0.500, 0.000"
+
+
+def test_counters_that_no_page_has_are_read_from_the_log_and_a_silent_one_counts_nothing(
+    run, config, workload, directory, with_args, tmp_path
+):
+    """A log comes late: a workload during which it says nothing has no counters, which is not the same as none drafted."""
+    (tmp_path / "page").write_text("vllm:generation_tokens_total 3\n")
+    spoken = with_args(config, "draft-k3", metrics=str(tmp_path / "page"), say=SAID, say_on="of loud")
+    run(spoken, workload("loud", requests=4), workload("silent"))
+    counters = transcripts.read(directory, "draft-k3", "loud").counters
+    assert counters == SpecCounters(drafts=8, draft_tokens=24, accepted_tokens=12, accepted_per_position=(8, 4, 0))
+    assert transcripts.read(directory, "draft-k3", "silent").counters is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from pytest_specdec.capture import runner
 from pytest_specdec.capture.server.process import ServerProcess
+from pytest_specdec.config.variables import filled
 from pytest_specdec.engines import registry
 from pytest_specdec.engines.protocol import Command
 from pytest_specdec.files import run_documents
@@ -60,9 +62,9 @@ def test_a_variable_that_is_named_like_a_secret_is_struck_out(tmp_path, monkeypa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path, **{"no-such-flag": f"${{{variable}}}"})
     directory = RunDirectory.create(tmp_path / "runs" / "now")
-    runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    runner.record(filled(config, os.environ), plan, directory, deadline_s=None, tell=lambda _: None)
     text = "".join(path.read_text() for path in directory.root.rglob("*") if path.is_file())
-    assert "no-such-flag" in text
+    assert "no-such-flag ***" in text
     seen("in no file" if "sesame" not in text else "stored")
 
 

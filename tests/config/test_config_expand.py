@@ -61,3 +61,71 @@ def test_a_model_of_an_unset_variable_is_told_by_its_key(tmp_path):
     path.write_text("engine: {kind: vllm, model: '${M}'}\nvariants: {v: {}}\n")
     with pytest.raises(ConfigError, match=r"M is not set\n  where:    engine\.model"):
         filled(load.load(path), {})
+
+
+EVERYWHERE = """\
+engine:
+  kind: vllm
+  model: ${V}
+  image: org/x:${V}
+  args: {dtype: '${V}', nested: [{deep: 'a-${V}'}]}
+  docker: {options: ['--shm-size=${V}'], volumes: {'/${V}': '/m/${V}'}, gpus: ['${V}'], entrypoint: '${V}'}
+variants: {v: {args: {speculative-config: {method: '${V}', model: 'm-${V}'}}}}
+baseline: {args: {x: '${V}'}}
+draft: {args: '{"y": "${V}"}'}
+"""
+
+
+def test_every_string_of_a_config_is_filled_in(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(EVERYWHERE)
+    config = filled(load.load(path), {"V": "7"})
+    engine = config.engine
+    assert (engine.model, engine.image, dict(engine.args)) == ("7", "org/x:7", {"dtype": "7", "nested": [{"deep": "a-7"}]})
+    assert (engine.docker.options, engine.docker.volumes) == (("--shm-size=7",), {"/7": "/m/7"})
+    assert (engine.docker.gpus, engine.docker.entrypoint) == ("7", "7")
+    assert config.variants[0].args == {"speculative-config": {"method": "7", "model": "m-7"}}
+    assert (config.baseline.args, config.draft.args) == ({"x": "7"}, {"y": "7"})
+
+
+@pytest.mark.parametrize("line", ["  api_key: ${NO}", "  env: {A: '${NO}'}", "  docker: {gpus: '${NO}'}\n  image: x"])
+def test_a_variable_that_is_not_set_is_an_error_wherever_it_stands(tmp_path, line):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"engine:\n  kind: vllm\n  model: m\n{line}\nvariants: {{v: {{}}}}\n")
+    with pytest.raises(ConfigError, match="the environment variable NO is not set") as caught:
+        filled(load.load(path), {})
+    assert caught.value.where.startswith("engine.")
+
+
+@pytest.mark.parametrize(
+    "line, path, found",
+    [
+        ("  model: 'm:${TAG:-latest}'", "engine.model", "${TAG:-latest}"),
+        ("  model: 'm-${TAG'", "engine.model", "${TAG"),
+        ("  model: m\n  args: {x: '${A}-${B-'}", "engine.args.x", "${B-"),
+        ("  model: m\n  args: {'${FLAG}': 1}", "engine.args.${FLAG}", "a variable in the name ${FLAG}"),
+        ("  model: m\n  args: {c: {'x-${FLAG}': 1}}", "engine.args.c.x-${FLAG}", "a variable in the name x-${FLAG}"),
+    ],
+)
+def test_what_only_looks_like_a_variable_is_refused(tmp_path, line, path, found):
+    (tmp_path / "c.yaml").write_text(f"engine:\n  kind: vllm\n{line}\nvariants: {{v: {{}}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load.load(tmp_path / "c.yaml")
+    assert f"  {path}: found {found}, expected" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "line, path",
+    [
+        ("limits: {boot_s: '${V}'}", "limits.boot_s"),
+        ("placement: '${V}'", "placement"),
+        ("require: ['${V}']", "require[0]"),
+        ("gates: {speedup: {at_least: '${V}'}}", "gates.speedup.at_least"),
+    ],
+)
+def test_where_no_variable_may_stand_the_error_says_so(tmp_path, line, path):
+    (tmp_path / "c.yaml").write_text(f"engine: {{kind: vllm, model: m}}\nvariants: {{v: {{}}}}\n{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load.load(tmp_path / "c.yaml")
+    assert f'c.yaml:3  {path}: found "${{V}}", expected' in caught.value.what
+    assert "write it out: variables stand in the texts of engine" in caught.value.what

@@ -137,6 +137,20 @@ def test_a_setting_with_which_no_server_boots_is_refused_with_its_line(config, k
     assert f"variants.v.args{path}: found {found}" in caught.value.what
 
 
+BEFORE_0_8 = [
+    ("{speculative-model: m, num-speculative-tokens: 5}", []),
+    ("{speculative-model: m}", ["no num_speculative_tokens"]),
+    ("{speculative-model: '[ngram]', num-speculative-tokens: 0}", ["0"]),
+    ("{speculative-model: m, num-speculative-tokens: 5, ngram-prompt-lookup-max: 3, disable-logprobs-during-spec-decoding: false}", []),
+]
+
+
+@pytest.mark.parametrize("args, found", BEFORE_0_8)
+def test_the_flags_before_0_8_are_a_speculative_setting(config, args, found):
+    text = f"engine: {{kind: vllm, model: m}}\nvariants:\n  v:\n    args: {args}\n"
+    assert [problem.found for problem in lint.lint(config(text), RULES)] == found
+
+
 BOOTABLE = [
     ("vllm", "{method: suffix}"),
     ("vllm", "{method: ngram, num_speculative_tokens: '4'}"),

@@ -165,16 +165,17 @@ def test_control_sequences_of_an_engine_are_not_passed_on(doctor, config, vllm):
 
 
 @pytest.mark.parametrize(
-    "installed, level, said",
+    "answer, level, said",
     [
-        (True, "warn", "image org/vllm:v0.32.0 is not on this machine: the first boot pulls it"),
-        (False, "FAIL", "the engine is not installed"),
+        ("[ $1 = version ]", "warn", "image org/vllm:v0.32.0 is not on this machine: the first boot pulls it"),
+        ("exit 1", "FAIL", "the Docker daemon does not answer"),
+        ("", "FAIL", "the engine is not installed"),
     ],
 )
-def test_an_image_is_looked_for_and_its_flags_are_not_guessed(installed, level, said, *, doctor, config, here, monkeypatch):
-    if installed:
+def test_an_image_is_looked_for_and_its_flags_are_not_guessed(answer, level, said, *, doctor, config, here, monkeypatch):
+    if answer:
         (here / "bin").mkdir()
-        (here / "bin" / "docker").write_text("#!/bin/sh\nexit 1\n")
+        (here / "bin" / "docker").write_text(f"#!/bin/sh\n{answer}\n")
         (here / "bin" / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", str(here / "bin"))
     config(config().text.replace("venv: venv", "image: org/vllm:v0.32.0").replace("model: model", "model: org/model"))

@@ -103,6 +103,91 @@ def test_the_speculative_setting_says_how_a_variant_drafts(found, draft):
     assert speculation.draft({"speculative_config": json.dumps(found), "max-num-seqs": 3}) == draft
 
 
+OLD_MODEL = {"speculative-model": "org/small", "num-speculative-tokens": 5}
+OLD_NGRAM = {"speculative_model": "[ngram]", "num-speculative-tokens": "4", "ngram-prompt-lookup-max": 3, "ngram-prompt-lookup-min": 1}
+
+
+@pytest.mark.parametrize(
+    "args, draft",
+    [
+        (OLD_MODEL, Draft(kind=DraftKind.MODEL, tokens=5, model="org/small", sampling=DraftSampling.PROBABILISTIC)),
+        (OLD_NGRAM, Draft(kind=DraftKind.NGRAM, tokens=4, ngram_min=1, ngram_max=3)),
+        ({"speculative-model": "org/llama-accelerator-eagle", "num-speculative-tokens": 2}, Draft(kind=DraftKind.HEAD, tokens=2)),
+        ({"speculative-disable-by-batch-size": 8}, None),
+    ],
+)
+def test_the_flags_before_0_8_say_how_a_variant_drafts(args, draft):
+    assert speculation.draft({**args, "max-num-seqs": 3}) == draft
+
+
+def test_a_server_before_0_8_gets_its_flags_as_it_takes_them(engine_config, program, tmp_path):
+    (tmp_path / "small").mkdir()
+    config = engine_config("vllm", executable=str(program(version="0.6.3.post1")))
+    args = {"enable-chunked-prefill": False, "enforce-eager": True, **OLD_MODEL, "speculative-model": "small"}
+    argv = engine_of("vllm").command(config, setup(speculative=True, args=args)).argv
+    assert argv[5:] == (
+        *("--enable-chunked-prefill", "false", "--enforce-eager", "--speculative-model", str(tmp_path / "small")),
+        *("--num-speculative-tokens", "5", "--port", "8001", "--return-tokens-as-token-ids"),
+        *("--disable-logprobs-during-spec-decoding", "false"),
+    )
+    stated = {**args, "disable-logprobs-during-spec-decoding": True}
+    assert engine_of("vllm").command(config, setup(speculative=True, args=stated)).argv.count("true") == 1
+    assert "--disable-logprobs-during-spec-decoding" not in engine_of("vllm").command(config, setup()).argv
+
+
+NEW_NGRAM = {"speculative-config": {"method": "ngram", "num_speculative_tokens": 3}}
+
+
+def method(name):
+    return {"speculative-config": {"method": name, "num_speculative_tokens": 3, "model": "org/head"}}
+
+
+@pytest.mark.parametrize(
+    "version, args, what, remedy",
+    [
+        ("0.6.3.post1", NEW_NGRAM, "vLLM 0.6.3.post1 does not take speculative-config", "write speculative-model"),
+        ("0.7.3", {"spec-method": "ngram", "spec-tokens": 3}, "vLLM 0.7.3 does not take spec-method", "write speculative-model"),
+        (
+            *("0.9.1", OLD_MODEL, "vLLM 0.9.1 does not take speculative-model"),
+            "write speculative-config: {model: org/small, num_speculative_tokens: 5}",
+        ),
+        ("0.8.3", OLD_NGRAM, "vLLM 0.8.3 does not take speculative_model", "method: ngram"),
+        ("0.33.0", method("medusa"), "vLLM 0.33.0 has no drafting method medusa", "take the variant out"),
+        ("0.34", method("mlp_speculator"), "vLLM 0.34 has no drafting method mlp_speculator", "take the variant out"),
+        ("0.10.2", method("suffix"), "vLLM 0.10.2 has no drafting method suffix", "take the variant out"),
+        ("0.22.1+cpu", method("dflash"), r"vLLM 0.22.1\+cpu has no drafting method dflash", "take the variant out"),
+    ],
+)
+def test_what_a_release_does_not_take_is_said_before_anything_boots(version, args, what, remedy, *, config, engine_config, program):
+    variants = (config.variants[1], VariantSettings(name="late", args=args)) if "speculative-config" in args else ()
+    variants = variants or (VariantSettings(name="late", args=args),)
+    if version.startswith(("0.6", "0.7")):
+        variants = variants[-1:]
+    wrong = replace(engine_config("vllm", executable=str(program(version=version))), variants=variants)
+    with pytest.raises(EngineError, match=what) as caught:
+        engine_of("vllm").check(wrong)
+    assert caught.value.where.startswith("variants.late.args")
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "version, args",
+    [
+        ("0.6.3", OLD_MODEL),
+        ("0.8.1", OLD_MODEL),
+        ("0.8.1", NEW_NGRAM),
+        ("0.32.0", method("medusa")),
+        ("0.26.0", method("dflash")),
+        ("0.11.0", method("suffix")),
+        ("nightly", OLD_MODEL),
+        ("nightly", method("medusa")),
+    ],
+)
+def test_what_a_release_may_take_passes(version, args, *, engine_config, program):
+    variants = (VariantSettings(name="v", args=args),)
+    engine_of("vllm").check(replace(engine_config("vllm", executable=str(program(version=version))), variants=variants))
+
+
 def test_short_flags_are_part_of_the_setting():
     assert speculation.draft({"spec-method": "ngram", "spec-tokens": 2}) == Draft(kind=DraftKind.NGRAM, tokens=2)
     assert speculation.draft({"max-num-seqs": 3}) is None
@@ -244,6 +329,19 @@ def test_a_draft_model_of_another_vocabulary_is_found_out_before_anything_boots(
         engine_of(kind).check(config)
     assert caught.value.where == "variants.d.args.speculative-config.model"
     assert (caught.value.found.split()[1], caught.value.expected.split()[1].rstrip(",")) == ("32,064", "32,000")
+
+
+@pytest.mark.parametrize("bridged, refused", [(True, False), (False, True)])
+def test_an_engine_that_is_told_to_bridge_two_vocabularies_may_have_two(engine_config, program, tmp_path, bridged, refused):
+    target, other = checkpoint_of(tmp_path / "target", 32_000), checkpoint_of(tmp_path / "other", 32_064)
+    setting = {"method": "draft_model", "model": other, "num_speculative_tokens": 3, "use_heterogeneous_vocab": bridged}
+    variants = (VariantSettings(name="d", args={"speculative-config": setting}),)
+    config = replace(engine_config("vllm", model=target, executable=str(program())), variants=variants)
+    if refused:
+        with pytest.raises(EngineError, match="another vocabulary"):
+            engine_of("vllm").check(config)
+    else:
+        engine_of("vllm").check(config)
 
 
 def test_a_speculative_setting_that_is_no_json_is_an_error_and_no_traceback():

@@ -6,10 +6,13 @@ import math
 
 import pytest
 
+from pytest_specdec.config.config import Config, EngineSettings
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.protocol import VerifySteps
-from pytest_specdec.engines.vllm import VllmDialect
+from pytest_specdec.engines.protocol import ServerSetup, VerifySteps
+from pytest_specdec.engines.vllm import Vllm, VllmDialect
+from pytest_specdec.engines.vllm.dialect import NamedTokensDialect
 from pytest_specdec.errors import RequestError
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Request, Route
 
@@ -65,6 +68,61 @@ def test_streams_ask_for_usage_and_keep_what_was_asked():
     sent = VllmDialect().sent(request, stream=True)
     assert sent == {"return_token_ids": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     assert VllmDialect().sent(request, stream=False) == {**request.body, "return_token_ids": True}
+
+
+NAMED = {"tokens": ["token_id:5", "token_id:9"], "token_logprobs": [-0.1, -0.2]}
+
+
+@pytest.mark.parametrize(
+    "logprobs, ids",
+    [
+        (NAMED, [5, 9]),
+        ({"content": [{"token": "token_id:7", "logprob": -0.5, "top_logprobs": []}]}, [7]),
+        ({"tokens": ["token_id:5", "a text"]}, None),
+        ({"tokens": [], "content": None}, None),
+        (None, None),
+    ],
+)
+def test_releases_before_0_10_2_name_tokens_by_their_ids(logprobs, ids):
+    read = NamedTokensDialect().reply({"id": "x", "choices": [{"text": "a", "logprobs": logprobs}]})
+    assert read["choices"][0].get("token_ids") == ids
+    assert (read["id"], read["choices"][0]["text"]) == ("x", "a")
+
+
+@pytest.mark.parametrize("data", [{}, {"choices": None}, {"choices": [3]}, {"choices": "no"}])
+def test_what_is_no_reply_with_choices_stays(data):
+    assert NamedTokensDialect().reply(data) == data
+
+
+@pytest.mark.parametrize(
+    "route, body, logprobs",
+    [
+        (Route.COMPLETIONS, {}, 0),
+        (Route.COMPLETIONS, {"logprobs": 5}, 5),
+        (Route.CHAT, {}, True),
+        (Route.CHAT, {"logprobs": False}, True),
+        (Route.CHAT, {"logprobs": True, "top_logprobs": 2}, True),
+    ],
+)
+def test_releases_before_0_10_2_are_asked_for_log_probabilities_and_for_nothing_that_they_refuse(route, body, logprobs):
+    sent = NamedTokensDialect().sent(Request(id="a", route=route, body=body), stream=False)
+    assert sent == {**body, "logprobs": logprobs}
+    assert type(sent["logprobs"]) is type(logprobs)
+    assert "return_tokens_as_token_ids" not in NamedTokensDialect().continuations([[1]], 5).body
+
+
+@pytest.mark.parametrize("version, early", [("0.7.3", True), ("0.10.1", True), ("0.10.2", False), ("nightly", False)])
+def test_the_release_decides_the_dialect(tmp_path, version, early):
+    program = tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "lib" / "python3.11" / "site-packages" / f"vllm-{version}.dist-info").mkdir(parents=True)
+    engine = EngineSettings(kind="vllm", model="m", executable=str(program))
+    config = Config(name="c", path=tmp_path / "c.yaml", text="", engine=engine, variants=())
+    setup = ServerSetup(model="m", port=1, secrets=Secrets())
+    assert isinstance(Vllm().dialect(config, setup), NamedTokensDialect) is early
+    assert ("--return-tokens-as-token-ids" in Vllm().command(config, setup).argv) is early
 
 
 def distribution(**entries):

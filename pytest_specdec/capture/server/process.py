@@ -227,6 +227,12 @@ class ServerProcess:
         """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
         return cause(self._written())[:_MAX_LINE]
 
+    def written(self) -> str:
+        """Return all that this server wrote, as it wrote it: for counts, not to be shown."""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode(errors="replace")
+
     def _written(self) -> str:
         """Return the end of the log; more is read than returned, so that no part of a secret is left at the cut."""
         with self.log.open("rb") as file:
@@ -339,9 +345,20 @@ def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Pope
         os.close(read_end)
 
 
+def _make(folders: Iterable[str]) -> None:
+    """Make folders as this user: made by a container's mount they would be root's. Raises EngineError."""
+    for folder in folders:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what, remedy = "a folder that the server needs cannot be made", "make it, or name another one under `env:` of the config"
+            raise EngineError(what, found=f"{folder}: {error.strerror}", expected="a folder of this user", remedy=remedy) from error
+
+
 def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
     env = {**own, **command.env, watchdog.MARKER: marker}
+    _make(command.folders)
     try:
         return subprocess.Popen(  # noqa: S603 - running the configured server is what we are here for
             command.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -191,6 +191,8 @@ class ArmServer:
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
         self._failed_starts = 0
+        self.counters_lag = False
+        """Whether the counters are those of the log, which come late."""
         self._drained: SpecCounters | None = None
         """The sum of all readings of counters that are set back by each."""
 
@@ -279,10 +281,18 @@ class ArmServer:
             return None
         page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
         counters = None if page is None else dialect.counters(page)
-        if counters is None or not dialect.counters_drain:
+        if counters is None:
+            return self._logged()
+        if not dialect.counters_drain:
             return counters
         self._drained = counters if self._drained is None else self._drained + counters
         return self._drained
+
+    def _logged(self) -> SpecCounters | None:
+        """Read what the server's log says of them; what happened since its last line is missing there."""
+        counters = None if self._server is None else self.recipe.dialect.logged(self._server.written())
+        self.counters_lag = self.counters_lag or counters is not None
+        return counters
 
     def check_port(self) -> None:
         """Raise BootError when another process has come to answer on the running server's port."""

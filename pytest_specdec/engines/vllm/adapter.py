@@ -11,8 +11,8 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
-from pytest_specdec.engines.vllm import template
-from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
+from pytest_specdec.engines.vllm import releases, template
+from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
 from pytest_specdec.errors import EngineError
@@ -30,6 +30,8 @@ __all__ = ["Vllm"]
 
 _METRICS_SINCE = (0, 30)
 _API_KEY = "VLLM_API_KEY"
+_PROGRAM = "vllm"
+_CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
 _SHARE, _PARALLEL = "gpu-memory-utilization", ("tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.92
 """vLLM's own ``gpu-memory-utilization``."""
@@ -56,9 +58,12 @@ class Vllm:
     rules = RULES
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
 
-    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return vLLM's."""
-        return VllmDialect()
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
+        """Return vLLM's, or that of its early releases."""
+        speculation = draft(setup.args)
+        release = "" if setup.attached else self._release(config)
+        kind = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
+        return kind(speculation.tokens if speculation else 0)
 
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return a pair on one GPU, its settings pinned that a release may change in one arm only."""
@@ -76,11 +81,12 @@ class Vllm:
     def check(self, config: Config) -> None:
         """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine."""
         if config.engine.image:
-            locate.there(shutil.which("docker"), f"engine.image: {config.engine.image}", "`docker` on PATH", "install docker")
+            docker.check(config)
         else:
             self._program(config)
-            checkpoint.there(config)
-            self._same_vocabularies(config)
+        releases.check(config, self._release(config))
+        checkpoint.there(config)
+        self._same_vocabularies(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
@@ -89,9 +95,15 @@ class Vllm:
         argv = [model, *flags(args)]
         env = {"VLLM_NO_USAGE_STATS": "1", **setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
-            folders = [name for name in self.models(model, args) if Path(name).is_absolute()]
             return docker.command(
-                config.engine.image, argv, env=env, folders=folders, accelerator=True, stop_s=config.limits.stop_s, secrets=setup.secrets
+                config,
+                ("serve", *argv),
+                entrypoint=_PROGRAM,  # the images' own is another one before 0.11
+                env=env,
+                folders=[name for name in self.models(model, args) if Path(name).is_absolute()],
+                caches=_CACHES,
+                accelerator=not self._is_cpu_build(config),
+                secrets=setup.secrets,
             )
         return Command(argv=(self._program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
 
@@ -121,29 +133,34 @@ class Vllm:
         return all(_is_single(args) for args in _arm_args(config))
 
     def _same_vocabularies(self, config: Config) -> None:
-        """Hold draft models against the target where both lie on this machine and the setting does not map one vocabulary to the other."""
-        target = Path(config.resolve(config.engine.model))
+        """Hold draft models against the target where both are on this machine and the setting does not map one vocabulary to the other."""
+        target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             args = filled(config, variant, os.environ)
             draft = self.draft(args)
-            if draft and draft.model and not any("vocab" in name for name in speculative_setting(args)):
+            if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                checkpoint.same_vocabulary(Path(config.resolve(draft.model)), target, where)
+                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where)
 
     def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
-        if setup.speculative and (locate.numbers(self._release(config)) or _METRICS_SINCE) >= _METRICS_SINCE:
+        release = self._release(config)
+        if releases.names_tokens(release):
+            args.setdefault(releases.NAMED_TOKENS_FLAG, True)
+        if releases.is_old(release):
+            return releases.started_old(args, speculative=setup.speculative)
+        if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
             # An unknown release counts as a new one: an unknown flag is refused in clear words.
             args.setdefault(METRICS_FLAG, "detailed")
         return args
 
     def _program(self, config: Config) -> str:
-        return locate.program(config, "vllm", default=shutil.which("vllm"), remedy=_REMEDY)
+        return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
 
     def _release(self, config: Config) -> str:
         """Return the release, such as ``0.32.0+cpu``; empty when it cannot be known. Raises EngineError without a program."""
         image = config.engine.image
-        return image.rpartition(":")[2] if image else locate.release(self._program(config), "vllm")
+        return image.rpartition(":")[2] if image else locate.release(self._program(config), _PROGRAM)
 
     def _is_cpu_build(self, config: Config) -> bool:
         try:

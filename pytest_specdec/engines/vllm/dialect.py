@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import top_logprobs
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
 from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest, VerifySteps
 from pytest_specdec.engines.top_logprobs import ListedToken
+from pytest_specdec.engines.vllm import log_metrics
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["METRICS_FLAG", "VllmDialect", "parse"]
+__all__ = ["METRICS_FLAG", "NamedTokensDialect", "VllmDialect", "parse"]
 
 METRICS_FLAG = "per-request-spec-decode-metrics"
 """The argument that lets replies hold the verify steps."""
@@ -29,7 +32,7 @@ _MOST = 2**53
 
 
 def parse(text: str) -> SpecCounters | None:
-    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has none, or no counts in them."""
+    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has not all, or no counts in them."""
     try:
         return _parsed(text)
     except (ValueError, OverflowError):  # NaN, infinities, no number at all
@@ -44,7 +47,7 @@ def _parsed(text: str) -> SpecCounters | None:
         totals[name] = totals.get(name, 0) + value
         if name == "accepted_tokens_per_pos" and (match := _POSITION.search(labels)):
             positions[int(match[1])] = positions.get(int(match[1]), 0) + value
-    if not totals:
+    if "drafts" not in totals:  # before 0.9; and before 0.8 each total was added anew at every interval (engine/metrics.py)
         return None
     return SpecCounters(
         drafts=totals.get("drafts", 0),
@@ -70,6 +73,7 @@ def _count(number: str) -> int:
 _UNPROCESSED: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """So that log-probabilities after processing, which ``--logprobs-mode`` may ask for, are those before; a checkpoint's own settings too."""
 _BY_ID = "token_id:"
+_BY_NAME = "return_tokens_as_token_ids"
 _TOKENIZED = {"prompt", "messages", "tools", "chat_template_kwargs"}
 """Fields that ``/tokenize`` takes; special tokens and the beginning of the answer are added by default, as to a completion."""
 _ROUNDING = 1e-3
@@ -82,6 +86,10 @@ class VllmDialect(PlainDialect):
     health_path: str | None = "/health"
     version_path: str | None = "/version"
     counters_path: str | None = "/metrics"
+
+    def __init__(self, draft_tokens: int = 0) -> None:
+        """Take the draft tokens of a step, which some lines of the log leave out; 0 where unknown."""
+        self._draft_tokens = draft_tokens
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Token ids always; usage when streaming, since the per-request metrics ride on the usage chunk."""
@@ -107,6 +115,10 @@ class VllmDialect(PlainDialect):
         """Read the ``vllm:spec_decode_num_*`` series."""
         return parse(text)
 
+    def logged(self, text: str) -> SpecCounters | None:
+        """Read the lines of the statistics."""
+        return log_metrics.logged(text, self._draft_tokens)
+
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Ask for one token, which is thrown away: the distribution at a prompt's tokens comes with the prompt."""
         prompt = [*prompt_token_ids, *token_ids]
@@ -123,12 +135,54 @@ class VllmDialect(PlainDialect):
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token at temperature 1, untruncated, with the most probable ones by id."""
-        listed: Mapping[str, JSON] = {"logprobs": top_tokens, "return_tokens_as_token_ids": True}
+        listed: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **listed})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the first token's list out of ``choices[0].logprobs``."""
         return (top_logprobs.position(token_ids[0], _listed(_first(reply).get("logprobs")), top_tokens),)
+
+
+class NamedTokensDialect(VllmDialect):
+    """Releases before 0.10.2: token ids come as names in the log-probabilities of answers, under ``--return-tokens-as-token-ids``.
+
+    Those before 0.6.5 refuse fields that they do not know.
+    """
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Log-probabilities always, since they bring the ids."""
+        unasked: JSON = True if request.route is Route.CHAT else 0
+        asked = request.body.get("logprobs")
+        logprobs = unasked if asked is None or asked is False else asked
+        return {**request.body, "logprobs": logprobs, **(with_usage(request) if stream else {})}
+
+    def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Read the ids out of the names of every choice's tokens."""
+        choices = data.get("choices")
+        if not isinstance(choices, Sequence) or isinstance(choices, str):
+            return data
+        return {**data, "choices": [_with_ids(choice) if isinstance(choice, Mapping) else choice for choice in choices]}
+
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
+        """Ask without the field for names, which the flag of the server has."""
+        request = super().continuations(prefixes, top_tokens)
+        known = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
+        return replace(request, body=known) if request else None
+
+
+def _with_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    names = list(_token_names(choice.get("logprobs")))
+    ids = [_token(name, None).token_id for name in names]
+    return {**choice, "token_ids": ids} if names and None not in ids else choice
+
+
+def _token_names(logprobs: JSON) -> Iterator[str]:
+    """Give the names in the completions form, a list, or in the chat form, a list of objects."""
+    if isinstance(logprobs, Mapping):
+        for key in ("tokens", "content"):
+            tokens = logprobs.get(key)
+            for token in tokens if isinstance(tokens, Sequence) and not isinstance(tokens, str) else ():
+                yield str(token.get("token") if isinstance(token, Mapping) else token)
 
 
 def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:

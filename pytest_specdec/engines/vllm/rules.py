@@ -7,6 +7,7 @@ from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting,
 __all__ = ["RULES", "TOKENS"]
 
 TOKENS = (("speculative-config", "num-speculative-tokens"), ("sc", "num-speculative-tokens"), ("spec-tokens",))
+_OLD_TOKENS = ("num-speculative-tokens",)
 _METHODS = frozenset(
     {
         *("ngram", "ngram_gpu", "suffix", "draft_model", "custom_class", "medusa", "mlp_speculator", "eagle", "eagle3"),
@@ -25,11 +26,11 @@ def _is_typical(value: object) -> bool:
 
 RULES = EngineRules(
     prefixes=("speculative-", "spec-", "ngram-prompt-lookup", "typical-acceptance"),
-    names=frozenset({"sc", "disable-logprobs-during-spec-decoding"}),
+    names=frozenset({"sc", "num-speculative-tokens", "disable-logprobs-during-spec-decoding"}),
     mappings=frozenset({"speculative-config", "sc"}),
     statistics=frozenset({"per-request-spec-decode-metrics"}),
     method=("speculative-config", "method"),
-    drafting=DraftingRule(methods=_METHODS, tokens=TOKENS, uncounted=frozenset({"suffix"})),
+    drafting=DraftingRule(methods=_METHODS, tokens=(*TOKENS, _OLD_TOKENS), uncounted=frozenset({"suffix"})),
     lossy=(
         LossySetting(
             path=("speculative-config", "rejection-sample-method"),

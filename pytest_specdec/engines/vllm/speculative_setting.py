@@ -1,4 +1,4 @@
-"""The speculative setting of vLLM's command line: ``--speculative-config`` and its short flags, read as a draft."""
+"""The speculative setting of vLLM's command line: ``--speculative-config``, its short flags and the flags before 0.8, read as a draft."""
 
 from __future__ import annotations
 
@@ -15,50 +15,94 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["draft", "speculative_setting", "with_resolved_model"]
+__all__ = ["NEW", "OLD", "draft", "flags_of", "speculative_setting", "with_resolved_model"]
 
 _HEADS = ("eagle", "medusa", "mtp", "mlp_speculator", "dflash", "dspark")
 _SHORT = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
-_FLAGS = frozenset({"speculative-config", "sc", *_SHORT})
+_OLD_NAMES = {
+    "speculative-model": "model",
+    "num-speculative-tokens": "num_speculative_tokens",
+    "ngram-prompt-lookup-max": "prompt_lookup_max",
+    "ngram-prompt-lookup-min": "prompt_lookup_min",
+    "spec-decoding-acceptance-method": "acceptance_method",
+    "typical-acceptance-sampler-posterior-threshold": "posterior_threshold",
+    "typical-acceptance-sampler-posterior-alpha": "posterior_alpha",
+    "disable-logprobs-during-spec-decoding": "disable_logprobs",
+    "speculative-disable-by-batch-size": "disable_by_batch_size",
+    "speculative-disable-mqa-scorer": "disable_mqa_scorer",
+    "speculative-draft-tensor-parallel-size": "draft_tensor_parallel_size",
+    "spec-draft-tp": "draft_tensor_parallel_size",
+    "speculative-max-model-len": "max_model_len",
+    "speculative-model-quantization": "quantization",
+}
+"""The flags before 0.8 by the keys that took their place in 0.8."""
+NEW = frozenset({"speculative-config", "sc", *_SHORT})
+OLD = frozenset(_OLD_NAMES)
+_NGRAM = "ngram"
 
 
 def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the speculative setting in ``args``, long and short flags together; empty without one. Raises EngineError for broken JSON."""
-    by_flag = {plain(name): value for name, value in args.items()}
+    """Return the speculative setting in ``args``, from flags of all kinds; empty without one. Raises EngineError for broken JSON."""
+    by_flag = _by_flag(args)
     whole = by_flag.get("speculative-config", by_flag.get("sc"))
     if isinstance(whole, str):
         whole = _parsed(whole)
     setting = dict(whole) if isinstance(whole, Mapping) else {}
-    setting.update({key: by_flag[flag] for flag, key in _SHORT.items() if flag in by_flag})
-    return {name.replace("-", "_"): value for name, value in setting.items()}
+    setting.update({key: by_flag[flag] for flag, key in {**_SHORT, **_OLD_NAMES}.items() if flag in by_flag})
+    named = {name.replace("-", "_"): value for name, value in setting.items()}
+    return {**named, "method": _NGRAM} if str(named.get("model")).strip("[]") == _NGRAM else named
+
+
+def flags_of(args: Mapping[str, JSON], names: frozenset[str]) -> tuple[str, ...]:
+    """Return those of ``args`` that are among ``names``, as they are written; a dotted flag counts by its beginning."""
+    return tuple(name for name in args if plain(name).partition(".")[0] in names)
+
+
+def _by_flag(args: Mapping[str, JSON]) -> dict[str, JSON]:
+    return {plain(name): value for name, value in args.items()}
 
 
 def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str]) -> dict[str, JSON]:
-    """Return ``args`` with the setting in one flag and its model as ``resolve`` gives it: a path that holds wherever a server starts."""
+    """Return ``args`` with the setting in one flag and its model as ``resolve`` gives it: a path that holds wherever a server starts.
+
+    Old flags stay flags.
+    """
+    if flags_of(args, OLD):
+        return {name: _resolved(name, value, resolve) for name, value in args.items()}
     setting = speculative_setting(args)
     if not setting:
         return dict(args)
     model = setting.get("model")
     resolved = {"model": resolve(model)} if isinstance(model, str) else {}
-    rest = {name: value for name, value in args.items() if plain(name) not in _FLAGS}
+    rest = {name: value for name, value in args.items() if plain(name) not in NEW}
     return {**rest, "speculative-config": {**setting, **resolved}}
+
+
+def _resolved(name: str, value: JSON, resolve: Callable[[str], str]) -> JSON:
+    return resolve(value) if plain(name) == "speculative-model" and isinstance(value, str) else value
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return what the setting says about drafting; None without one. Raises EngineError for broken JSON."""
     setting = speculative_setting(args)
-    if not setting:
-        return None
+    if not setting or (flags_of(args, OLD) and not setting.get("model")):
+        return None  # before 0.8 the model alone makes a server speculate
     kind = _kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
     longest = _integer(setting.get("prompt_lookup_max"))
     return Draft(
         kind=kind,
         tokens=_integer(setting.get("num_speculative_tokens")),
-        sampling=DraftSampling.PROBABILISTIC if setting.get("draft_sample_method") == "probabilistic" else DraftSampling.GREEDY,
+        sampling=_sampling(args, kind, setting),
         model=str(setting["model"]) if kind is DraftKind.MODEL else None,
         ngram_min=_integer(setting.get("prompt_lookup_min")) or longest,
         ngram_max=longest,
     )
+
+
+def _sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, JSON]) -> DraftSampling:
+    """Before 0.8 a draft model draws from its distribution and nothing else can be asked of it."""
+    drawn = setting.get("draft_sample_method") == "probabilistic" or (kind is DraftKind.MODEL and bool(flags_of(args, OLD)))
+    return DraftSampling.PROBABILISTIC if drawn else DraftSampling.GREEDY
 
 
 def _parsed(text: str) -> JSON:
@@ -77,7 +121,7 @@ def _parsed(text: str) -> JSON:
 
 def _kind(method: str, model: str) -> DraftKind:
     """Read the method, or, where it is left out, guess it from the model's name as vLLM does."""
-    if "ngram" in (method or model):
+    if _NGRAM in (method or model):
         return DraftKind.NGRAM
     if any(head in (method or model).lower() for head in _HEADS):
         return DraftKind.HEAD

@@ -1,0 +1,115 @@
+"""``engine.docker`` of a config: read, and held against what a container of ours must keep."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import validate
+from pytest_specdec.config.config import DockerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["option_values", "problems", "settings", "words"]
+
+_NETWORK = "the server listens on the host's network, where its port is watched"
+_TERMINAL = "the server has no terminal, and its output is its log"
+_REFUSED = {
+    "--name": "the container has a name of ours, by which it is stopped",
+    "--rm": "the container is removed at its end anyway",
+    "--restart": "a server that dies is started again by the capture, which counts it",
+    **dict.fromkeys(("-d", "--detach"), "the server ends with its client, and the client's output is its log"),
+    **dict.fromkeys(("--network", "--net", "-p", "--publish", "-P", "--publish-all"), _NETWORK),
+    **dict.fromkeys(("-i", "--interactive", "-t", "--tty"), _TERMINAL),
+    "--entrypoint": "write engine.docker.entrypoint",
+}
+"""Options that would take the container out of our hands, and why."""
+_SWITCHES = "ditP"
+"""Short options without a value, which may stand together: ``-it``."""
+_ENVIRONMENT = ("-e", "--env")
+_VALUE = "write the variable under env: its value then reaches no command line"
+_UNSPLIT = "an open quote"
+
+
+def settings(data: Mapping[str, Any]) -> DockerSettings:
+    """Return what ``engine.docker`` says, after :func:`problems` found nothing."""
+    gpus = data.get("gpus", "")
+    return DockerSettings(
+        options=tuple(words(data.get("options", ()))),
+        volumes=dict(data.get("volumes", {})),
+        gpus=gpus if isinstance(gpus, str) else ",".join(map(str, gpus)) or "none",
+        entrypoint=data.get("entrypoint"),
+    )
+
+
+def words(options: Sequence[str]) -> Iterator[str]:
+    """Give the words of ``options``, of which one may hold an option and its value."""
+    for option in options:
+        yield from _split(option)
+
+
+def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
+    """Give the values of the option that has ``names``, as ``--volume x``, ``--volume=x`` and ``-vx`` say them."""
+    for index, word in enumerate(options):
+        for name in names:
+            if word == name:
+                yield from options[index + 1 : index + 2]
+            elif word.startswith(f"{name}=") or (len(name) == len("-v") and word.startswith(name) and not word.startswith("--")):
+                yield word.removeprefix(name).removeprefix("=")
+
+
+def problems(document: YamlDocument) -> Iterator[Problem]:
+    """Give what the schema cannot say of ``docker``: settings without an image, and options that are not to be given."""
+    for name in ("engine", "scorer"):
+        engine = document.data.get(name) if isinstance(document.data, Mapping) else None
+        docker = engine.get("docker") if isinstance(engine, Mapping) else None
+        if not isinstance(engine, Mapping) or not isinstance(docker, Mapping):
+            continue
+        if "image" not in engine:
+            yield validate.problem(document, (name, "docker"), "settings of docker without an image", f"{name}.image beside them")
+        options = docker.get("options")
+        yield from _refused(document, (name, "docker", "options"), options if isinstance(options, list) else [])
+
+
+def _refused(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
+    before = ""
+    for index, option in enumerate(options):
+        for word in _split(option) if isinstance(option, str) else ():
+            if reason := _refusal(word, before):
+                found, expected = word.partition("=")[0], "an option that leaves the container to us"
+                yield validate.problem(document, (*path, index), found, expected, reason)
+            before = word
+
+
+def _split(option: str) -> list[str]:
+    try:
+        return shlex.split(option)
+    except ValueError:
+        return [_UNSPLIT]
+
+
+def _refusal(word: str, before: str) -> str:
+    """Return why ``word``, which comes after the word ``before``, is not to be given; empty where it may be."""
+    if word == _UNSPLIT:
+        return "close its quotes"
+    if before in _ENVIRONMENT:
+        return _VALUE if "=" in word else ""
+    if any("=" in value for value in option_values([word], *_ENVIRONMENT)):
+        return _VALUE
+    return next((_REFUSED[name] for name in _names(word) if name in _REFUSED), "")
+
+
+def _names(word: str) -> Iterator[str]:
+    """Give the options that a word stands for; several for short ones that stand together."""
+    if word.startswith("-"):
+        yield word.partition("=")[0]
+    if word.startswith("-p"):
+        yield "-p"
+    if word.startswith("-") and all(letter in _SWITCHES for letter in word[1:]):
+        yield from (f"-{letter}" for letter in word[1:])

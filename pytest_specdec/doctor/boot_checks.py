@@ -1,0 +1,98 @@
+"""The checks of everything that would end a server at boot: the doctor says them, and a run makes them before its first boot."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec import __version__
+from pytest_specdec.capture import locks
+from pytest_specdec.doctor import engine as engine_checks
+from pytest_specdec.doctor import machine, memory, models, probe
+from pytest_specdec.doctor.arms import arms
+from pytest_specdec.doctor.check import Level
+from pytest_specdec.engines.protocol import Footprint
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError, SpecdecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.doctor.arms import Arm
+    from pytest_specdec.doctor.check import Check
+    from pytest_specdec.engines.protocol import Engine
+
+__all__ = ["checks", "require"]
+
+_QUERY_S = 15.0
+
+
+def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
+    """Give every check as soon as it is known; slow questions to the engine's program run in ``pool``."""
+    yield from engine_checks.checks(config, engine, servers, pool)
+    yield from _quick(config, engine, servers)
+
+
+def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
+    """Give the checks for which nothing of the engine has to run."""
+    yield from engine_checks.scorer(config)
+    yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
+    yield from machine.ports(servers)
+    devices, footprint = machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), _footprint(config, engine)
+    yield from machine.accelerators(devices, footprint)
+    yield from memory.checks(config, engine, servers, devices, footprint)
+
+
+def _footprint(config: Config, engine: Engine) -> Footprint:
+    """Return what one server takes of an accelerator; a missing model has been reported by now."""
+    try:
+        return engine.footprint(config, accelerated=True)
+    except EngineError:
+        return Footprint()
+
+
+def require(config: Config) -> None:
+    """Raise EngineError with everything that would end a server of ``config`` at boot, before anything is booted.
+
+    A command line that the engine's parser took once is not shown to it again: it imports its framework to answer.
+    """
+    engine = engine_of(config.engine.kind)
+    servers = arms(config, engine, os.environ)
+    taken = _taken(config, engine, servers)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        parsed = () if taken and taken.is_file() else engine_checks.flags(config, engine, servers, pool)
+        results = (*parsed, *_quick(config, engine, servers))
+    _raise(config, [check for check in results if _ends_a_boot(check)])
+    if taken and all(check.level is Level.OK for check in parsed):
+        taken.touch()
+
+
+def _ends_a_boot(check: Check) -> bool:
+    """Whether a run has to stop for it: memory that another capture holds now may be free when its turn comes."""
+    return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
+
+
+def _raise(config: Config, failed: Iterable[Check]) -> None:
+    lines = [text for check in failed for text in (f"{check.name}: {check.line}", *(f"  {detail}" for detail in check.details))]
+    if lines:
+        what, remedy = "a server would die at boot", f"python -m pytest_specdec doctor {config.path}"
+        raise EngineError(what, where=str(config.path), found="\n".join(lines), expected="servers that come up", remedy=remedy)
+
+
+def _taken(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:
+    """Return the file that says that the engine's parser took these command lines, and that holds nothing of them; None without any."""
+    try:
+        engine.check(config)
+        argvs = [arm.command(config, engine).argv for arm in servers]
+        program = Path(argvs[0][0]).stat()
+    except (SpecdecError, OSError):
+        return None
+    if config.engine.image:
+        return None
+    text = repr((__version__, program.st_mtime_ns, program.st_size, argvs)).encode()
+    return locks.folder() / f"flags-{hashlib.sha256(text).hexdigest()[:32]}"

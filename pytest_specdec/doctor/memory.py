@@ -1,0 +1,89 @@
+"""Device memory: whether the weights of every arm, drafter included, go into the share of the devices that a server takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.doctor.check import fail, ok, warn
+from pytest_specdec.engines import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.doctor.arms import Arm
+    from pytest_specdec.doctor.check import Check
+    from pytest_specdec.doctor.machine import Device
+    from pytest_specdec.engines.protocol import Engine, Footprint
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["by_name_gib", "checks"]
+
+_SHRINKING = ("quantization", "offload", "load-format", "kv-transfer")
+"""Parts of the names of arguments by which weights take less of a device than of a disk."""
+_PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
+_BYTES = (
+    (re.compile(r"fp4|int4|w4a|awq|gptq|4bit|gpt-oss", re.IGNORECASE), 0.55),
+    (re.compile(r"fp8|int8|w8a|8bit", re.IGNORECASE), 1.0),
+)
+"""What a parameter takes, by a word in a model's name; 2 without one."""
+_BILLION_GIB = 1e9 / 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weights:
+    """The weights of one arm."""
+
+    stored_gib: float
+    """Of what lies on this machine."""
+    guessed_gib: float
+    """Of the rest, by the models' names."""
+
+
+def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
+    """Return whether the weights of every arm fit; () where there is no device, or the engine takes none."""
+    if not devices or footprint.device_share is None:
+        return ()
+    room = min(device.total_gib for device in devices) * footprint.device_share * footprint.devices
+    found = [check for arm in arms if (check := _check(config, arm, _weights(config, engine, arm), room, footprint.options))]
+    return tuple(found) or (ok("memory", f"the weights that are known go into {room:.1f} GiB"),)
+
+
+def _check(config: Config, arm: Arm, weights: _Weights, room: float, options: str) -> Check | None:
+    total = weights.stored_gib + weights.guessed_gib
+    if total <= room:
+        return None
+    line = f"{arm.name}: {total:.1f} GiB of weights, drafter included, and {room:.1f} GiB for a server"
+    remedy = f"raise {options}, or serve a smaller or quantised model"
+    if weights.stored_gib <= room:
+        return warn("memory", line, "found:    as far as the model's name says", remedy=remedy)
+    if _may_shrink(config, arm):
+        return warn("memory", line, "found:    as stored; the server may hold them in fewer bits, or elsewhere", remedy=remedy)
+    return fail("memory", line, remedy=remedy)
+
+
+def _weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
+    stored = {model: checkpoint.weights_gib(checkpoint.folder(config, model)) for model in engine.models(arm.model, arm.args)}
+    guessed = sum(by_name_gib(model, arm.args) for model, gib in stored.items() if gib is None)
+    return _Weights(stored_gib=sum(gib or 0.0 for gib in stored.values()), guessed_gib=guessed)
+
+
+def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
+    """Return what a model's weights take by its name, such as ``Llama-3.3-70B-FP8``; 0 where the name says nothing."""
+    match = _PARAMETERS.search(model.rpartition("/")[2])
+    if match is None:
+        return 0.0
+    words = f"{model} {' '.join(str(value) for name, value in args.items() if plain(name) == 'quantization')}"
+    size = next((size for pattern, size in _BYTES if pattern.search(words)), 2.0)
+    return int(match[1] or 1) * float(match[2]) * size * _BILLION_GIB
+
+
+def _may_shrink(config: Config, arm: Arm) -> bool:
+    """Whether an argument, or a checkpoint in float32 that is served in half precision, makes weights smaller than they are stored."""
+    if any(part in plain(name) for name in arm.args for part in _SHRINKING):
+        return True
+    described = checkpoint.described(checkpoint.folder(config, arm.model))
+    return "float32" in {str(described.get("torch_dtype")), str(described.get("dtype"))} and "float32" not in str(arm.args.get("dtype"))

@@ -1,0 +1,118 @@
+"""The speculation counters in a vLLM log: what releases before 0.8 and later ones write of them, read back as counts."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import add
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.transcript import SpecCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["logged"]
+
+_INTERVAL = re.compile(r"SpecDecoding metrics: (?P<fields>.+)")
+_TOTAL = re.compile(r"Speculative metrics: (?P<fields>.+)")
+_RATES = re.compile(r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*)")
+_ACCEPTED, _DRAFTED, _LENGTH = r"Accepted: (\d+) tokens", r"Drafted: (\d+) tokens", r"Mean acceptance length: (\d+\.\d+)"
+_TOTAL_FIELDS = (r"Number of speculative tokens: (\d+)", r"Number of draft tokens: (\d+)", r"Number of emitted tokens: (\d+)")
+_LENGTH_ROUNDING = 0.005
+_MOST_CANDIDATES = 10_000
+
+
+def logged(text: str, draft_tokens: int = 0) -> SpecCounters | None:
+    """Return the counters that the lines of a server's log add up to; None where no line has any.
+
+    ``draft_tokens`` are those of a step, for the lines of 0.8, which do not tell how many steps there were; 0 where unknown.
+    From 0.8 on (``v1/spec_decode/metrics.py``) a line counts what happened since the last one, and the sum over lines is returned. Releases
+    before it (``engine/metrics.py``) count from the start of the server, which may have been started again in the same log. What came after
+    the last line is in neither.
+    """
+    intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _interval(match["fields"], draft_tokens))]
+    totals = [counters for match in _TOTAL.finditer(text) if (counters := _total(match["fields"]))]
+    counted = [*intervals, *_last_of_each_start(totals)]
+    return reduce(add, counted) if counted else None
+
+
+def _interval(fields: str, draft_tokens: int) -> SpecCounters | None:
+    """Read one line of 0.8 or later, whose fields differ between releases."""
+    accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
+    if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
+        return None
+    rates = tuple(map(float, match["rates"].split(", "))) if (match := _RATES.search(fields)) else ()
+    line = _Line(accepted=int(accepted[1]), drafted=int(drafted[1]), length=float(length[1]) if length else 1.0, rates=rates)
+    drafts = line.drafts if length else math.ceil(line.drafted / max(draft_tokens, 1))
+    return SpecCounters(
+        drafts=drafts,
+        draft_tokens=line.drafted,
+        accepted_tokens=line.accepted,
+        accepted_per_position=tuple(round(rate * drafts) for rate in rates),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """What one line of 0.8 or later says."""
+
+    accepted: int
+    drafted: int
+    length: float
+    rates: tuple[float, ...]
+
+    @property
+    def drafts(self) -> int:
+        """The verify steps: not written, but the only number that all figures of a line agree with, or nearly so.
+
+        With as many tokens in every draft it is the drafted tokens over the positions. Drafts of different lengths, as of an n-gram, leave
+        the accepted tokens over the mean length, rounded to a hundredth, and of what that allows the number nearest to whole counts.
+        """
+        if not self.drafted:
+            return 0
+        even, rest = divmod(self.drafted, len(self.rates) or 1)
+        if self.rates and not rest and self._fits(even):
+            return even
+        if not self.accepted:
+            return max(even, 1)
+        return min(self._candidates(), key=self._error)
+
+    def _fits(self, drafts: int) -> bool:
+        return abs(1 + self.accepted / drafts - self.length) <= _LENGTH_ROUNDING + 1e-9
+
+    def _candidates(self) -> range:
+        low = self.accepted / (self.length - 1 + _LENGTH_ROUNDING)
+        high = self.accepted / max(self.length - 1 - _LENGTH_ROUNDING, self.accepted / self.drafted)
+        first = max(1, round(low))
+        return range(first, min(max(first, round(high)), first + _MOST_CANDIDATES) + 1)
+
+    def _error(self, drafts: int) -> float:
+        """How far the rates are from whole counts that add up to the accepted tokens."""
+        counts = [rate * drafts for rate in self.rates]
+        return abs(sum(map(round, counts)) - self.accepted) + sum(abs(count - round(count)) for count in counts)
+
+
+def _total(fields: str) -> SpecCounters | None:
+    """Read one line from before 0.8.
+
+    Its accepted tokens are those that would have been accepted at their position, whatever became of the ones before them
+    (``spec_decode_base_sampler.py``); the emitted ones tell what was: every step emits one token that no draft model proposed.
+    """
+    matches = [re.search(pattern, fields) for pattern in _TOTAL_FIELDS]
+    if not all(matches):
+        return None
+    k, drafted, emitted = (int(match[1]) for match in matches if match)
+    drafts = drafted // k if k else 0
+    return SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=max(0, emitted - drafts)) if drafts else None
+
+
+def _last_of_each_start(totals: list[SpecCounters]) -> Iterator[SpecCounters]:
+    """Give the last reading of each start of the server: counters that fall were set back."""
+    for reading, following in pairwise(totals):
+        if following.draft_tokens < reading.draft_tokens:
+            yield reading
+    yield from totals[-1:]

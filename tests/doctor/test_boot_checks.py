@@ -1,0 +1,81 @@
+"""What would end a server at boot ends a run before it, in the doctor's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.capture import locks
+from pytest_specdec.config import variables
+from pytest_specdec.doctor import boot_checks, engine
+from pytest_specdec.errors import EngineError
+
+
+@pytest.fixture(autouse=True)
+def remembered(here, monkeypatch):
+    """A folder of this test's own for what is remembered."""
+    (here / "locks").mkdir(mode=0o700)
+    monkeypatch.setattr(locks, "folder", lambda: here / "locks")
+    return here / "locks"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Count how often a parser is asked."""
+    calls = []
+    real = engine.help_of
+
+    def counting(*arguments):
+        calls.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(engine, "help_of", counting)
+    return calls
+
+
+def test_a_config_that_boots_passes_and_its_parser_is_asked_once(config, vllm, asked, remembered):
+    program = vllm()
+    loaded = config()
+    boot_checks.require(loaded)
+    boot_checks.require(loaded)
+    assert len(asked) == 1
+    (path,) = remembered.iterdir()
+    assert path.read_text() == ""
+    program.write_text(program.read_text() + "# another release\n")
+    boot_checks.require(loaded)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "before, after, said",
+    [
+        ("max-num-seqs: 4", "max-num-seqz: 4", "did you mean '--max-num-seqs'?"),
+        ("max-num-seqs: 4", "dtype: float33", "invalid choice: 'float33'"),
+        ("venv: venv", "venv: vnev", "the engine is not installed"),
+        ("model: model", "model: org/../modle", "no model org/../modle"),
+        ("method: ngram", "method: medusa, model: ./nowhere", "no model ./nowhere"),
+        ("engine:", "scorer: {kind: vllm, model: m, venv: nothing}\nengine:", "scorer: the engine is not installed"),
+    ],
+)
+def test_what_would_end_a_server_at_boot_is_one_error(before, after, said, *, config, vllm, remembered):
+    vllm()
+    with pytest.raises(EngineError, match="a server would die at boot") as caught:
+        boot_checks.require(config(config().text.replace(before, after)))
+    assert said in caught.value.found
+    assert caught.value.remedy.startswith("python -m pytest_specdec doctor ")
+    assert not list(remembered.iterdir()), "nothing is remembered of a command line that was refused"
+
+
+def test_a_value_that_a_variable_brings_is_shown_to_the_parser(config, vllm, monkeypatch):
+    vllm()
+    monkeypatch.setenv("WIDTH", "float33")
+    loaded = variables.filled(config(config().text.replace("max-num-seqs: 4", "dtype: '${WIDTH}'")), {"WIDTH": "float33"})
+    with pytest.raises(EngineError, match="invalid choice: 'float33'"):
+        boot_checks.require(loaded)
+
+
+def test_a_release_without_a_method_is_named(config, vllm, here):
+    vllm()
+    (here / "venv" / "lib" / "python3.12" / "site-packages" / "vllm-0.33.0.dist-info").mkdir(parents=True)
+    text = config().text.replace("method: ngram", "method: medusa, model: model")
+    with pytest.raises(EngineError, match=r"vLLM 0\.33\.0 has no drafting method medusa"):
+        boot_checks.require(config(text))
