@@ -92,6 +92,7 @@ class ServerRecipes:
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
             body={**_fields(engine.body), **_fields(overlay.body)},
             attached=_address(overlay.url or engine.url),
+            folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pytest_specdec.files.secrets import Secrets
@@ -51,6 +53,8 @@ class Command:
     """Added to our own environment."""
     scrubbed: tuple[str, ...] = ()
     """Beginnings of the names of variables in our own environment that would set up the server behind the config's back."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts that are written before it runs, by absolute path, such as a file of options."""
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
@@ -106,6 +110,8 @@ class ServerSetup:
     attached: str | None = None
     """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one of ours."""
     speculative: bool = False
+    folder: Path = Path(tempfile.gettempdir())
+    """Where the command's files are written; the run directory's, but for the doctor's look at a command."""
     secrets: Secrets
 
     @property
@@ -178,6 +184,9 @@ class Dialect(Protocol):
     """Whether a reading of the counters sets them back to 0."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
+
+    def path(self, request: Request) -> str:
+        """Return where a request is sent: its route's path, unless another one answers it with more."""
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body as it is sent: neutral values for what the server would fill in, its own names, and fields for token ids."""
