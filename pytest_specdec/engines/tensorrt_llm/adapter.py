@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import ServerSetup
@@ -196,7 +197,7 @@ def _refuse_secrets(setup: ServerSetup, text: str) -> None:
 
 def _share(args: Mapping[str, JSON]) -> float | None:
     cache = options.llm_api_options(args).get("kv_cache_config")
-    nested = cache.get("free_gpu_memory_fraction") if hasattr(cache, "get") else None
+    nested = cache.get("free_gpu_memory_fraction") if isinstance(cache, Mapping) else None
     stated = args.get(_SHARE, args.get("free-gpu-memory-fraction", nested))
     return float(stated) if isinstance(stated, (int, float)) and 0 < stated <= 1 else None
 
