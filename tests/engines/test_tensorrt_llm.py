@@ -66,6 +66,10 @@ def test_the_options_go_into_a_file_and_the_rest_onto_the_command_line(config, t
     assert options_in(command) == {**OPTIONS, "enable_iter_perf_stats": True, "iter_stats_max_iterations": 1_000_000}
 
 
+def test_a_backend_that_counts_unasked_is_not_asked(config, tmp_path):
+    assert "enable_iter_perf_stats" not in options_in(ENGINE.command(config(), setup(tmp_path, args={"backend": "tensorrt"})))
+
+
 @pytest.mark.parametrize(
     "release,name", [("1.0.0", "speculative_model_dir"), ("1.1.0rc5", "speculative_model_dir"), ("1.2.1", "speculative_model")]
 )

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.capture.transport import HTTPX
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
@@ -77,7 +77,7 @@ def arm(tmp_path_factory):
 def ask(arm):
     def _ask(path, **body):
         url = f"{arm.recipe.setup.url}{path}"
-        return httpx.post(url, json=body, timeout=30) if body else httpx.get(url, timeout=30)
+        return HTTPX.post(url, json=body, timeout=30) if body else HTTPX.get(url, timeout=30)
 
     return _ask
 

@@ -24,8 +24,11 @@ _SETTING = "speculative_config"
 _MODEL, _MODEL_BEFORE = "speculative_model", "speculative_model_dir"
 _BOTH_SINCE = (1, 2)
 """The first release that takes both names; the older one is the only name before."""
-_STATISTICS: Mapping[str, JSON] = {"enable_iter_perf_stats": True, "iter_stats_max_iterations": 1_000_000}
+_COUNTS: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
+_KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
 """For the counters, in both arms; by default only the last thousand iterations are kept for the next reading."""
+_COUNTING = frozenset({"tensorrt", "trt"})
+"""Backends that count unasked and do not know the switch."""
 _HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
 _MODELS = frozenset({"DraftTarget", "Draft_Target"})
 
@@ -50,7 +53,7 @@ def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Callable[[str], str]) -> str:
     """Return the YAML of one server's options: the config's, ours for the counters, and the setting in the names of ``release``."""
-    options = {**llm_api_options(args), **_STATISTICS}
+    options = {**llm_api_options(args), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
     setting = dict(speculative_setting(args))
     if release and release < _BOTH_SINCE and _MODEL in setting:
         setting[_MODEL_BEFORE] = setting.pop(_MODEL)

@@ -9,7 +9,7 @@ __all__ = ["RULES", "SETTING"]
 SETTING = "speculative-config"
 _ONE_MODEL = frozenset({"Eagle", "Eagle3", "MTP", "PARD", "DFlash", "DSpark", "SA"})
 """Methods that draft in the target's own forward pass."""
-_TWO_MODELS = frozenset({"DraftTarget", "Draft_Target", "NGram", "User_Provided"})
+_TWO_MODELS = frozenset({"DraftTarget", "Draft_Target", "NGram", "UserProvided", "User_Provided"})
 _METHODS = _ONE_MODEL | _TWO_MODELS | {"AUTO", "SaveState", "Medusa", "Lookahead"}
 _OVERLAP = "extra-llm-api-options.disable-overlap-scheduler"
 
