@@ -28,7 +28,7 @@ CHECKPOINTS = ROOT / "pytest_specdec" / "reference" / "checkpoints"
 ENGINE = engine_of("tensorrt_llm")
 SPECULATIVE = {"decoding_type": "DraftTarget", "max_draft_len": 3, "speculative_model": str(CHECKPOINTS / "draft")}
 OPTIONS = {"dtype": "float32", "disable_overlap_scheduler": True, "guided_decoding_backend": "xgrammar"}
-PLAIN = {"model": "target", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0.0}
+PLAIN = {"model": "target", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
 CHAT = {"model": "target", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0.0}
 
 
@@ -132,7 +132,7 @@ def test_the_adapter_counts_what_the_double_counted(arm):
     before = arm.counters()
     arm.client.send(Request(id="a", route=Route.CHAT, body={"messages": CHAT["messages"], "max_tokens": 24}), streamed=True, deadline_s=30)
     counted = arm.counters() - before
-    assert 0 < counted.accepted_tokens < counted.draft_tokens == 3 * counted.drafts
+    assert 0 < counted.accepted_tokens <= counted.draft_tokens <= 3 * counted.drafts
 
 
 def test_a_streamed_answer_has_ids_text_and_windows(arm):
@@ -156,8 +156,8 @@ def test_a_port_that_is_bound_before_loading_is_waited_for(tmp_path):
 
 
 def test_a_server_that_signals_itself_fails_the_request_and_is_started_again(tmp_path):
-    with booted(tmp_path, trtllm_serve(tmp_path, TRTLLM_DOUBLE_SIGINT_ON='"seed": 666')) as arm:
-        deadly = Request(id="d", route=Route.COMPLETIONS, body={"prompt": "a", "seed": 666, "max_tokens": 2})
+    with booted(tmp_path, trtllm_serve(tmp_path, TRTLLM_DOUBLE_SIGINT_ON="66600666")) as arm:
+        deadly = Request(id="d", route=Route.COMPLETIONS, body={"prompt": "a", "seed": 66600666, "max_tokens": 2})
         assert arm.client.send(deadly, streamed=False, deadline_s=30).ending in {FailureKind.ERROR, FailureKind.DIED}
         assert arm.wait_for_end()
         assert arm.ensure_running()
