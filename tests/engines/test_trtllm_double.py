@@ -207,7 +207,7 @@ def test_sampled(specdec_captured, specdec_check):
         pytest.param("1.3.0", "accept-all", marks=pytest.mark.faults(quick=True)),
     ],
 )
-def test_a_whole_run_is_green_and_one_with_a_fault_red_by_its_name(tmp_path, release, fault):
+def test_a_whole_run_is_green_and_one_with_a_fault_red(tmp_path, release, fault):
     config_of(tmp_path, trtllm_serve(tmp_path, release))
     (tmp_path / "test_few.py").write_text(TESTS)
     options = ["--specdec-config", "double.yaml", "--specdec-depth", "smoke", "--specdec-run-dir", "run", "-p", "no:cacheprovider", "-q"]
@@ -221,8 +221,10 @@ def test_a_whole_run_is_green_and_one_with_a_fault_red_by_its_name(tmp_path, rel
         check=False,
     )
     verdicts = [judgement["verdict"] for judgement in json.loads((tmp_path / "run" / "run.json").read_text())["judgements"]]
-    wanted = "fail" if fault else "pass"
-    assert {verdict["family"]: verdict["outcome"] for verdict in verdicts} == {"greedy": wanted, "sampling": wanted}, done.stdout[-3000:]
+    # So few tokens of a server that keeps every draft show first of all that none was rejected.
+    wanted = {"greedy": "fail", "sampling": "not speculating"} if fault else {"greedy": "pass", "sampling": "pass"}
+    assert {verdict["family"]: verdict["outcome"] for verdict in verdicts} == wanted, done.stdout[-3000:]
+    assert bool(fault) == ("no draft token rejected" in verdicts[-1]["headline"])
     assert done.returncode == bool(fault)
     options = [yaml.safe_load(path.read_text()) for path in (tmp_path / "run" / "servers").glob("*.yaml")]
     assert {"speculative_config" in each for each in options} == {True, False}
