@@ -93,6 +93,7 @@ class ServerRecipes:
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
             attached=_address(overlay.url or engine.url),
+            folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
 

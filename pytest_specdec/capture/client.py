@@ -15,7 +15,6 @@ from pytest_specdec.capture import responses, sse
 from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Transport
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
 from pytest_specdec.model.transcript import Answer, FailureKind, Timing
-from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -134,8 +133,7 @@ class Client:
     def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
         """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
         body = {**self._dialect.sent(request, stream=streamed), **self._setup.body}
-        path = CHAT_COMPLETIONS if request.route is Route.CHAT else COMPLETIONS
-        exchange = self.exchange(path, body, streamed=streamed, deadline_s=deadline_s)
+        exchange = self.exchange(self._dialect.path(request), body, streamed=streamed, deadline_s=deadline_s)
         try:
             return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:

@@ -182,10 +182,9 @@ class _Pair:
         """Look for settings that the engine changes by itself and that the config does not pin."""
         for variant in self._variants.values():
             for change in self._rules.silent:
-                if self._applies(change, variant) and not self._is_pinned(change):
-                    kind = "env" if change.env else "args"
+                if self._applies(change, variant) and not self._is_pinned(change, variant):
                     found = f"no {change.name}: the engine {change.what}"
-                    yield self._problem(variant.where, found, f"it in engine.{kind}, for both arms")
+                    yield self._problem(variant.where, found, self._place(change))
 
     def _compared(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
         for name in dict.fromkeys((*variant, *baseline)):
@@ -201,10 +200,18 @@ class _Pair:
         method = variant.at(self._rules.method)
         return method is not None and method.value in change.methods
 
-    def _is_pinned(self, change: SilentChange) -> bool:
-        """Whether the baseline states it; another value in a variant is a difference."""
-        stated = self._baseline.env if change.env else self._baseline.args
-        return any(name in stated for name in (change.name, *change.also))
+    def _is_pinned(self, change: SilentChange, variant: ArmSettings) -> bool:
+        """Whether the baseline states it, where another value in a variant is a difference, or the variant's speculative setting."""
+        names = (change.name, *change.also)
+        if change.env:
+            return any(name in self._baseline.env for name in names)
+        stated_by = variant if self._rules.speculates(change.name) else self._baseline
+        return any(stated_by.at(tuple(name.split("."))) is not None for name in names)
+
+    def _place(self, change: SilentChange) -> str:
+        if self._rules.speculates(change.name):
+            return "it in the variant's args, true or false"
+        return f"it in engine.{'env' if change.env else 'args'}, for both arms"
 
     def _problem(self, path: KeyPath, found: str, expected: str, suggestion: str = "", *, refused: bool = False) -> Problem:
         return Problem(

@@ -27,7 +27,7 @@ class SilentChange:
     """A setting that the engine changes by itself when it speculates, unless both arms state it."""
 
     name: str
-    """The argument or the environment variable."""
+    """The argument, with dots into mappings, or the environment variable."""
     what: str
     """The change, as a verb phrase after "the engine"."""
     methods: frozenset[str]

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,10 @@ class PlainDialect:
     counters_path: str | None = None
     counters_drain = False
     prefixes_per_request = 1
+
+    def path(self, request: Request) -> str:
+        """Return the path of the request's route."""
+        return CHAT_COMPLETIONS if request.route is Route.CHAT else COMPLETIONS
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body as it is, with the usage of a stream."""

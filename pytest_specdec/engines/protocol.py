@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from pytest_specdec.files.secrets import Secrets
@@ -54,6 +56,8 @@ class Command:
     """Beginnings of the names of variables in our own environment that would set up the server behind the config's back."""
     folders: tuple[str, ...] = ()
     """Folders that are made before it runs, such as a cache's."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts that are written before it runs, by absolute path, such as a file of options."""
     stop: tuple[str, ...] = ()
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
@@ -112,6 +116,8 @@ class ServerSetup:
     attached: str | None = None
     """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one of ours."""
     speculative: bool = False
+    folder: Path = Path(tempfile.gettempdir())
+    """Where the command's files are written; the run directory's, but for the doctor's look at a command."""
     secrets: Secrets
 
     @property
@@ -184,6 +190,9 @@ class Dialect(Protocol):
     """Whether a reading of the counters sets them back to 0."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
+
+    def path(self, request: Request) -> str:
+        """Return where a request is sent: its route's path, unless another one answers it with more."""
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body as it is sent: neutral values for what the server would fill in, its own names, and fields for token ids."""

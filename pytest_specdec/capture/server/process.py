@@ -355,10 +355,17 @@ def _make(folders: Iterable[str]) -> None:
             raise EngineError(what, found=f"{folder}: {error.strerror}", expected="a folder of this user", remedy=remedy) from error
 
 
+def _write(files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        with writable(Path(name)):
+            Path(name).write_text(text, encoding="utf-8")
+
+
 def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
     env = {**own, **command.env, watchdog.MARKER: marker}
     _make(command.folders)
+    _write(command.files)
     try:
         return subprocess.Popen(  # noqa: S603 - running the configured server is what we are here for
             command.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

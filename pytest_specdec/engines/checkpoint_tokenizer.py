@@ -1,0 +1,147 @@
+"""The tokenizer and the chat template of a checkpoint on this machine, for engines whose servers give ids or text but not both."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jinja2 import Template
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["CheckpointTokenizer", "folder_of"]
+
+_NEEDS = ("tokenizers", "jinja2")
+_FILE = "tokenizer.json"
+_TODAY = "2026-01-01"
+"""The date that templates print, the same in every boot of a run whatever the night."""
+_UNSPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+"""What transformers' ``clean_up_tokenization_spaces`` writes without the spaces."""
+
+
+def folder_of(model: str) -> Path | None:
+    """Return the folder of a checkpoint: ``model`` itself, or the newest snapshot of that name in the hub's cache; None without one."""
+    if Path(model).is_dir():
+        return Path(model)
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    snapshots = (cache / f"models--{model.replace('/', '--')}" / "snapshots").glob("*")
+    return max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
+
+
+class CheckpointTokenizer:
+    """A checkpoint's own tokenizer, which the server of that checkpoint uses too."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra that other engines do without
+
+        self._folder = folder
+        self._tokenizer = Tokenizer.from_file(str(folder / _FILE))
+        self._settings = _read(folder / "tokenizer_config.json")
+
+    @classmethod
+    def of(cls, model: str) -> CheckpointTokenizer | None:
+        """Return the tokenizer of a model; None where its ``tokenizer.json`` is not on this machine, or the packages to read it are not."""
+        folder = folder_of(model)
+        if folder is None or not (folder / _FILE).is_file() or any(find_spec(name) is None for name in _NEEDS):
+            return None
+        return cls(folder)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a prompt, with the tokens that the tokenizer puts before it."""
+        return tuple(self._tokenizer.encode(text).ids)
+
+    def converse(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
+        """Return the ids of a conversation up to where the assistant speaks; empty without a template, or where it refuses the messages."""
+        from jinja2 import TemplateError  # noqa: PLC0415 - as above
+
+        if self._template is None:
+            return ()
+        try:
+            text = self._template.render(messages=messages, **{"add_generation_prompt": True, **arguments})
+        except (TemplateError, TypeError, ValueError):
+            return ()
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an answer, without special tokens."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def name(self, token_id: int) -> str:
+        """Return how a server that decodes every token alone names ``token_id``; empty for an id without a token."""
+        return self._names[token_id] if 0 <= token_id < len(self._names) else ""
+
+    def tokens(self, name: str) -> Sequence[int]:
+        """Return every token that is named so."""
+        return self._by_name.get(name, ())
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        count = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        names = self._tokenizer.decode_batch([[token] for token in range(count)], skip_special_tokens=False)
+        return tuple(map(_cleaned, names)) if self._settings.get("clean_up_tokenization_spaces") is True else tuple(names)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[int]]:
+        by_name: dict[str, list[int]] = {}
+        for token, name in enumerate(self._names):
+            by_name.setdefault(name, []).append(token)
+        return by_name
+
+    @cached_property
+    def _template(self) -> Template | None:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
+
+        source = self._template_source()
+        if source is None:
+            return None
+        # As transformers renders templates; autoescaping is for HTML.
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        environment.filters["tojson"] = _to_json
+        environment.globals.update(raise_exception=_refuse, strftime_now=lambda _: _TODAY, **self._special_tokens())
+        return environment.from_string(source)
+
+    def _template_source(self) -> str | None:
+        file = self._folder / "chat_template.jinja"
+        if file.is_file():
+            return file.read_text("utf-8")
+        template = self._settings.get("chat_template")
+        if isinstance(template, list):  # several, by name
+            template = next(
+                (each.get("template") for each in template if isinstance(each, Mapping) and each.get("name") == "default"), None
+            )
+        return template if isinstance(template, str) else None
+
+    def _special_tokens(self) -> dict[str, JSON]:
+        tokens = {name: self._settings.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        return {name: token.get("content") if isinstance(token, Mapping) else token or "" for name, token in tokens.items()}
+
+
+def _read(path: Path) -> Mapping[str, JSON]:
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, Mapping) else {}
+
+
+def _cleaned(name: str) -> str:
+    for spaced in _UNSPACED:
+        name = name.replace(spaced, spaced.strip())
+    return name
+
+
+def _to_json(value: JSON, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)

@@ -1,0 +1,203 @@
+"""The adapter of TensorRT-LLM's OpenAI server: ``trtllm-serve``, on this machine or in a container of NVIDIA's registry."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines import checkpoint, docker, locate
+from pytest_specdec.engines.checkpoint_tokenizer import folder_of
+from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.tensorrt_llm import options
+from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
+from pytest_specdec.engines.tensorrt_llm.rules import RULES
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["TensorRtLlm"]
+
+_PROGRAM, _PACKAGE = "trtllm-serve", "tensorrt_llm"
+_LISTS_SINCE = (1, 3)
+"""The first release whose completions report log-probabilities (TensorRT-LLM#10809, merged in January 2026)."""
+_SHARE = "kv-cache-free-gpu-memory-fraction"
+_DEFAULT_SHARE = 0.9
+_PARALLEL, _PIPELINE = ("tp-size", "tensor-parallel-size"), ("pp-size", "pipeline-parallel-size")
+_REMEDY = "pip install tensorrt-llm, or set engine.executable, engine.venv or engine.image"
+
+
+class TensorRtLlm:
+    """One engine of the registry (flags: ``commands/serve.py`` of TensorRT-LLM; options: its ``llmapi/llm_args.py``)."""
+
+    kind = "tensorrt_llm"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=300.0, tokens_per_s=60.0, scored_tokens_per_s=100.0)
+    rules = RULES
+    scored_with = (
+        "have the model's tokenizer.json on this machine, and the packages tokenizers and jinja2; gpt-oss before 1.3 needs "
+        "DISABLE_HARMONY_ADAPTER: 1 under env; or name a `scorer:`"
+    )
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
+        """Return that of the server's release; an unknown one counts as new."""
+        release = self._release(config)
+        return TensorRtLlmDialect(config.resolve(setup.model), completions_list_tokens=not release or release >= _LISTS_SINCE)
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``speculative_config``."""
+        return options.draft(args)
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
+        """Return ``model`` and the drafter; either may come from the hub."""
+        drafter = options.drafter(args)
+        return (model, drafter) if drafter else (model,)
+
+    def check(self, config: Config) -> None:
+        """Look for ``trtllm-serve`` (or ``docker`` for an image), for a model that is a path, and for arguments that end every boot."""
+        if config.engine.image:
+            docker.check(config)
+        else:
+            self._program(config)
+            checkpoint.there(config)
+        for where, args in _arms(config):
+            options.llm_api_options(args)
+            _refuse_file(where, args)
+            if options.speculative_setting(args):
+                self._check_drafting(config, where, args)
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return ``trtllm-serve MODEL …`` or its container, with the file of options that it reads."""
+        model = config.resolve(setup.model)
+        text = options.options_text(setup.args, self._release(config), config.resolve)
+        file = setup.folder.absolute() / f"llm-api-options-{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
+        _refuse_secrets(setup, text)
+        flags = options.command_line({"host": HOST, **setup.args, "port": setup.port})
+        argv = (model, *flags, f"--{options.FLAG}", str(file))
+        if not config.engine.image:
+            return Command(argv=(self._program(config), *argv), env=setup.env, files={str(file): text}, secrets=setup.secrets)
+        return self._container(config, setup, argv, {str(file): text})
+
+    def _container(self, config: Config, setup: ServerSetup, argv: Sequence[str], files: Mapping[str, str]) -> Command:
+        models = [name for name in self.models(argv[0], setup.args) if Path(name).is_absolute()]
+        folders = [*models, *{str(Path(file).parent) for file in files}]
+        command = docker.command(config, (_PROGRAM, *argv), env=setup.env, secrets=setup.secrets, folders=folders)
+        return replace(command, files=files)
+
+    def program(self, argv: Sequence[str]) -> EngineProgram | None:
+        """Return how the package and ``trtllm-serve`` are asked; None where no interpreter lies beside the program."""
+        python = Path(argv[0]).with_name("python")
+        version = f"from importlib.metadata import version; print(version({_PACKAGE!r}))"
+        return EngineProgram(version=(str(python), "-c", version), help=(argv[0], "serve"), abbreviates=False) if python.exists() else None
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of the checkpoint's config.json, where it is on this machine."""
+        folder = folder_of(config.resolve(config.engine.model))
+        return checkpoint.vocabulary(folder) if folder else 0
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on nothing else
+        """Return the largest fraction of the memory that weights leave, which a second server on the device would find taken."""
+        arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
+        shares = [_share(args) for args in arms]
+        stated = [share for share in shares if share is not None]
+        sizes = [_size(args, _PARALLEL) * _size(args, _PIPELINE) for args in arms]
+        return Footprint(
+            device_share=max(_DEFAULT_SHARE if share is None else share for share in shares),
+            share_stated=len(stated) == len(arms),
+            devices=max(sizes),
+            options=f"{_SHARE.replace('-', '_')} (a share of what is free once weights are loaded: servers side by side race for it; "
+            "kv_cache_config: {max_tokens: N} does not) or tp_size",
+        )
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - no release serves log-probabilities of a prompt
+        """Return continuations."""
+        return ScoringRoute.CONTINUATIONS
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether every arm's options say float32 and nothing of quantisation."""
+        return all(_is_single(options.llm_api_options(args)) for _, args in _arms(config))
+
+    def _check_drafting(self, config: Config, where: str, args: Mapping[str, JSON]) -> None:
+        plainly = {plain(name): value for name, value in args.items()}
+        if _size(plainly, _PIPELINE) > 1:
+            raise EngineError(
+                what="TensorRT-LLM does not speculate with pipeline parallelism",
+                where=f"{where}.args.pp_size",
+                found=f"pp_size {_size(plainly, _PIPELINE)} beside a speculative setting",
+                expected="pp_size 1",
+                remedy="use tp_size",
+            )
+        draft = self.draft(args)
+        if draft and draft.model:
+            target = Path(config.resolve(config.engine.model))
+            checkpoint.same_vocabulary(Path(config.resolve(draft.model)), target, f"{where}.args.speculative_config.speculative_model")
+
+    def _program(self, config: Config) -> str:
+        return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
+
+    def _release(self, config: Config) -> tuple[int, ...]:
+        """Return the release's numbers; empty when they cannot be known."""
+        image = config.engine.image
+        try:
+            return locate.numbers(image.rpartition(":")[2] if image else locate.release(self._program(config), _PACKAGE))
+        except EngineError:
+            return ()
+
+
+def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
+    """Give where every arm stands in the config, and its arguments with the variables that are set filled in."""
+    yield "baseline", filled(config, config.baseline, os.environ)
+    for variant in config.variants:
+        yield f"variants.{variant.name}", filled(config, variant, os.environ)
+
+
+def _refuse_file(where: str, args: Mapping[str, JSON]) -> None:
+    """Raise EngineError for the flag's newer name: two files of options would be one too many."""
+    name = next((name for name in args if plain(name) == "config"), None)
+    if name is not None:
+        raise EngineError(
+            what="the file of options is written by us",
+            where=f"{where}.args.{name}",
+            found=f"{args[name]!r:.60}",
+            expected=f"{options.FLAG}: {{…}}, a mapping with what the file says",
+            remedy="move the file's lines into the config",
+        )
+
+
+def _refuse_secrets(setup: ServerSetup, text: str) -> None:
+    """Raise EngineError where the file would keep a secret beside the run."""
+    if setup.secrets.mask(text) != text:
+        raise EngineError(
+            what="the options of the LLM API hold a secret, and are written into the run directory",
+            where=f"args.{options.FLAG}",
+            expected="options without one",
+            remedy="pass it as a variable under `env:`",
+        )
+
+
+def _share(args: Mapping[str, JSON]) -> float | None:
+    cache = options.llm_api_options(args).get("kv_cache_config")
+    nested = cache.get("free_gpu_memory_fraction") if isinstance(cache, Mapping) else None
+    stated = args.get(_SHARE, args.get("free-gpu-memory-fraction", nested))
+    return float(stated) if isinstance(stated, (int, float)) and 0 < stated <= 1 else None
+
+
+def _size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
+    return next((size for name in names if isinstance(size := args.get(name), int)), 1)
+
+
+def _is_single(stated: Mapping[str, JSON]) -> bool:
+    return stated.get("dtype") == "float32" and not any("quant" in name for name in stated)

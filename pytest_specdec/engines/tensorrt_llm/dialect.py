@@ -1,0 +1,227 @@
+"""The dialect of trtllm-serve: strict bodies, ids or text but not both, tokens named by strings, and counters that a reading empties."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_specdec.engines import top_logprobs
+from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
+from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRequest
+from pytest_specdec.engines.tensorrt_llm import structured
+from pytest_specdec.engines.top_logprobs import ListedToken
+from pytest_specdec.errors import RequestError
+from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from pytest_specdec.engines.protocol import Ask
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["TensorRtLlmDialect"]
+
+_NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+"""Sent wherever a request leaves them out: one without a temperature has been decoded greedily under speculation."""
+_TEMPLATE = frozenset({"messages", "add_generation_prompt", "chat_template_kwargs"})
+"""Fields of a conversation that are spent when its prompt is made."""
+_EITHER_ROUTE = frozenset(
+    {
+        *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "n", "best_of", "seed"),
+        *("max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "stop", "stop_token_ids", "include_stop_str_in_output"),
+        *("temperature", "top_p", "top_p_min", "top_k", "min_p", "response_format", "stream_options", "skip_special_tokens", "user"),
+        *structured.FIELDS,
+    }
+)
+"""Fields of a conversation that mean the same in a completion."""
+_PREFIXES = 16
+"""Prefixes of one request for continuations."""
+_SHORT = 1e-3
+"""The probability that may be missing from tokens of one name taken together: a tenth of the least rate that sampling verdicts look for."""
+_NUMBER = (int, float)
+
+
+class TensorRtLlmDialect(PlainDialect):
+    """``detokenize: false`` and prompts of token ids, made and read with the checkpoint's own tokenizer.
+
+    Without that tokenizer requests are sent as they are, and answers are texts alone. With it conversations go to the completions route as
+    the ids that the checkpoint's chat template makes of them, since replies of the chat route hold no ids; those that ask for what only the
+    chat route has (tools, a reasoning effort) go there, and are texts alone.
+    """
+
+    health_path: str | None = "/health"
+    version_path: str | None = "/version"
+    counters_path: str | None = "/metrics"
+    counters_drain = True
+
+    def __init__(self, model: str, *, completions_list_tokens: bool) -> None:
+        """Take the checkpoint's name or folder, and whether completions report log-probabilities: before 1.3 the chat route alone does."""
+        self._model = model
+        self._completions_list_tokens = completions_list_tokens
+        self._found: CheckpointTokenizer | None = None
+        self._prompts: dict[str, tuple[int, ...]] = {}
+        self.prefixes_per_request = _PREFIXES if completions_list_tokens else 1
+
+    @property
+    def _tokenizer(self) -> CheckpointTokenizer | None:
+        """Look for it until it is there: the first boot may download the checkpoint."""
+        self._found = self._found or CheckpointTokenizer.of(self._model)
+        return self._found
+
+    def path(self, request: Request) -> str:
+        """Return the completions route for every prompt that is sent as ids."""
+        return COMPLETIONS if self._ids(request) else super().path(request)
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Return the body in the engine's own names, with neutral values where it says nothing, and the prompt as ids if they are known."""
+        ids = self._ids(request)
+        body: dict[str, JSON] = {**_NEUTRAL, **request.body, **(with_usage(request) if stream else {})}
+        if body["top_k"] == -1:
+            body["top_k"] = 0
+        body = structured.translated(body)
+        return _completion(body, ids) if ids else body
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Decode."""
+        return self._tokenizer.decode(token_ids) if self._tokenizer else ""
+
+    def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
+        """Return what was sent."""
+        return self._ids(request)
+
+    def counters(self, text: str) -> SpecCounters | None:
+        """Add up ``specDecodingStats`` since the last reading; iterations without drafts have a length that says nothing."""
+        try:
+            rows = json.loads(text)
+        except ValueError:
+            return None
+        if not isinstance(rows, list):
+            return None
+        stats = [row["specDecodingStats"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("specDecodingStats"), Mapping)]
+        drafted = [
+            (_count(row, "numRequestsWithDraftTokens"), _count(row, "numDraftTokens"), _count(row, "numAcceptedTokens")) for row in stats
+        ]
+        return SpecCounters(
+            drafts=sum(requests for requests, tokens, _ in drafted if tokens),
+            draft_tokens=sum(tokens for _, tokens, _ in drafted),
+            accepted_tokens=sum(accepted for _, tokens, accepted in drafted if tokens),
+        )
+
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
+        """Ask for one token at temperature 1, untruncated, with the most probable ones; None without a tokenizer to know them by."""
+        if self._tokenizer is None:
+            return None
+        if self._completions_list_tokens:
+            prompts = [list(prefix) for prefix in prefixes]
+            return ApiRequest(
+                path=COMPLETIONS, body={**_NEUTRAL, "prompt": prompts, "max_tokens": 1, "logprobs": top_tokens, "detokenize": False}
+            )
+        asked: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "-"}], "prompt_token_ids": list(prefixes[0])}
+        return ApiRequest(path=CHAT_COMPLETIONS, body={**_NEUTRAL, **asked, "max_tokens": 1, "logprobs": True, "top_logprobs": top_tokens})
+
+    def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Read the list of every choice, whose tokens go by their strings."""
+        choices = _objects(reply.get("choices"))
+        by_index = {choice.get("index"): _named(choice.get("logprobs")) for choice in choices}
+        return tuple(self._position(token, by_index.get(index, ()), top_tokens) for index, token in enumerate(token_ids))
+
+    def _ids(self, request: Request) -> tuple[int, ...]:
+        """Return the ids of a request's prompt; empty where the tokenizer is not here or the request is for the chat route alone."""
+        tokenizer = self._tokenizer
+        if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _TEMPLATE | _EITHER_ROUTE):
+            return ()
+        key = request.prompt_key
+        if key not in self._prompts:
+            self._prompts[key] = _prompt(tokenizer, request)
+        return self._prompts[key]
+
+    def _position(self, token_id: int, named: Sequence[tuple[str, float]], top_tokens: int) -> Position:
+        """Return the distribution at one token, where the list is enough to know it. Raises RequestError elsewhere."""
+        tokenizer = self._tokenizer
+        assert tokenizer is not None, "nothing is asked for without one"
+        ranked = sorted(named, key=lambda pair: -pair[1])[:top_tokens]
+        listed = [_listed(tokenizer, name, logprob) for name, logprob in ranked]
+        _refuse_hidden(ranked, top_tokens)
+        name = tokenizer.name(token_id)
+        _refuse_ambiguous(name, ranked, len(tokenizer.tokens(name)), top_tokens)
+        return top_logprobs.position(token_id, listed, top_tokens, text=name)
+
+
+def _prompt(tokenizer: CheckpointTokenizer, request: Request) -> tuple[int, ...]:
+    if request.route is Route.CHAT:
+        arguments = request.body.get("chat_template_kwargs")
+        more = {name: request.body[name] for name in ("add_generation_prompt",) if name in request.body}
+        messages = request.body.get("messages")
+        given = messages if isinstance(messages, Sequence) else ()
+        return tokenizer.converse(given, {**(arguments if isinstance(arguments, Mapping) else {}), **more})
+    prompt = request.body.get("prompt")
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    return tuple(token for token in prompt if isinstance(token, int)) if isinstance(prompt, Sequence) else ()
+
+
+def _completion(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]:
+    """Return the body of a completion whose prompt is ``ids`` and whose answer is ids."""
+    rest = {name: value for name, value in body.items() if name not in _TEMPLATE}
+    if "max_completion_tokens" in rest:
+        rest["max_tokens"] = rest.pop("max_completion_tokens")
+    top = rest.pop("top_logprobs", 0)
+    if rest.get("logprobs") is True:
+        rest["logprobs"] = top
+    if rest.get("logprobs") == 0:  # here none, elsewhere the token's own
+        rest["logprobs"] = 1
+    if rest.get("logprobs") is False:
+        del rest["logprobs"]
+    return {**rest, "prompt": list(ids), "detokenize": False}
+
+
+def _listed(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:
+    tokens = tokenizer.tokens(name)
+    return ListedToken(logprob=logprob, token_id=tokens[0] if len(tokens) == 1 else None, text=name)
+
+
+def _named(logprobs: JSON) -> tuple[tuple[str, float], ...]:
+    """Return the first token's list: an object by string in completions, a list of objects in chats."""
+    if not isinstance(logprobs, Mapping):
+        return ()
+    by_name = next(iter(_objects(logprobs.get("top_logprobs"))), None)
+    if by_name is not None:
+        return tuple((str(name), float(value)) for name, value in by_name.items() if isinstance(value, _NUMBER))
+    spoken = next(iter(_objects(logprobs.get("content"))), {})
+    entries = _objects(spoken.get("top_logprobs"))
+    return tuple((str(entry.get("token")), float(value)) for entry in entries if isinstance(value := entry.get("logprob"), _NUMBER))
+
+
+def _refuse_hidden(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None:
+    """Raise RequestError where tokens of one name took each other's place in an object, and the best one of all may be among them."""
+    missing = 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked)
+    if ranked and len(ranked) < top_tokens and missing > math.exp(ranked[0][1]):
+        _ambiguous(f"{len(ranked)} names, which leave {missing:.1%} of the probability", f"{top_tokens} names")
+
+
+def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], tokens: int, top_tokens: int) -> None:
+    """Raise RequestError where the emitted token's name is listed, others have it too, and those may be probable without being listed."""
+    listed = sum(other == name for other, _ in ranked)
+    if tokens < 2 or not listed:  # noqa: PLR2004 - one token of that name is the emitted one
+        return
+    missing = max(0.0, 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked))
+    least = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0
+    if min(missing, (tokens - listed) * least) > _SHORT:
+        _ambiguous(f"{name!r}, the name of {tokens} tokens", "the name of one token")
+
+
+def _ambiguous(found: str, expected: str) -> NoReturn:
+    what, remedy = "the server names several tokens by one string", "name a `scorer:` in the config that names tokens by id"
+    raise RequestError(what, where=top_logprobs.WHERE, found=found, expected=expected, remedy=remedy)
+
+
+def _objects(value: JSON) -> list[Mapping[str, JSON]]:
+    entries = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    return [entry for entry in entries if isinstance(entry, Mapping)]
+
+
+def _count(row: Mapping[str, JSON], name: str) -> int:
+    value = row.get(name)
+    return value if isinstance(value, int) and value > 0 else 0

@@ -1,0 +1,125 @@
+"""The options of the LLM API, which trtllm-serve reads from a YAML file, and the speculative setting among them, read as a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import yaml
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import Draft, DraftKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["FLAG", "command_line", "draft", "drafter", "llm_api_options", "options_text", "speculative_setting"]
+
+FLAG = "extra_llm_api_options"
+"""The flag that names the file, from 1.0 on; later releases call it ``config`` as well."""
+_SETTING = "speculative_config"
+_MODEL, _MODEL_BEFORE = "speculative_model", "speculative_model_dir"
+_BOTH_SINCE = (1, 2)
+"""The first release that takes both names; the older one is the only name before."""
+_COUNTS: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
+_KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
+"""For the counters, in both arms; by default only the last thousand iterations are kept for the next reading."""
+_COUNTING = frozenset({"tensorrt", "trt"})
+"""Backends that count unasked and do not know the switch."""
+_HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
+_MODELS = frozenset({"DraftTarget", "Draft_Target"})
+
+
+def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return the speculative setting in ``args``; empty without one. Raises EngineError for one that is no mapping."""
+    return _mapping(args, _SETTING)
+
+
+def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return the options beside the speculative setting. Raises EngineError for options that are none, or that hold the setting."""
+    options = _mapping(args, FLAG)
+    if _SETTING in options:
+        raise EngineError(
+            what=f"{_SETTING} stands among the options that both arms have",
+            where=f"args.{FLAG}.{_SETTING}",
+            expected=f"it beside {FLAG}, under the args of a variant",
+            remedy="move it out, so that the arms differ in it and in nothing else",
+        )
+    return options
+
+
+def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Callable[[str], str]) -> str:
+    """Return the YAML of one server's options: the config's, ours for the counters, and the setting in the names of ``release``."""
+    options = {**llm_api_options(args), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
+    setting = dict(speculative_setting(args))
+    if release and release < _BOTH_SINCE and _MODEL in setting:
+        setting[_MODEL_BEFORE] = setting.pop(_MODEL)
+    for name in (_MODEL, _MODEL_BEFORE):
+        if isinstance(setting.get(name), str):
+            setting[name] = resolve(str(setting[name]))
+    return yaml.safe_dump({**options, **({_SETTING: setting} if setting else {})}, sort_keys=False)
+
+
+def command_line(args: Mapping[str, JSON]) -> list[str]:
+    """Return the flags beside the options: true is the bare flag, false is none, since trtllm-serve has no ``--no-`` flags."""
+    argv: list[str] = []
+    for name, value in args.items():
+        flag = name.lstrip("-").replace("-", "_")
+        if flag not in {FLAG, _SETTING} and value is not False:
+            argv += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    return argv
+
+
+def drafter(args: Mapping[str, JSON]) -> str | None:
+    """Return the draft model or head that a setting loads."""
+    setting = speculative_setting(args)
+    model = setting.get(_MODEL, setting.get(_MODEL_BEFORE))
+    return model if isinstance(model, str) else None
+
+
+def draft(args: Mapping[str, JSON]) -> Draft | None:
+    """Return what the setting says about drafting; None without one. Drafts are the drafter's best tokens, whatever the temperature."""
+    setting = speculative_setting(args)
+    if not setting:
+        return None
+    kind = _kind(setting)
+    longest = _integer(setting.get("max_matching_ngram_size"))
+    return Draft(
+        kind=kind,
+        tokens=_integer(setting.get("max_draft_len")) or _integer(setting.get("num_nextn_predict_layers")),
+        model=drafter(args) if kind is DraftKind.MODEL else None,
+        ngram_min=1 if kind is DraftKind.NGRAM else 0,
+        ngram_max=longest if kind is DraftKind.NGRAM else 0,
+    )
+
+
+def _kind(setting: Mapping[str, JSON]) -> DraftKind:
+    """Read the method. Prompt lookup in a pool that requests share, or for the newest match, is not the lookup that judges know."""
+    method = setting.get("decoding_type")
+    if method == "NGram" and setting.get("is_public_pool") is False and setting.get("is_use_oldest", True):
+        return DraftKind.NGRAM
+    if method in _MODELS:
+        return DraftKind.MODEL
+    return DraftKind.HEAD if method in _HEADS else DraftKind.UNKNOWN
+
+
+def _mapping(args: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
+    value = next((value for key, value in args.items() if plain(key) == plain(name)), None)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise EngineError(
+            what="the options of the LLM API cannot be read",
+            where=f"args.{name}",
+            found=f"{value!r:.60}",
+            expected="a mapping, from which the file is written",
+            remedy="write what the file says into the config",
+        )
+    return value
+
+
+def _integer(value: JSON) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,25 @@
+"""Executables that stand in for an engine's program: a double in this environment, with variables of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+DOUBLES = Path(__file__).parent
+
+
+def executable(folder: Path, program: str, double: str, package: str, release: str, **variables: str) -> Path:
+    """Write ``program`` into an environment in ``folder`` that says which ``release`` of ``package`` it holds; it runs the double."""
+    path = folder / "bin" / program
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (folder / "lib" / "python3.12" / "site-packages" / f"{package}-{release}.dist-info").mkdir(parents=True, exist_ok=True)
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    path.write_text(f'#!/bin/sh\n{exports}exec {sys.executable} {DOUBLES / double}.py "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def trtllm_serve(folder: Path, release: str = "1.3.0", **variables: str) -> Path:
+    """Write a ``trtllm-serve`` of a release."""
+    return executable(folder, "trtllm-serve", "trtllm", "tensorrt_llm", release, TRTLLM_DOUBLE_RELEASE=release, **variables)
