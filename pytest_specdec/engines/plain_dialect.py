@@ -25,6 +25,7 @@ class PlainDialect:
     version_path: str | None = None
     counters_path: str | None = None
     counters_drain = False
+    counters_exact = True
     prefixes_per_request = 1
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
@@ -55,6 +56,11 @@ class PlainDialect:
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:  # noqa: ARG002 - the protocol has none
         """Return nothing."""
         return None
+
+    def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
+        """Count the verify steps in the reply."""
+        steps = self.steps(reply)
+        return steps.counters if steps else None
 
     def counters(self, text: str) -> SpecCounters | None:  # noqa: ARG002 - as above
         """Return nothing."""
