@@ -53,6 +53,10 @@ class PlainDialect:
         version = document.get("version") if isinstance(document, Mapping) else None
         return version if isinstance(version, str) else ""
 
+    def wrong_build(self, log: str) -> str:  # noqa: ARG002 - the protocol knows no log
+        """Return nothing."""
+        return ""
+
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:  # noqa: ARG002 - the protocol has none
         """Return nothing."""
         return None

@@ -196,6 +196,9 @@ class Dialect(Protocol):
     def version(self, text: str) -> str:
         """Return the engine's version in the text of ``version_path``; empty without one."""
 
+    def wrong_build(self, log: str) -> str:
+        """Return why the server with this log, up to its readiness, is not the one that was asked for; empty where it is."""
+
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Return the verify steps in a reply, or in the last chunk of a stream; None where it holds none."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pytest_specdec"
-OWN = ("engines/vllm/", "engines/sglang/", "engines/reference.py", "reference/")
+OWN = ("engines/vllm/", "engines/arctic.py", "engines/sglang/", "engines/reference.py", "reference/")
 """The files of the engines, and the package of the one that ships."""
 
 PARTICULAR = re.compile(
