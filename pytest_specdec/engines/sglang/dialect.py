@@ -24,9 +24,10 @@ __all__ = ["SglangDialect"]
 _GENERATE = "/generate"
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """``--sampling-defaults model``, SGLang's own default, takes what a chat request leaves out from the checkpoint's generation config."""
-_WHOLE: Mapping[str, JSON] = {"return_token_ids": True, "return_prompt_token_ids": True}
+_IDS: Mapping[str, JSON] = {"return_token_ids": True}
+_CHAT_IDS: Mapping[str, JSON] = {**_IDS, "return_prompt_token_ids": True}
 _STREAMED_CHAT: Mapping[str, JSON] = {"return_output_ids_in_sglext": True, "return_input_ids_in_sglext": True}
-"""A streamed chat refuses the other two."""
+"""Before 0.5.20 there are none in a streamed chat, which refuses the other two."""
 _SAMPLE = re.compile(r"^sglang:(spec_verify_calls|generation_tokens|num_requests)_total(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 _MOST = 2**53
 """Prometheus keeps counts as floats, which count up to there."""
@@ -51,7 +52,8 @@ class SglangDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Neutral sampling values, structured fields by SGLang's names, ids of prompt and answer, and the counts of speculation."""
         body = {**_NEUTRAL, **_renamed(request.body, request.route)}
-        ids = _STREAMED_CHAT if stream and request.route is Route.CHAT else _WHOLE
+        of_chat = _STREAMED_CHAT if stream else _CHAT_IDS
+        ids = of_chat if request.route is Route.CHAT else _IDS
         return {**body, **ids, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
