@@ -31,7 +31,7 @@ def vllm(folder: Path) -> Path:
     """Return a program that stands in for the ``vllm`` of an environment with the plugin in it."""
     program, root = folder / "vllm", Path(__file__).parents[3]
     program.write_text(
-        f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(root))}; export PYTHONPATH\n"
+        f"#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(root))} OPENBLAS_NUM_THREADS=1\n"
         f'exec {shlex.quote(sys.executable)} -m tests.engines.doubles.arctic "$@"\n'
     )
     program.chmod(0o755)

@@ -35,7 +35,7 @@ def python(folder: Path) -> Path:
     program, root = folder / "python", Path(__file__).parents[3]
     program.write_text(
         "#!/bin/sh\n"
-        f"PYTHONPATH={shlex.quote(str(root))}; export PYTHONPATH\n"
+        f"export PYTHONPATH={shlex.quote(str(root))} OPENBLAS_NUM_THREADS=1\n"
         'if [ "$1 $2" = "-m sglang.launch_server" ]; then\n'
         f'  shift 2; exec {shlex.quote(sys.executable)} -m tests.engines.doubles.sglang "$@"\n'
         "fi\n"
