@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_specdec.capture.sse import Burst, Event, ReceivedResponse
-    from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup, VerifySteps
+    from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
@@ -209,7 +209,8 @@ class Client:
             msg = "a body without events in answer to a request for a stream"
             raise ValueError(msg)
         steps = self._dialect.steps(data)
-        return _answered(request, pass_index, exchange, self._completed(request, responses.of_whole(data, steps)), steps, first=None)
+        whole = self._completed(request, responses.of_whole(data, steps))
+        return _answered(request, pass_index, exchange, whole, self._dialect.counted(data), first=None)
 
     def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
         stamped = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
@@ -221,8 +222,9 @@ class Client:
         chunks = [chunk for _, chunk in stamped]
         _expect_no_text_after_the_end(events)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
+        counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
         whole = self._completed(request, responses.of_stream(chunks, steps, self._draft_tokens))
-        return _answered(request, pass_index, exchange, whole, steps, first=sse.first(stamped))
+        return _answered(request, pass_index, exchange, whole, counters, first=sse.first(stamped))
 
     def _completed(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Fill in what the dialect knows where the reply does not say it: text of ids, ids of the prompt."""
@@ -260,7 +262,7 @@ def _answered(
     pass_index: int,
     exchange: Exchange,
     parsed: responses.ParsedResponse,
-    steps: VerifySteps | None,
+    counters: SpecCounters | None,
     *,
     first: Burst | None,
 ) -> TimedAnswer:
@@ -278,7 +280,7 @@ def _answered(
             first_tokens=first.tokens(parsed.usage) if first else None,
         ),
     )
-    return TimedAnswer(answer=answer, counters=steps.counters if steps else None)
+    return TimedAnswer(answer=answer, counters=counters)
 
 
 def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:

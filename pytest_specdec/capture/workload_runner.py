@@ -313,11 +313,14 @@ class WorkloadRunner:
         raise _Unavailable(msg)
 
     def _counted(self, before: SpecCounters | None) -> SpecCounters | None:
-        """Return what the server counted for these answers; after a restart, the sum of what the answers report."""
-        if self._arm.restarts != self._restarts_before:
+        """Return what the server counted for these answers; after a restart, or where it is inexact, what the answers report."""
+        is_restarted = self._arm.restarts != self._restarts_before
+        if is_restarted or not self._arm.recipe.dialect.counters_exact:
             counters = [sent.counters for sent in self._sent.values() if sent.answer.ok]
             whole = [each for each in counters if each is not None]
-            return sum(whole, SpecCounters()) if whole and len(whole) == len(counters) else None
+            is_whole = bool(whole) and len(whole) == len(counters)
+            if is_whole or is_restarted:
+                return sum(whole, SpecCounters()) if is_whole else None
         after = self._arm.counters()
         for _ in range(25):
             time.sleep(_COUNTERS_PAUSE_S if after else 0)

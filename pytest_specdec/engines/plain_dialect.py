@@ -27,6 +27,7 @@ class PlainDialect:
     version_path: str | None = None
     counters_path: str | None = None
     counters_drain = False
+    counters_exact = True
     prefixes_per_request = 1
 
     def path(self, request: Request) -> str:
@@ -58,9 +59,18 @@ class PlainDialect:
         version = document.get("version") if isinstance(document, Mapping) else None
         return version if isinstance(version, str) else ""
 
+    def wrong_build(self, log: str) -> str:  # noqa: ARG002 - the protocol knows no log
+        """Return nothing."""
+        return ""
+
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:  # noqa: ARG002 - the protocol has none
         """Return nothing."""
         return None
+
+    def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
+        """Count the verify steps in the reply."""
+        steps = self.steps(reply)
+        return steps.counters if steps else None
 
     def counters(self, text: str) -> SpecCounters | None:  # noqa: ARG002 - as above
         """Return nothing."""

@@ -188,6 +188,8 @@ class Dialect(Protocol):
     counters_path: str | None
     counters_drain: bool
     """Whether a reading of the counters sets them back to 0."""
+    counters_exact: bool
+    """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
 
@@ -209,8 +211,14 @@ class Dialect(Protocol):
     def version(self, text: str) -> str:
         """Return the engine's version in the text of ``version_path``; empty without one."""
 
+    def wrong_build(self, log: str) -> str:
+        """Return why the server with this log, up to its readiness, is not the one that was asked for; empty where it is."""
+
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Return the verify steps in a reply, or in the last chunk of a stream; None where it holds none."""
+
+    def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
+        """Return the speculation counters of one answer in its reply, or in a chunk of its stream; None where that holds none."""
 
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``; None where there are none."""

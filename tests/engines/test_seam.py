@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pytest_specdec"
-OWN = ("engines/vllm/", "engines/tensorrt_llm/", "engines/reference.py", "reference/")
+OWN = (
+    "engines/vllm/",
+    "engines/arctic.py",
+    "engines/sglang/",
+    "engines/tensorrt_llm/",
+    "engines/reference.py",
+    "reference/",
+)
 """The files of the engines, and the package of the one that ships."""
 
 PARTICULAR = re.compile(

@@ -81,6 +81,7 @@ def wait(
             answer = _ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
             if isinstance(answer, ReadyServer) and not server.ended:
+                _check_build(server, dialect)
                 return answer
             last = answer if isinstance(answer, str) else "it answered and ended"
         heartbeat()
@@ -95,6 +96,13 @@ def check_port(server: ServerProcess, port: int) -> None:
         what = f"port {port} is answered by another process than the server"
         remedy = "end that process, or remove `port` from args: then a free port is chosen; a launcher has to pass on PYTEST_SPECDEC_SERVER"
         raise BootError(what, where=str(server.log), found=process, expected=f"only processes of: {server.command}", remedy=remedy)
+
+
+def _check_build(server: ServerProcess, dialect: Dialect) -> None:
+    """Raise BootError when the log of a ready server tells of another one than was asked for."""
+    if complaint := dialect.wrong_build(server.log.read_text(encoding="utf-8", errors="replace")):
+        what, remedy = "the server is not the one that was asked for", "read its log from the beginning"
+        raise BootError(what, where=str(server.log), found=complaint, expected=f"what was started: {server.command}", remedy=remedy)
 
 
 def _left_s(until_s: float) -> float:

@@ -1,0 +1,104 @@
+"""The adapter of Arctic Inference: vLLM with a plugin that brings drafters of its own and loads into one release of vLLM only."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines import vllm
+from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.vllm import Vllm, VllmDialect
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import DraftKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Arctic", "ArcticDialect"]
+
+_ENABLED = "ARCTIC_INFERENCE_ENABLED"
+_BANNER = "Arctic Inference plugin is enabled!"
+_OURS = {
+    "suffix_decoding_max_tree_depth": "suffix_cache_max_depth",
+    "suffix_decoding_max_cached_requests": "suffix_cache_max_requests",
+    "suffix_decoding_max_spec_factor": "suffix_max_spec_factor",
+    "suffix_decoding_min_token_prob": "suffix_min_token_prob",
+}
+"""vLLM's own keys of suffix decoding, and the plugin's."""
+_METHOD = "arctic"
+_SYNCHRONOUS = "async-scheduling"
+
+
+class ArcticDialect(VllmDialect):
+    """vLLM's, of a server whose log says that the plugin is in it."""
+
+    def wrong_build(self, log: str) -> str:
+        """Look for the plugin's banner: a plugin for another release of vLLM steps aside without an error."""
+        return "" if _BANNER in log else f"no line `{_BANNER}`: the plugin is not installed, or is made for another release of vLLM"
+
+
+class Arctic(Vllm):
+    """One engine of the registry: vLLM's adapter, with the plugin on in every arm (arctic-inference 0.3.0, for vLLM 0.26.0)."""
+
+    kind = "arctic"
+    rules = replace(
+        vllm.RULES,
+        drafting=replace(vllm.RULES.drafting, methods=vllm.RULES.drafting.methods | {_METHOD}),
+        silent=tuple(
+            replace(change, methods=change.methods | {_METHOD}) if change.name == _SYNCHRONOUS else change for change in vllm.RULES.silent
+        ),
+    )
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
+        """Return vLLM's, and the look for the banner."""
+        return ArcticDialect()
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``--speculative-config``; a speculator of ``arctic`` is a head on the target, and with suffix decoding beside it unknown."""
+        draft, setting = vllm.draft(args), vllm.speculative_setting(args)
+        if draft is None or setting.get("method") != _METHOD:
+            return draft
+        is_hybrid = setting.get("enable_suffix_decoding") is True
+        return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
+
+    def check(self, config: Config) -> None:
+        """Look for what vLLM needs, for the plugin switched off, and for vLLM's own keys of suffix decoding, which the plugin refuses."""
+        _switched_on(config)
+        for variant in config.variants:
+            _plugins_keys(variant.name, vllm.speculative_setting(filled(config, variant, os.environ)))
+        super().check(config)
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return vLLM's command with the plugin on: without it the baseline would run other kernels."""
+        return super().command(config, replace(setup, env={_ENABLED: "1", **setup.env}))
+
+
+def _switched_on(config: Config) -> None:
+    places = {"engine": config.engine.env, "baseline": config.baseline.env, **{f"variants.{v.name}": v.env for v in config.variants}}
+    for where, env in places.items():
+        if str(env.get(_ENABLED, "1")) != "1":
+            raise EngineError(
+                what="the plugin is switched off in an arm",
+                where=f"{where}.env.{_ENABLED}",
+                found=str(env[_ENABLED]),
+                expected="1 in every arm, as this engine sets it",
+                remedy="remove it; to compare with vLLM alone, gate `kind: vllm` and `kind: arctic` in two configs",
+            )
+
+
+def _plugins_keys(variant: str, setting: Mapping[str, JSON]) -> None:
+    for name in setting:
+        if name.startswith("suffix_decoding_"):
+            raise EngineError(
+                what=f"the plugin has no key {name}, which is vLLM's own" + (f"; did you mean {_OURS[name]}?" if name in _OURS else ""),
+                where=f"variants.{variant}.args.speculative-config",
+                found=name,
+                expected=f"one of {', '.join(sorted(_OURS.values()))}",
+                remedy=f"write {_OURS.get(name, 'one of these')}, or set engine.kind to vllm",
+            )

@@ -1,0 +1,172 @@
+"""The adapter of SGLang's server: ``python -m sglang.launch_server``, on this machine or in a container."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines import checkpoint, docker, locate
+from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.sglang.dialect import SglangDialect
+from pytest_specdec.engines.sglang.rules import RULES
+from pytest_specdec.engines.sglang.speculative_flags import DRAFT_MODELS, draft, half_stated, whole_number
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Sglang"]
+
+_MODULE = ("-m", "sglang.launch_server")
+_SIMULATED = "SGLANG_SIMULATE_"
+"""The beginning of variables that accept drafts by a stated rate, whatever the target says."""
+_READY_SINCE = (0, 5, 20)
+_SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
+_DEFAULT_SHARE = 0.9
+"""About what SGLang chooses by itself; it depends on the device and on the chunk size."""
+_VERSION = "from importlib.metadata import version; print(version('sglang'))"
+_REMEDY = "install sglang in a venv of its own and set engine.venv; or set engine.executable, a python that has it, or engine.image"
+
+
+class Sglang:
+    """One engine of the registry (flags: ``srt/arg_groups/fields`` of 0.5.23)."""
+
+    kind = "sglang"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=90.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
+    rules = RULES
+    scored_with = "take a release from 0.5.17 on, which report token ids"
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
+        """Return that of the release, where it can be read without running it."""
+        speculative = draft(setup.args)
+        release = locate.numbers(self._release(config))
+        return SglangDialect(draft_tokens=speculative.tokens if speculative else 0, has_ready_path=release >= _READY_SINCE)
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``--speculative-algorithm`` and its numbers."""
+        return draft(args)
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
+        """Return ``model`` and the drafter's; either may come from the hub."""
+        return (model, *(str(value) for name, value in args.items() if plain(name) in DRAFT_MODELS))
+
+    def check(self, config: Config) -> None:
+        """Look for the interpreter (or ``docker`` for an image), for a model that is a path of this machine, and for what ends a boot."""
+        _no_simulation(config)
+        for variant in config.variants:
+            _whole_flags(variant.name, merged(config.engine.args, variant.args))
+        if config.engine.image:
+            docker.check(config)
+        else:
+            self._python(config)
+            checkpoint.there(config)
+            self._same_vocabularies(config)
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container."""
+        model = config.resolve(setup.model)
+        args = _args(config, setup)
+        argv = [*_MODULE, "--model-path", model, *flags(args)]
+        if config.engine.image:
+            folders = [name for name in self.models(model, args) if Path(name).is_absolute()]
+            return docker.command(config, ["python3", *argv], env=setup.env, secrets=setup.secrets, folders=folders)
+        return Command(argv=(self._python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
+
+    def program(self, argv: Sequence[str]) -> EngineProgram:
+        """Return how the interpreter and the module are asked."""
+        return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=True)
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return the largest ``mem-fraction-static`` of the arms; nothing is known of SGLang on a CPU."""
+        return _device_footprint(list(_arm_args(config))) if accelerated else Footprint()
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
+        """Return prompt log-probabilities."""
+        return ScoringRoute.PROMPT_LOGPROBS
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether every arm says float32."""
+        return all(_is_single(args) for args in _arm_args(config))
+
+    def _same_vocabularies(self, config: Config) -> None:
+        """Hold draft models against the target where both lie on this machine; heads may have a vocabulary of their own."""
+        target = Path(config.resolve(config.engine.model))
+        for variant in config.variants:
+            speculative = draft(filled(config, variant, os.environ))
+            if speculative and speculative.kind is DraftKind.MODEL and speculative.model:
+                where = f"variants.{variant.name}.args.{DRAFT_MODELS[0]}"
+                checkpoint.same_vocabulary(Path(config.resolve(speculative.model)), target, where)
+
+    def _python(self, config: Config) -> str:
+        return locate.program(config, "python", default=None, remedy=_REMEDY)
+
+    def _release(self, config: Config) -> str:
+        """Return the release, such as ``0.5.23``; empty where it cannot be known."""
+        if config.engine.image:
+            return config.engine.image.rpartition(":")[2]
+        try:
+            return locate.release(self._python(config), "sglang")
+        except EngineError:
+            return ""
+
+
+def _args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
+    """Return the arguments as flags take them: no switch has a ``--no-`` form, so that false leaves it out; metrics on both arms."""
+    args: dict[str, JSON] = {"host": HOST, "enable-metrics": True}
+    for name, value in setup.args.items():
+        is_model = plain(name) in DRAFT_MODELS and isinstance(value, str)
+        args[plain(name)] = config.resolve(str(value)) if is_model else value
+    key: dict[str, JSON] = {"api-key": setup.api_key} if setup.api_key else {}  # no variable of SGLang's holds it
+    return {name: value for name, value in {**args, **key, "port": setup.port}.items() if value is not False}
+
+
+def _no_simulation(config: Config) -> None:
+    places = {"engine": config.engine.env, "baseline": config.baseline.env, **{f"variants.{v.name}": v.env for v in config.variants}}
+    named = [f"{where}.env.{name}" for where, env in places.items() for name in env if name.startswith(_SIMULATED)]
+    if named and not config.lossy:
+        what = "a variable of SGLang accepts drafts whatever the target says"
+        remedy = "take it out, or say `lossy: true`, and equivalence is reported without gating"
+        raise EngineError(what, where=named[0], found=named[0].rpartition(".")[2], expected="none that begins so", remedy=remedy)
+
+
+def _whole_flags(variant: str, args: Mapping[str, JSON]) -> None:
+    if missing := half_stated(args):
+        raise EngineError(
+            what="the speculative flags are stated in part, with which SGLang does not boot",
+            where=f"variants.{variant}.args",
+            found=f"no {missing}",
+            expected="speculative-num-steps, speculative-eagle-topk and speculative-num-draft-tokens together",
+            remedy=f"state {missing} too: a chain of k drafts is num-steps k, eagle-topk 1, num-draft-tokens k + 1",
+        )
+
+
+def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
+    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
+        yield {plain(name): value for name, value in merged(config.engine.args, layer).items()}
+
+
+def _device_footprint(arm_args: Sequence[Mapping[str, JSON]]) -> Footprint:
+    stated = [float(share) for args in arm_args if isinstance(share := args.get(_SHARE), (int, float)) and 0 < share <= 1]
+    largest = max((*stated, *([_DEFAULT_SHARE] if len(stated) < len(arm_args) else ())))
+    devices = max((whole_number(args.get(name)) for args in arm_args for name in _PARALLEL), default=0)
+    return Footprint(device_share=largest, share_stated=largest in stated, devices=devices or 1, options=f"{_SHARE} or {_PARALLEL[0]}")
+
+
+def _is_single(args: Mapping[str, JSON]) -> bool:
+    cached = args.get("kv-cache-dtype") in {None, "auto"}
+    return args.get("dtype") in {"float32", "float"} and args.get("quantization") is None and cached

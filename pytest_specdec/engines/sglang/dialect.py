@@ -1,0 +1,219 @@
+"""The dialect of SGLang's server: its own names of fields, token ids, the native ``/generate`` for scores, and its counters."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines import top_logprobs
+from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
+from pytest_specdec.engines.protocol import ApiRequest
+from pytest_specdec.engines.top_logprobs import ListedToken
+from pytest_specdec.errors import RequestError
+from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["SglangDialect"]
+
+_GENERATE = "/generate"
+_NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""``--sampling-defaults model``, SGLang's own default, takes what a chat request leaves out from the checkpoint's generation config."""
+_IDS: Mapping[str, JSON] = {"return_token_ids": True}
+_CHAT_IDS: Mapping[str, JSON] = {**_IDS, "return_prompt_token_ids": True}
+_STREAMED_CHAT: Mapping[str, JSON] = {"return_output_ids_in_sglext": True, "return_input_ids_in_sglext": True}
+"""Before 0.5.20 there are none in a streamed chat, which refuses the other two."""
+_SAMPLE = re.compile(r"^sglang:(spec_verify_calls|generation_tokens|num_requests)_total(?:\{.*\})?\s+(\S+)", re.MULTILINE)
+_MOST = 2**53
+"""Prometheus keeps counts as floats, which count up to there."""
+_ROUNDING = 1e-3
+"""Nats by which a log-probability in half precision may come out above 0."""
+
+
+class SglangDialect(PlainDialect):
+    """SGLang 0.5.19 and newer; 0.5.17 and 0.5.18 report no counts per answer, older releases no token ids."""
+
+    health_path: str | None = "/health"
+    version_path: str | None = "/server_info"
+    counters_path: str | None = "/metrics"
+    counters_exact = False
+
+    def __init__(self, *, draft_tokens: int = 0, has_ready_path: bool = False) -> None:
+        """Take the draft tokens per verify step, and whether ``/ready`` is there: ``/health`` generates a token and takes a second."""
+        self._draft_tokens = draft_tokens
+        if has_ready_path:
+            self.health_path = "/ready"
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Neutral sampling values, structured fields by SGLang's names, ids of prompt and answer, and the counts of speculation."""
+        body = {**_NEUTRAL, **_renamed(request.body, request.route)}
+        of_chat = _STREAMED_CHAT if stream else _CHAT_IDS
+        ids = of_chat if request.route is Route.CHAT else _IDS
+        return {**body, **ids, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
+
+    def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Read the ids of a chat where they are: ``response_token_ids`` of a choice, or the extension at the end of a stream."""
+        extension, choices = data.get("sglext"), data.get("choices")
+        if isinstance(extension, Mapping) and not choices and isinstance(ids := extension.get("output_ids"), Sequence):
+            streamed = [{"index": index, "delta": {}, "token_ids": each} for index, each in enumerate(ids)]
+            return {**data, "choices": streamed, "prompt_token_ids": extension.get("input_ids")}
+        if not isinstance(choices, Sequence) or isinstance(choices, str):
+            return data
+        return {**data, "choices": [_with_ids(choice) for choice in choices]}
+
+    def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
+        """Read ``sglext.spec_tokens_details``; an answer of the prefill's token alone had no verify step and gets no details."""
+        extension = reply.get("sglext")
+        details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
+        if isinstance(details, Mapping):
+            return _counters(details)
+        if isinstance(details, Sequence) and not isinstance(details, str):
+            return sum((_counters(each) for each in details if isinstance(each, Mapping)), SpecCounters())
+        return SpecCounters() if _emitted(reply) == 1 else None
+
+    def counters(self, text: str) -> SpecCounters | None:
+        """Read drafts off the verify calls, which are exact, and accepted tokens off all tokens but one per verify call and request.
+
+        The estimate is a few tokens short: those that were accepted behind an answer's end are in no token count.
+        """
+        totals: dict[str, int] = {}
+        for name, number in _SAMPLE.findall(text):
+            totals[name] = totals.get(name, 0) + _count(number)
+        drafts = totals.get("spec_verify_calls", 0)
+        if not self._draft_tokens or "generation_tokens" not in totals:
+            return None
+        accepted = totals["generation_tokens"] - drafts - totals.get("num_requests", 0)
+        drafted = drafts * self._draft_tokens
+        return SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=min(max(0, accepted), drafted))
+
+    def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
+        """Ask the native route for the prompt's log-probabilities from the last token before ``token_ids`` on; the entry there is empty."""
+        ids = [*prompt_token_ids, *token_ids]
+        return _generate(ids, top_tokens, temperature=0.0, start=max(0, len(prompt_token_ids) - 1))
+
+    def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Read the last ``len(token_ids)`` entries of ``meta_info.input_token_logprobs`` and ``input_top_logprobs``."""
+        own, top = _last(reply, "input_token_logprobs", len(token_ids)), _last(reply, "input_top_logprobs", len(token_ids))
+        return tuple(_position(mine, listed, token, top_tokens) for mine, listed, token in zip(own, top, token_ids, strict=True))
+
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
+        """Ask the native route for one token at temperature 1, untruncated."""
+        return _generate(prefixes[0], top_tokens, temperature=1.0, start=-1)
+
+    def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Read the first list of ``meta_info.output_top_logprobs``."""
+        listed = _last(reply, "output_top_logprobs", 1)[0]
+        return (top_logprobs.position(token_ids[0], [_token(entry) for entry in _list(listed)], top_tokens),)
+
+
+def _renamed(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
+    """Return ``body`` with vLLM's structured fields by SGLang's names, and 0 for no top-k as SGLang writes it, which refuses 0."""
+    renamed = {name: value for name, value in body.items() if name != "structured_outputs"}
+    structured = body.get("structured_outputs")
+    if isinstance(structured, Mapping):
+        renamed.update(_structured(structured, route))
+    return {**renamed, **({"top_k": -1} if renamed.get("top_k") == 0 else {})}
+
+
+def _structured(wanted: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
+    fields: dict[str, JSON] = {}
+    if (choice := wanted.get("choice")) and isinstance(choice, Sequence):
+        fields["regex"] = "(" + "|".join(re.escape(str(each)) for each in choice) + ")"
+    fields.update({ours: wanted[theirs] for theirs, ours in (("regex", "regex"), ("grammar", "ebnf")) if theirs in wanted})
+    schema = {"type": "object"} if wanted.get("json_object") else wanted.get("json")
+    if schema is not None:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        as_format: JSON = {"type": "json_schema", "json_schema": {"name": "schema", "schema": schema}}
+        fields.update({"response_format": as_format} if route is Route.CHAT else {"json_schema": json.dumps(schema)})
+    return fields
+
+
+def _with_ids(choice: JSON) -> JSON:
+    ids = choice.get("response_token_ids") if isinstance(choice, Mapping) else None
+    return choice if ids is None or not isinstance(choice, Mapping) else {**choice, "token_ids": ids}
+
+
+def _counters(details: Mapping[str, JSON]) -> SpecCounters:
+    """Return one choice's counts; ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the verify steps."""
+    steps = [_whole(each) for each in _list(details.get("spec_correct_drafts_histogram"))]
+    return SpecCounters(
+        drafts=_whole(details.get("spec_verify_ct")),
+        draft_tokens=_whole(details.get("spec_num_proposed_drafts")),
+        accepted_tokens=_whole(details.get("spec_num_correct_drafts")),
+        accepted_per_position=tuple(sum(steps[position:]) for position in range(1, len(steps))),
+    )
+
+
+def _emitted(reply: Mapping[str, JSON]) -> int | None:
+    usage = reply.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    return tokens if isinstance(tokens, int) else None
+
+
+def _whole(value: JSON) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        msg = f"counts of speculation hold {str(value)[:100]}, expected a whole number"
+        raise ValueError(msg)
+    return value
+
+
+def _count(number: str) -> int:
+    value = float(number)
+    return round(value) if 0 <= value < _MOST else 0
+
+
+def _generate(ids: Sequence[int], top_tokens: int, *, temperature: float, start: int) -> ApiRequest:
+    sampling: Mapping[str, JSON] = {**_NEUTRAL, "temperature": temperature, "max_new_tokens": 1}
+    body: Mapping[str, JSON] = {
+        "input_ids": list(ids),
+        "sampling_params": sampling,
+        "return_logprob": True,
+        "logprob_start_len": start,
+        "top_logprobs_num": top_tokens,
+    }
+    return ApiRequest(path=_GENERATE, body=body)
+
+
+def _last(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[JSON]:
+    """Return the last ``count`` entries of a list of ``meta_info``. Raises RequestError without as many."""
+    meta = reply.get("meta_info")
+    entries = _list(meta.get(name) if isinstance(meta, Mapping) else None)
+    if len(entries) < count:
+        what = "the server returned no log-probabilities"
+        raise RequestError(what, found=str(entries)[:200], expected=f"{count} entries in meta_info.{name}")
+    return entries[len(entries) - count :]
+
+
+def _position(own: JSON, listed: JSON, token_id: int, top_tokens: int) -> Position:
+    """Return one position: ``own`` is the token's log-probability, id and text, ``listed`` those of the most probable tokens."""
+    mine = _token(own)
+    if mine.token_id != token_id:
+        what = "a scored token is missing from the prompt's log-probabilities"
+        raise RequestError(what, found=str(own)[:200], expected=f"an entry of token {token_id}")
+    ranked = sorted((_token(entry) for entry in _list(listed)), key=lambda token: -token.logprob)[:top_tokens]
+    return Position(
+        token_id=token_id,
+        logprob=mine.logprob,
+        top_ids=tuple(token.token_id for token in ranked if token.token_id is not None),
+        top_logprobs=tuple(token.logprob for token in ranked),
+    )
+
+
+def _token(entry: JSON) -> ListedToken:
+    """Read ``[log-probability, id, text]``; null stands for minus infinity, which JSON has not."""
+    values = _list(entry)
+    logprob, token_id = values[:2] if len(values) > 1 else (0.0, None)
+    is_number = isinstance(logprob, (int, float)) and not isinstance(logprob, bool) and logprob <= _ROUNDING
+    if not isinstance(token_id, int) or not (logprob is None or is_number):
+        what = "the server returned an impossible log-probability"
+        raise RequestError(what, found=str(entry)[:200], expected="a number not above 0, and a token id")
+    return ListedToken(logprob=-math.inf if logprob is None else float(str(logprob)), token_id=token_id)
+
+
+def _list(value: JSON) -> Sequence[JSON]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

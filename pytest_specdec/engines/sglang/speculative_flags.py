@@ -1,0 +1,77 @@
+"""SGLang's speculative flags, read as a draft."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["DRAFT_MODELS", "draft", "half_stated", "whole_number"]
+
+DRAFT_MODELS = ("speculative-draft-model-path", "speculative-draft-model")
+"""The two names of the flag that names a draft model or a head."""
+_CHAINS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"})
+_NGRAM_WINDOW = 12
+"""SGLang's own ``--speculative-num-draft-tokens`` for NGRAM."""
+
+
+def draft(args: Mapping[str, JSON]) -> Draft | None:
+    """Return what the flags say about drafting; None without an algorithm.
+
+    NGRAM drafts from a trie over all requests, which is no prompt lookup. With several candidates a step the drafts are a tree: of a draft
+    model served alone only the best one is known then.
+    """
+    by_flag = {plain(name): value for name, value in args.items()}
+    method = str(by_flag.get("speculative-algorithm") or "").upper()
+    if not method:
+        return None
+    candidates = whole_number(by_flag.get("speculative-eagle-topk")) or 1
+    is_sampled = by_flag.get("speculative-use-rejection-sampling") is True or by_flag.get("speculative-use-block-verification") is True
+    kind = _kind(method, candidates)
+    return Draft(
+        kind=kind,
+        tokens=_tokens(method, by_flag),
+        sampling=DraftSampling.PROBABILISTIC if is_sampled else DraftSampling.GREEDY,
+        model=next((str(by_flag[name]) for name in DRAFT_MODELS if by_flag.get(name)), None) if kind is DraftKind.MODEL else None,
+    )
+
+
+def half_stated(args: Mapping[str, JSON]) -> str:
+    """Return the flag that is missing beside ``speculative-num-steps``, without which the server dies at boot; empty where none is."""
+    by_flag = {plain(name): value for name, value in args.items() if value is not None}
+    if str(by_flag.get("speculative-algorithm")).upper() not in _CHAINS:
+        return ""
+    steps, candidates, window = (f"speculative-{name}" for name in ("num-steps", "eagle-topk", "num-draft-tokens"))
+    if steps not in by_flag:
+        return steps if candidates in by_flag or window in by_flag else ""
+    if candidates not in by_flag:
+        return candidates
+    return window if window not in by_flag and whole_number(by_flag[candidates]) != 1 else ""
+
+
+def whole_number(value: JSON) -> int:
+    """Return a number that may stand as a text; 0 for anything else."""
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0
+
+
+def _kind(method: str, candidates: int) -> DraftKind:
+    if method == "STANDALONE":
+        return DraftKind.MODEL if candidates == 1 else DraftKind.UNKNOWN
+    return DraftKind.UNKNOWN if method == "NGRAM" else DraftKind.HEAD
+
+
+def _tokens(method: str, by_flag: Mapping[str, JSON]) -> int:
+    """Return the draft tokens that one verify step can accept at most; a window has one token more, the last one that was emitted."""
+    steps = whole_number(by_flag.get("speculative-num-steps"))
+    if method in _CHAINS and steps:
+        return steps
+    if block := whole_number(by_flag.get("speculative-dspark-block-size")):
+        return block
+    window = whole_number(by_flag.get("speculative-num-draft-tokens")) or whole_number(by_flag.get("speculative-dflash-block-size"))
+    return max(0, (window or (_NGRAM_WINDOW if method == "NGRAM" else 0)) - 1)
