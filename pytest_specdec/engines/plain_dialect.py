@@ -26,6 +26,7 @@ class PlainDialect:
     counters_path: str | None = None
     counters_drain = False
     prefixes_per_request = 1
+    chunk_per_step = False
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body as it is, with the usage of a stream."""

@@ -144,11 +144,13 @@ class EngineProgram:
     """Two command lines that ask an engine's program about itself without starting a server."""
 
     version: tuple[str, ...]
-    """Prints the version on its last line."""
+    """Prints the version on the last line of its standard output, or on the line of ``version_prefix``."""
     help: tuple[str, ...]
     """Without the flag that asks for help."""
     abbreviates: bool
     """Whether its parser takes unambiguous beginnings of flags."""
+    version_prefix: str = ""
+    """What the line with the version begins with, on either stream; empty where it is the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,8 @@ class Dialect(Protocol):
     """Whether a reading of the counters sets them back to 0."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
+    chunk_per_step: bool
+    """Whether a chunk of a stream holds what one verify step emitted; False where a token has a chunk of its own."""
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body as it is sent: neutral values for what the server would fill in, its own names, and fields for token ids."""
