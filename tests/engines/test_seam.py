@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "pytest_specdec"
-OWN = ("engines/vllm/", "engines/reference.py", "reference/")
-"""The files of the two engines, and the package of the one that ships."""
+OWN = ("engines/vllm/", "engines/llama_cpp/", "engines/reference.py", "reference/")
+"""The files of the engines, and the package of the one that ships."""
 
 PARTICULAR = re.compile(
     r"vllm|sglang|trt_?llm|tensorrt|llama\.?_?cpp|llama_arg"  # names of engines

@@ -44,8 +44,9 @@ class LlamaCpp:
     scored_with = "serve one text model, without --embedding, --reranking or --models-dir"
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return that of the OpenAI routes."""
-        return LlamaCppDialect()
+        """Return that of the OpenAI routes, with as many slots as the arguments state."""
+        slots = drafters.named(setup.args).get("parallel")
+        return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--spec-type`` and its kin."""

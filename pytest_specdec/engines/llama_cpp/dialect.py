@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,13 +28,25 @@ _WHOLE: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
 """Draw an ``a``: a token that ends in the midst of a character comes without log-probabilities. They are those before the bias."""
 
 
+_PREFIXES = 128
+
+
 class LlamaCppDialect(PlainDialect):
     """``__verbose.tokens``, ``/tokenize``, ``/apply-template``, and completions of several prompts at once."""
 
     health_path: str | None = "/health"
     version_path: str | None = "/props"
     counters_path: str | None = "/metrics"
-    prefixes_per_request = 32
+
+    def __init__(self, slots: int = 0) -> None:
+        """Take the number of the server's slots, 0 where it is unknown.
+
+        Prefixes of one answer go through one slot, of which each finds all of itself but the last token in the cache: measured, 20 times
+        as fast as on whichever slots are free. Where their number is unknown, they come one by one, and the server looks for the slot.
+        """
+        self.prefixes_per_request = _PREFIXES if slots else 1
+        self._slots = slots
+        self._turns = itertools.count()
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Neutral values for what the request leaves out, its own name of the repetition penalty, and the fields for token ids."""
@@ -80,7 +93,9 @@ class LlamaCppDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token after each prefix, with the most probable ones; a first token is never drafted."""
         prompt = [list(prefix) for prefix in prefixes]
-        return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **_NEUTRAL, **_WHOLE, "logprobs": top_tokens})
+        slot = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
+        listed: Mapping[str, JSON] = {**_NEUTRAL, **_WHOLE, "logprobs": top_tokens, "cache_prompt": True}
+        return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **listed, **slot})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the list of every choice, by the index of its prefix."""
