@@ -185,6 +185,13 @@ def test_a_setting_that_never_drafts_is_refused_before_anything_boots(config, tm
     assert expected in raised.value.expected
 
 
+def test_a_variable_that_makes_the_baseline_speculate_is_refused(config):
+    given = config()
+    engine = replace(given.engine, env={"LLAMA_ARG_SPEC_TYPE": "ngram-mod"})
+    with pytest.raises(EngineError, match="in the baseline's environment"):
+        engine_of("llama_cpp").check(replace(given, engine=engine))
+
+
 def test_settings_that_draft_are_not_refused(config, tmp_path):
     model_file(tmp_path / "head.gguf", architecture="eagle3", tokens=("other",))
     model_file(tmp_path / "padded.gguf", tokens=("<e>", "a", "b", "c", "d", "e", "f", "padding"))
@@ -280,6 +287,14 @@ def test_the_drafters_are_those_that_the_program_lists():
     help_text = subprocess.run([BUILT / "llama-server", "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
     methods = re.search(r"^--spec-type (\S+)", help_text, re.MULTILINE)[1]
     assert set(methods.split(",")) == engine_of("llama_cpp").rules.drafting.methods
+
+
+@built
+def test_the_doctor_reads_version_and_flags_of_the_program():
+    argv = [sys.executable, "-m", "pytest_specdec", "doctor", str(ROOT / "suites" / "configs" / "llama-cpp.yaml"), "--depth", "smoke"]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert "llama_cpp 0.5.0-dev" in ran.stdout, ran.stdout
+    assert re.search(r"ok +flags +all \d+ known to the engine", ran.stdout), ran.stdout
 
 
 def test_none_among_the_drafters_is_no_drafter():

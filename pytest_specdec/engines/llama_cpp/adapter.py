@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LlamaCpp"]
 
 _API_KEY = "LLAMA_API_KEY"
+_SPECULATIVE = ("LLAMA_ARG_SPEC", "LLAMA_ARG_DRAFT")
 _PROCESS_GIB = 0.25
 """Of a server without its weights, with a short context."""
 _FILES = (DRAFT_MODEL, "lookup-cache-static", "lookup-cache-dynamic", "chat-template-file", "mmproj", "lora")
@@ -63,6 +64,7 @@ class LlamaCpp:
             locate.there(shutil.which("docker"), f"engine.image: {config.engine.image}", "`docker` on PATH", "install docker")
         else:
             _program(config)
+        _expect_plain_environment(config)
         target = _model_file(config, config.engine.model, "engine.model")
         for variant in config.variants:
             where, args = f"variants.{variant.name}.args", filled(config, variant, os.environ)
@@ -123,6 +125,17 @@ class LlamaCpp:
 
 def _program(config: Config) -> str:
     return locate.program(config, "llama-server", default=shutil.which("llama-server"), remedy=_REMEDY)
+
+
+def _expect_plain_environment(config: Config) -> None:
+    """Raise EngineError where a variable makes the baseline speculate: every flag has one, which the pair lint does not read."""
+    for where, env in (("engine.env", config.engine.env), ("baseline.env", config.baseline.env)):
+        for name in env:
+            if name.startswith(_SPECULATIVE):
+                what, expected = "a speculative setting in the baseline's environment", "none"
+                raise EngineError(
+                    what, where=f"{where}.{name}", found=name, expected=expected, remedy="write it as an argument of a variant"
+                )
 
 
 def _model_file(config: Config, model: str, where: str) -> Path | None:
