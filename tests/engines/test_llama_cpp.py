@@ -320,10 +320,10 @@ gates: {{speedup: {{at_least: 0.1}}}}
 
 @built
 def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
-    """Variant synthetic accepts drafts at random, as the engine does for benchmarks: greedy and sampled answers are wrong there."""
+    """Variant synthetic accepts drafts at random, as the engine does for benchmarks: greedy answers are wrong there."""
     (tmp_path / "pair.yaml").write_text(RUN.format(built=BUILT))
-    where = [str(ROOT / "suites" / family) for family in ("greedy", "sampling", "logprobs", "structured")]
-    options = ("--specdec-config", str(tmp_path / "pair.yaml"), "--specdec-depth", "smoke", "--specdec-run-dir", str(tmp_path / "run"))
+    where = [str(ROOT / "suites" / family) for family in ("greedy", "logprobs")]
+    options = ("--specdec-config", str(tmp_path / "pair.yaml"), "--specdec-depth", "standard", "--specdec-run-dir", str(tmp_path / "run"))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *where, *options, "-p", "no:cacheprovider", "-q"],
         cwd=ROOT,
@@ -337,8 +337,6 @@ def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
     outcomes = {}
     for judgement in json.loads((tmp_path / "run" / "run.json").read_text())["judgements"]:
         outcomes.setdefault((judgement["pair"], judgement["verdict"]["family"]), set()).add(judgement["verdict"]["outcome"])
-    assert outcomes["draft-k3", "greedy"] == outcomes["draft-k3", "structured"] == {"pass"}, ran.stdout[-3000:]
-    assert "fail" not in outcomes["draft-k3", "sampling"]
+    assert outcomes["draft-k3", "greedy"] == {"pass"}, ran.stdout[-3000:]
     assert outcomes["draft-k3", "logprobs"] == {"fail"}
-    assert "fail" in outcomes["synthetic", "greedy"]
-    assert "fail" in outcomes["synthetic", "sampling"]
+    assert outcomes["synthetic", "greedy"] == {"fail"}
