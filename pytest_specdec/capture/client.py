@@ -223,7 +223,8 @@ class Client:
         _expect_no_text_after_the_end(events)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
         counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
-        whole = self._completed(request, responses.of_stream(chunks, steps, self._draft_tokens))
+        draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
+        whole = self._completed(request, responses.of_stream(chunks, steps, draft_tokens))
         return _answered(request, pass_index, exchange, whole, counters, first=sse.first(stamped))
 
     def _completed(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:

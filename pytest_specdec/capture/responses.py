@@ -55,10 +55,11 @@ def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRespo
     )
 
 
-def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int) -> ParsedResponse:
+def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
     """Return the reply that the chunks of a stream add up to.
 
-    Windows come from ``steps``; without them from the chunks' lengths, if none is longer than a verify step can be: ``draft_tokens`` + 1.
+    Windows come from ``steps``; without them from the chunks' lengths, if none is longer than a verify step can be: ``draft_tokens`` + 1,
+    None where a chunk is no verify step.
     Raises ValueError when there are no choices, or fields that are not of the protocol.
     """
     numbered = [(chunk, _numbered(chunk)) for chunk in chunks]
@@ -112,11 +113,11 @@ def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
     )
 
 
-def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int) -> Choice:
+def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
     choices = [_choice(index, part) for part in parts]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
     lengths = tuple(len(choice.token_ids) for choice in choices if choice.token_ids)
-    plausible = lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
+    plausible = draft_tokens is not None and lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
     return Choice(
         index=index,
         text=_paired("".join(choice.text for choice in choices)),

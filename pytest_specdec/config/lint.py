@@ -146,9 +146,12 @@ class _Pair:
 
     def _method(self, variant: ArmSettings) -> Iterator[Problem]:
         setting, known = variant.at(self._rules.method), self._rules.drafting
-        if setting is None or _is_open(setting.value) or setting.value in known.methods:
+        if setting is None or _is_open(setting.value):
             return
-        near = validate.nearest(str(setting.value), known.methods)
+        unknown = next((str(name) for name in known.named(setting.value) if str(name) not in known.methods), None)
+        if unknown is None:
+            return
+        near = validate.nearest(unknown, known.methods)
         found = f"{_shown(setting)}, an unknown drafting method"
         yield self._problem(setting.path, found, _listed(known.methods), near, refused=known.complete or bool(near))
 
@@ -159,7 +162,7 @@ class _Pair:
         for setting in settings:
             if not _is_open(setting.value) and not _is_count(setting.value):
                 yield self._problem(setting.path, _shown(setting), expected, refused=True)
-        if not settings and not (method is not None and method.value in known.uncounted):
+        if not settings and not known.defaulted and not (method is not None and method.value in known.uncounted):
             yield self._problem((*variant.where, "args"), f"no {known.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
     def lossy(self) -> Iterator[Problem]:
@@ -198,7 +201,7 @@ class _Pair:
 
     def _applies(self, change: SilentChange, variant: ArmSettings) -> bool:
         method = variant.at(self._rules.method)
-        return method is not None and method.value in change.methods
+        return method is not None and any(name in change.methods for name in self._rules.drafting.named(method.value))
 
     def _is_pinned(self, change: SilentChange, variant: ArmSettings) -> bool:
         """Whether the baseline states it, where another value in a variant is a difference, or the variant's speculative setting."""

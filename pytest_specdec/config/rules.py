@@ -49,6 +49,13 @@ class DraftingRule:
     """Methods that need no such number."""
     complete: bool = False
     """Whether these are all methods; otherwise a newer release may have another."""
+    defaulted: bool = False
+    """Whether the engine has a number of draft tokens of its own where the config states none."""
+
+    def named(self, value: object) -> tuple[object, ...]:
+        """Return the methods in a setting's value, of which a list, or a text with commas, holds several."""
+        several = value.split(",") if isinstance(value, str) else value
+        return tuple(several) if isinstance(several, (list, tuple)) else (value,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

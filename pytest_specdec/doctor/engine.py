@@ -32,7 +32,7 @@ __all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "kno
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
 """Some parsers list only groups under --help; others do not know --help=all."""
-_ENTRY = re.compile(r" {1,8}(-.*)")
+_ENTRY = re.compile(r" {0,8}(-.*)")
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 
 
@@ -110,9 +110,10 @@ def _image(name: str) -> Check:
 
 
 def _version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
-    lines = [line.strip() for line in result.out.splitlines() if line.strip()]
-    if result.exit_code == 0 and lines:
-        return ok("engine", f"{kind} {lines[-1]}, {os.path.normpath(program.version[0])}")
+    lines = [line.strip() for line in (result.lines if program.version_prefix else result.out.splitlines()) if line.strip()]
+    told = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
+    if result.exit_code == 0 and told:
+        return ok("engine", f"{kind} {told[-1]}, {os.path.normpath(program.version[0])}")
     end = "not in time" if result.exit_code is None else f"with exit code {result.exit_code}"
     found = f"found:    {result.last_words}"
     return fail("engine", f"{kind} prints no version and ended {end}", found, remedy=f"repair {program.version[0]}")
@@ -137,14 +138,14 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 def _arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the model and the flags of all arms in one row: a parser reads them all and keeps the last of each."""
     positional = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
-    return (*positional[0][-1:], *(word for before, argv in zip(positional, argvs, strict=True) for word in argv[len(before) :]))
+    return (*positional[0][1:][-1:], *(word for before, argv in zip(positional, argvs, strict=True) for word in argv[len(before) :]))
 
 
 def known(help_text: str) -> frozenset[str]:
     """Return the flags that a help text lists, long and short, but not those that its prose mentions."""
     entries = (match[1] for line in help_text.splitlines() if (match := _ENTRY.match(line)))
-    # The words of the help begin after two spaces.
-    return frozenset(flag for entry in entries for flag in _FLAG.findall(re.split(r" {2,}", entry, maxsplit=1)[0]))
+    # The words of the help begin after two spaces; after a comma they are padding before another name of the flag.
+    return frozenset(flag for entry in entries for flag in _FLAG.findall(re.split(r"(?<![, ]) {2,}", entry, maxsplit=1)[0]))
 
 
 def flags_of(argv: Iterable[str]) -> Iterator[str]:

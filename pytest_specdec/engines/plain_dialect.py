@@ -29,6 +29,7 @@ class PlainDialect:
     counters_drain = False
     counters_exact = True
     prefixes_per_request = 1
+    chunk_per_step = False
 
     def path(self, request: Request) -> str:
         """Return the path of the request's route."""

@@ -156,11 +156,13 @@ class EngineProgram:
     """Two command lines that ask an engine's program about itself without starting a server."""
 
     version: tuple[str, ...]
-    """Prints the version on its last line."""
+    """Prints the version on the last line of its standard output, or on the line of ``version_prefix``."""
     help: tuple[str, ...]
     """Without the flag that asks for help."""
     abbreviates: bool
     """Whether its parser takes unambiguous beginnings of flags."""
+    version_prefix: str = ""
+    """What the line with the version begins with, on either stream; empty where it is the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,8 @@ class Dialect(Protocol):
     """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
+    chunk_per_step: bool
+    """Whether a chunk of a stream holds what one verify step emitted; False where a token has a chunk of its own."""
 
     def path(self, request: Request) -> str:
         """Return where a request is sent: its route's path, unless another one answers it with more."""

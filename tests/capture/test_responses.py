@@ -101,8 +101,16 @@ def test_a_stream_adds_up():
 
 @pytest.mark.parametrize(
     "lengths,draft_tokens,windows",
-    [((1, 4, 4), 3, (1, 4, 4)), ((1, 5), 3, None), ((2, 3), 3, None), ((1, 1), 0, (1, 1)), ((1, 2), 0, None), ((), 3, None)],
-    ids=["whole steps", "merged chunks", "merged prefill", "no drafting", "merged without drafting", "nothing"],
+    [
+        ((1, 4, 4), 3, (1, 4, 4)),
+        ((1, 5), 3, None),
+        ((2, 3), 3, None),
+        ((1, 1), 0, (1, 1)),
+        ((1, 2), 0, None),
+        ((), 3, None),
+        ((1, 1, 1), None, None),
+    ],
+    ids=["whole steps", "merged chunks", "merged prefill", "no drafting", "merged without drafting", "nothing", "a chunk per token"],
 )
 def test_chunks_are_windows_only_if_they_can_be(lengths, draft_tokens, windows):
     said = responses.of_stream(chunks(*lengths), None, draft_tokens)

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "pytest_specdec"
 OWN = (
     "engines/vllm/",
     "engines/arctic.py",
+    "engines/llama_cpp/",
     "engines/sglang/",
     "engines/tensorrt_llm/",
     "engines/reference.py",

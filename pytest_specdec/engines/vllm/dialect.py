@@ -25,24 +25,27 @@ __all__ = ["METRICS_FLAG", "NamedTokensDialect", "VllmDialect", "parse"]
 
 METRICS_FLAG = "per-request-spec-decode-metrics"
 """The argument that lets replies hold the verify steps."""
-_SAMPLE = re.compile(r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)_total(?:\{(.*)\})?\s+(\S+)")
+_SAMPLE = re.compile(r"^(\w+):spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)_total(?:\{(.*)\})?\s+(\S+)")
 _POSITION = re.compile(r'position="(\d{1,3})"')
 _MOST = 2**53
 """Prometheus keeps counts as floats, which count up to there."""
 
 
-def parse(text: str) -> SpecCounters | None:
-    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has not all, or no counts in them."""
+def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
+    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has not all, or no counts in them.
+
+    Other engines count under the same names in a ``namespace`` of their own.
+    """
     try:
-        return _parsed(text)
+        return _parsed(text, namespace)
     except (ValueError, OverflowError):  # NaN, infinities, no number at all
         return None
 
 
-def _parsed(text: str) -> SpecCounters | None:
+def _parsed(text: str, namespace: str) -> SpecCounters | None:
     totals: dict[str, int] = {}
     positions: dict[int, int] = {}
-    for name, labels, number in _samples(text):
+    for name, labels, number in _samples(text, namespace):
         value = _count(number)
         totals[name] = totals.get(name, 0) + value
         if name == "accepted_tokens_per_pos" and (match := _POSITION.search(labels)):
@@ -57,9 +60,9 @@ def _parsed(text: str) -> SpecCounters | None:
     )
 
 
-def _samples(text: str) -> list[tuple[str, str, str]]:
+def _samples(text: str, namespace: str) -> list[tuple[str, str, str]]:
     matches = (_SAMPLE.match(line) for line in text.splitlines())
-    return [(match[1], match[2] or "", match[3]) for match in matches if match]
+    return [(match[2], match[3] or "", match[4]) for match in matches if match and match[1] == namespace]
 
 
 def _count(number: str) -> int:
@@ -86,6 +89,7 @@ class VllmDialect(PlainDialect):
     health_path: str | None = "/health"
     version_path: str | None = "/version"
     counters_path: str | None = "/metrics"
+    chunk_per_step = True
 
     def __init__(self, draft_tokens: int = 0) -> None:
         """Take the draft tokens of a step, which some lines of the log leave out; 0 where unknown."""

@@ -1,0 +1,164 @@
+"""The adapter of ``llama-server``, on this machine or in a container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines import docker, locate
+from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.llama_cpp import drafters, gguf
+from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
+from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
+from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["LlamaCpp"]
+
+_API_KEY = "LLAMA_API_KEY"
+_SPECULATIVE = ("LLAMA_ARG_SPEC", "LLAMA_ARG_DRAFT")
+_PROCESS_GIB = 0.25
+"""Of a server without its weights, with a short context."""
+_FILES = (DRAFT_MODEL, "lookup-cache-static", "lookup-cache-dynamic", "chat-template-file", "mmproj", "lora")
+"""Arguments that name files."""
+_REMEDY = "build llama-server, or set engine.executable or engine.image"
+
+
+class LlamaCpp:
+    """One engine of the registry (flags: llama.cpp's ``common/arg.cpp``)."""
+
+    kind = "llama_cpp"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=3.0, tokens_per_s=100.0, scored_tokens_per_s=4000.0)
+    rules = RULES
+    scored_with = "serve one text model, without --embedding, --reranking or --models-dir"
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
+        """Return that of the OpenAI routes, with as many slots as the arguments state."""
+        slots = drafters.named(setup.args).get("parallel")
+        return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``--spec-type`` and its kin."""
+        return drafters.draft(args)
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
+        """Return what may come from the hub, without the quantisation behind its name."""
+        names = [name for name in (model, drafters.named(args).get("spec-draft-hf")) if isinstance(name, str)]
+        return tuple(name.partition(":")[0] for name in names if not name.endswith(".gguf"))
+
+    def check(self, config: Config) -> None:
+        """Look for the program and the model files, and for settings with which a server boots and never drafts."""
+        if config.engine.image:
+            docker.check(config)
+        else:
+            _program(config)
+        _expect_plain_environment(config)
+        target = _model_file(config, config.engine.model, "engine.model")
+        for variant in config.variants:
+            where, args = f"variants.{variant.name}.args", filled(config, variant, os.environ)
+            drafters.check_drafters(args, where)
+            name = drafters.named(args).get(DRAFT_MODEL)
+            path = _model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
+            for drafter in drafters.drafters(args):
+                if path and target and drafter in MODEL_DRAFTERS:
+                    drafters.check_vocabulary(drafter, path, target, f"{where}.{DRAFT_MODEL}")
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return ``llama-server --model FILE …`` or its container; a model that is no file comes from the hub."""
+        source = "model" if setup.model.endswith(".gguf") else "hf-repo"
+        named = {name: config.resolve(str(value)) if name in _FILES else value for name, value in drafters.named(setup.args).items()}
+        args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **named, "port": setup.port}
+        env = {**setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
+        if config.engine.image:
+            folders = sorted({str(Path(str(value)).parent) for value in args.values() if isinstance(value, str) and value.startswith("/")})
+            return docker.command(
+                config,
+                flags(args),
+                env=env,
+                folders=folders,
+                accelerator=_is_accelerated(args),
+                secrets=setup.secrets,
+            )
+        return Command(argv=(_program(config), *flags(args)), env=env, scrubbed=("LLAMA_ARG_", _API_KEY), secrets=setup.secrets)
+
+    def program(self, argv: Sequence[str]) -> EngineProgram:
+        """Return how ``llama-server`` is asked; its version goes to the error stream, above a line about the compiler."""
+        return EngineProgram(version=(argv[0], "--version"), help=(argv[0],), abbreviates=False, version_prefix="version:")
+
+    def vocabulary(self, config: Config) -> int:
+        """Count the tokens in the model file."""
+        path = Path(config.resolve(config.engine.model))
+        return len(gguf.header(path).tokens) if path.is_file() else 0
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return the weights' size; on an accelerator all of it, since a server fills what it finds."""
+        if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):
+            return Footprint(device_share=1.0, options="gpu-layers or device")
+        names = {config.engine.model, *(str(name) for args in _arm_args(config) if (name := args.get(DRAFT_MODEL)))}
+        sizes = [gguf.gib(Path(config.resolve(name))) for name in names]
+        known = [size for size in sizes if size is not None]
+        return Footprint(memory_gib=_PROCESS_GIB + sum(known) if len(known) == len(sizes) else None)
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - no release serves log-probabilities of a prompt
+        """Return continuations."""
+        return ScoringRoute.CONTINUATIONS
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether the model file is float32 and every arm keeps keys and values in it."""
+        path = Path(config.resolve(config.engine.model))
+        caches = (args.get(name) for args in _arm_args(config) for name in ("cache-type-k", "cache-type-v"))
+        return path.is_file() and gguf.header(path).single_precision and all(cache == "f32" for cache in caches)
+
+
+def _program(config: Config) -> str:
+    return locate.program(config, "llama-server", default=shutil.which("llama-server"), remedy=_REMEDY)
+
+
+def _expect_plain_environment(config: Config) -> None:
+    """Raise EngineError where a variable makes the baseline speculate: every flag has one, which the pair lint does not read."""
+    for where, env in (("engine.env", config.engine.env), ("baseline.env", config.baseline.env)):
+        for name in env:
+            if name.startswith(_SPECULATIVE):
+                what, expected = "a speculative setting in the baseline's environment", "none"
+                raise EngineError(
+                    what, where=f"{where}.{name}", found=name, expected=expected, remedy="write it as an argument of a variant"
+                )
+
+
+def _model_file(config: Config, model: str, where: str) -> Path | None:
+    """Return the file that ``model`` names; None for a name on the hub. Raises EngineError when it is not there, or is no GGUF file."""
+    if not model.endswith(".gguf"):
+        return None
+    path = Path(config.resolve(model))
+    if path.is_file():
+        gguf.header(path)
+        return path
+    raise EngineError(
+        what="the model is not there",
+        where=f"{config.path}: {where}",
+        found=f"no file {model}",
+        expected="a GGUF file, absolute or relative to the config",
+        remedy="correct the path, or make the file as the config's comment says",
+    )
+
+
+def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
+    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
+        yield drafters.named(merged(config.engine.args, layer))
+
+
+def _is_accelerated(args: Mapping[str, JSON]) -> bool:
+    """Whether layers may go to an accelerator: all that fit do, unless the arguments say otherwise."""
+    return str(args.get("gpu-layers", args.get("n-gpu-layers", "auto"))) != "0" and args.get("device") != "none"

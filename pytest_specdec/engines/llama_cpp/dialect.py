@@ -1,0 +1,130 @@
+"""The dialect of ``llama-server``'s OpenAI routes: what they are asked beyond the protocol, and its counters."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines import top_logprobs, vllm
+from pytest_specdec.engines.plain_dialect import PlainDialect
+from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
+from pytest_specdec.engines.top_logprobs import ListedToken
+from pytest_specdec.errors import RequestError
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from pytest_specdec.engines.protocol import Ask
+    from pytest_specdec.model.transcript import Position, SpecCounters
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["LlamaCppDialect"]
+
+_NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
+"""The server's own values stand in for what a request leaves out: temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05."""
+_TOKENS: Mapping[str, JSON] = {"verbose": True, "return_tokens": True}
+_WHOLE: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
+"""Draw an ``a``: a token that ends in the midst of a character comes without log-probabilities. They are those before the bias."""
+
+
+_PREFIXES = 128
+
+
+class LlamaCppDialect(PlainDialect):
+    """``__verbose.tokens``, ``/tokenize``, ``/apply-template``, and completions of several prompts at once."""
+
+    health_path: str | None = "/health"
+    version_path: str | None = "/props"
+    counters_path: str | None = "/metrics"
+
+    def __init__(self, slots: int = 0) -> None:
+        """Take the number of the server's slots, 0 where it is unknown.
+
+        Prefixes of one answer go through one slot, of which each finds all of itself but the last token in the cache: measured, 20 times
+        as fast as on whichever slots are free. Where their number is unknown, they come one by one, and the server looks for the slot.
+        """
+        self.prefixes_per_request = _PREFIXES if slots else 1
+        self._slots = slots
+        self._turns = itertools.count()
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
+        """Neutral values for what the request leaves out, its own name of the repetition penalty, and the fields for token ids."""
+        body = {**_NEUTRAL, **super().sent(request, stream=stream), **_TOKENS}
+        if "repetition_penalty" in body:
+            body["repeat_penalty"] = body.pop("repetition_penalty")
+        return body
+
+    def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Put ``__verbose.tokens`` where capture reads ids: into the choice that they belong to. Streamed chats have none."""
+        verbose, choices = data.get("__verbose"), data.get("choices")
+        if not isinstance(verbose, Mapping) or not isinstance(choices, Sequence):
+            return data
+        ids = verbose.get("tokens")
+        of = verbose.get("index", 0)
+        own = [
+            {**choice, "token_ids": ids} if isinstance(choice, Mapping) and choice.get("index", 0) == of else choice for choice in choices
+        ]
+        return {**{name: value for name, value in data.items() if name != "__verbose"}, "choices": own}
+
+    def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
+        """Ask ``/tokenize`` with the flags of the completion routes, for a chat behind ``/apply-template``."""
+        prompt = request.body.get("prompt")
+        if request.route is Route.CHAT:
+            prompt = (ask(ApiRequest(path="/apply-template", body=request.body)) or {}).get("prompt")
+        if not isinstance(prompt, str):
+            return _ids(prompt)
+        asked = ApiRequest(path="/tokenize", body={"content": prompt, "add_special": True, "parse_special": True})
+        return _ids((ask(asked) or {}).get("tokens"))
+
+    def version(self, text: str) -> str:
+        """Read ``build_info`` of ``/props``."""
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return ""
+        build = document.get("build_info") if isinstance(document, Mapping) else None
+        return build if isinstance(build, str) else ""
+
+    def counters(self, text: str) -> SpecCounters | None:
+        """Read the ``llamacpp:spec_decode_num_*`` series, which have vLLM's names."""
+        return vllm.parse(text, "llamacpp")
+
+    def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
+        """Ask for one token after each prefix, with the most probable ones; a first token is never drafted."""
+        prompt = [list(prefix) for prefix in prefixes]
+        slot = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
+        listed: Mapping[str, JSON] = {**_NEUTRAL, **_WHOLE, "logprobs": top_tokens, "cache_prompt": True}
+        return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **listed, **slot})
+
+    def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
+        """Read the list of every choice, by the index of its prefix."""
+        choices = reply.get("choices")
+        known = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []
+        by_prefix = {choice.get("index", 0): _listed(choice.get("logprobs")) for choice in known}
+        if by_prefix.keys() != set(range(len(token_ids))):
+            what = "the server did not continue every prefix"
+            raise RequestError(what, found=f"choices {sorted(map(str, by_prefix))}", expected=f"{len(token_ids)} choices")
+        return tuple(top_logprobs.position(token, by_prefix[at], top_tokens) for at, token in enumerate(token_ids))
+
+
+def _listed(logprobs: JSON) -> list[ListedToken]:
+    """Read the first token's list, which has the chat form on both routes."""
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    first = content[0] if isinstance(content, Sequence) and content else None
+    tokens = first.get("top_logprobs") if isinstance(first, Mapping) else None
+    return [listed for token in (tokens if isinstance(tokens, Sequence) else ()) if (listed := _token(token)) is not None]
+
+
+def _token(token: JSON) -> ListedToken | None:
+    number, logprob = (token.get("id"), token.get("logprob")) if isinstance(token, Mapping) else (None, None)
+    if not isinstance(number, int) or not isinstance(logprob, (int, float)):
+        return None
+    return ListedToken(logprob=float(logprob), token_id=number)
+
+
+def _ids(value: JSON) -> tuple[int, ...]:
+    """Return a list of ids; empty for anything else."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, int) for item in value):
+        return ()
+    return tuple(item for item in value if isinstance(item, int))

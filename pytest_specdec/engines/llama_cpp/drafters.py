@@ -1,0 +1,123 @@
+"""The speculative setting of ``llama-server``: read as a draft, and held against what it takes to draft at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.llama_cpp.gguf import header
+from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, LONG, METHOD, MODEL_DRAFTERS, REMOVED, RULES
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["check_drafters", "check_vocabulary", "draft", "drafters", "named"]
+
+_N_MAX = 3
+"""``--spec-draft-n-max`` of 0.5.0."""
+_LENGTHS = {
+    "ngram-simple": ("spec-ngram-simple-size-m", 48),
+    "ngram-map-k": ("spec-ngram-map-k-size-m", 48),
+    "ngram-map-k4v": ("spec-ngram-map-k4v-size-m", 48),
+    "ngram-mod": ("spec-ngram-mod-n-max", 64),
+    "ngram-cache": ("", 8),
+}
+"""The setting of the longest draft of each n-gram drafter, and what holds without it."""
+_DEFAULT = "ngram-mod"
+"""What ``--spec-default`` turns on."""
+_MOST_FURTHER, _FIRST = 128, 5
+"""Tokens by which vocabularies may differ in size, and the first id whose text is compared (``common/speculative.cpp``)."""
+
+
+def named(args: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return ``args`` by their long names, lists with commas as the parser takes them."""
+    values = {plain(name): ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value for name, value in args.items()}
+    return {LONG.get(name, name): value for name, value in values.items()}
+
+
+def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
+    """Return the drafters that ``args`` ask for, in their order; empty where they do not speculate."""
+    by_name = named(args)
+    asked = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
+    return tuple(asked) if asked or by_name.get("spec-default") is not True else (_DEFAULT,)
+
+
+def draft(args: Mapping[str, JSON]) -> Draft | None:
+    """Return what ``args`` say about drafting; None when they do not speculate.
+
+    The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a whole n-gram, or a pool of all
+    requests. What they draft does not follow from an answer's tokens.
+    """
+    asked, by_name = drafters(args), named(args)
+    if not asked:
+        return None
+    kind = _kind(asked)
+    model = by_name.get(DRAFT_MODEL)
+    return Draft(
+        kind=kind,
+        tokens=max(_longest(name, by_name) for name in asked),
+        sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
+        model=str(model) if kind is DraftKind.MODEL and model else None,
+    )
+
+
+def _kind(asked: tuple[str, ...]) -> DraftKind:
+    if asked == ("draft-simple",):
+        return DraftKind.MODEL
+    return DraftKind.HEAD if all(name.startswith("draft-") for name in asked) and "draft-simple" not in asked else DraftKind.UNKNOWN
+
+
+def _longest(name: str, by_name: Mapping[str, JSON]) -> int:
+    setting, default = _LENGTHS.get(name, ("spec-draft-n-max", _N_MAX))
+    value = by_name.get(setting, default)
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else default
+
+
+def check_drafters(args: Mapping[str, JSON], where: str) -> None:
+    """Raise EngineError for flags that are gone, and for settings with which a server boots and never drafts."""
+    for name in map(plain, args):
+        if name in REMOVED:
+            what = f"llama.cpp has no --{name} any more"
+            raise EngineError(what, where=f"{where}.{name}", found=name, expected=REMOVED[name], remedy="rename it")
+    by_name, asked = named(args), drafters(args)
+    model = by_name.get(DRAFT_MODEL) or by_name.get("spec-draft-hf")
+    needing = [name for name in asked if name in MODEL_DRAFTERS]
+    if not asked and any(RULES.speculates(name) for name in by_name):
+        what, found = f"nothing drafts without {METHOD}: the server would boot and speculate in nothing", ", ".join(sorted(by_name))
+        raise EngineError(what, where=where, found=found, expected=f"{METHOD}: draft-simple, or another drafter", remedy=f"add {METHOD}")
+    if needing and not model:
+        what = f"{needing[0]} needs a draft model: the server would boot and never draft"
+        expected = f"{DRAFT_MODEL}: a GGUF file of the target's vocabulary"
+        raise EngineError(what, where=where, found=f"no {DRAFT_MODEL}", expected=expected, remedy=f"add {DRAFT_MODEL}")
+
+
+def check_vocabulary(name: str, draft_model: Path, target: Path, where: str) -> None:
+    """Raise EngineError when the drafter called ``name`` cannot draft with this model: another architecture, or another vocabulary.
+
+    llama.cpp refuses such a draft model when it boots, and one of the wrong architecture drafts in silence nothing.
+    """
+    own, wanted = header(draft_model), MODEL_DRAFTERS[name]
+    if wanted and own.architecture != wanted:
+        what, found = f"{name} cannot draft with this model", f"architecture {own.architecture} in {draft_model}"
+        raise EngineError(what, where=where, found=found, expected=wanted, remedy="convert the head with the target's folder beside it")
+    if wanted:
+        return
+    tokens = header(target).tokens
+    if not own.tokens or not tokens:
+        return
+    differing = next((number for number in range(_FIRST, min(len(tokens), len(own.tokens))) if tokens[number] != own.tokens[number]), None)
+    if differing is None and abs(len(tokens) - len(own.tokens)) <= _MOST_FURTHER:
+        return
+    texts = [f", token {differing} {part[differing].decode(errors='replace')!r}" if differing else "" for part in (own.tokens, tokens)]
+    raise EngineError(
+        what="the draft model has another vocabulary than the target",
+        where=where,
+        found=f"{len(own.tokens):,} tokens{texts[0]} in {draft_model}",
+        expected=f"{len(tokens):,} tokens{texts[1]}, as in {target}",
+        remedy="name a draft model of the target's family, trained with its tokenizer",
+    )

@@ -1,0 +1,141 @@
+"""The header of a GGUF file: architecture, precision and vocabulary, without the weights.
+
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import EngineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+__all__ = ["GgufHeader", "gib", "header"]
+
+_MAGIC, _VERSIONS = b"GGUF", {2, 3}
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of the types of a fixed size, by number."""
+_UINT32, _STRING, _ARRAY = 4, 8, 9
+_MOST_KEYS, _MOST_ITEMS = 2**16, 2**24
+"""More than any model has; a broken file may claim more."""
+_ARCHITECTURE, _PRECISION, _TOKENS = "general.architecture", "general.file_type", "tokenizer.ggml.tokens"
+_ALL_F32 = 0
+"""``LLAMA_FTYPE_ALL_F32``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufHeader:
+    """What a model file says of itself."""
+
+    architecture: str = ""
+    file_type: int | None = None
+    """The precision of most weights, by llama.cpp's number; None where the file does not say."""
+    tokens: tuple[bytes, ...] = ()
+    """The vocabulary, by id."""
+
+    @property
+    def single_precision(self) -> bool:
+        """Whether every weight is float32."""
+        return self.file_type == _ALL_F32
+
+
+def gib(path: Path) -> float | None:
+    """Return the size of a model file, that of all parts where it is split; None where it is not there."""
+    first = "-00001-of-"
+    parts = list(path.parent.glob(f"{path.name.partition(first)[0]}-*-of-*.gguf")) if first in path.name else [path]
+    sizes = [part.stat().st_size for part in parts if part.is_file()]
+    return sum(sizes) / 1024**3 if sizes else None
+
+
+def header(path: Path) -> GgufHeader:
+    """Return the header of the file at ``path``. Raises EngineError when it cannot be read, or is no GGUF file."""
+    try:
+        stat = path.stat()
+        return _header(path, stat.st_size, stat.st_mtime_ns)
+    except (OSError, ValueError, struct.error) as error:
+        raise EngineError(
+            what="the model file cannot be read",
+            where=str(path),
+            found=str(error),
+            expected="a GGUF file of version 2 or 3",
+            remedy="name a .gguf file, or download or convert it again",
+        ) from None
+
+
+@lru_cache(maxsize=32)
+def _header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG001 - both tell a changed file
+    with path.open("rb") as file:
+        if file.read(4) != _MAGIC:
+            msg = "other bytes than GGUF at its beginning"
+            raise ValueError(msg)
+        version, _, keys = struct.unpack("<IQQ", file.read(20))
+        if version not in _VERSIONS:
+            msg = f"version {version}"
+            raise ValueError(msg)
+        return _read(file, _bounded(keys, _MOST_KEYS))
+
+
+def _read(file: BinaryIO, keys: int) -> GgufHeader:
+    """Read the three keys, whatever their order; what stands behind the last of them is left alone."""
+    found: dict[str, object] = {}
+    for _ in range(keys):
+        name = _string(file).decode(errors="replace")
+        found[name] = _value(file, _integer(file), keep=name in {_ARCHITECTURE, _PRECISION, _TOKENS})
+        if found.keys() >= {_ARCHITECTURE, _PRECISION, _TOKENS}:
+            break
+    architecture, file_type, tokens = (found.get(name) for name in (_ARCHITECTURE, _PRECISION, _TOKENS))
+    return GgufHeader(
+        architecture=architecture.decode(errors="replace") if isinstance(architecture, bytes) else "",
+        file_type=file_type if isinstance(file_type, int) else None,
+        tokens=tokens if isinstance(tokens, tuple) else (),
+    )
+
+
+def _value(file: BinaryIO, kind: int, *, keep: bool) -> object:
+    """Read one value, or skip it; of numbers only those of 32 bits are read."""
+    if kind == _STRING:
+        return _string(file)
+    if kind == _ARRAY:
+        return _array(file, keep=keep)
+    if kind == _UINT32 and keep:
+        return _integer(file)
+    _skip(file, _SIZES, kind, 1)
+    return None
+
+
+def _array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
+    kind, count = _integer(file), _bounded(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
+    if kind == _STRING:
+        items = [_string(file) for _ in range(count)]
+        return tuple(items) if keep else ()
+    _skip(file, _SIZES, kind, count)
+    return ()
+
+
+def _skip(file: BinaryIO, sizes: dict[int, int], kind: int, count: int) -> None:
+    if kind not in sizes:
+        msg = f"a value of the unknown type {kind}"
+        raise ValueError(msg)
+    file.seek(sizes[kind] * count, 1)
+
+
+def _integer(file: BinaryIO) -> int:
+    return int(struct.unpack("<I", file.read(4))[0])
+
+
+def _string(file: BinaryIO) -> bytes:
+    (length,) = struct.unpack("<Q", file.read(8))
+    return file.read(_bounded(length, _MOST_ITEMS))
+
+
+def _bounded(count: int, most: int) -> int:
+    if count > most:
+        msg = f"a count of {count:,}"
+        raise ValueError(msg)
+    return count
