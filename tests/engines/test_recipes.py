@@ -43,9 +43,10 @@ def installed(tmp_path_factory):
 
 @shipped
 def test_a_recipe_loads_and_every_variant_speculates(path):
-    plan = planner.make(load(path), [ANYTHING], Depth.STANDARD)
+    config = load(path)
+    plan = planner.make(config, [ANYTHING], Depth.STANDARD)
     drafts = {pair.variant.draft.model for pair in plan.pairs if pair.variant.draft.kind is DraftKind.MODEL}
-    assert len(plan.boots) == len(plan.pairs) + 2 + len(drafts)
+    assert len(plan.boots) == len(plan.pairs) + 2 + len(drafts) + (config.scorer is not None)
     assert all(pair.variant.draft.tokens > 0 for pair in plan.pairs)
 
 
