@@ -31,7 +31,13 @@ class Completeness:
         before = earlier or Status(state=State.RUNNING)
         self._served: dict[int, BootTime] = {time.boot: time for time in before.served}
         self._boots, self._restarts, self._wall_s = before.boots, before.restarts, before.wall_s
+        self._warnings: dict[str, None] = dict.fromkeys(before.warnings)
         self._lock = threading.Lock()
+
+    def warn(self, text: str) -> None:
+        """Enter what was noticed and ends nothing."""
+        with self._lock:
+            self._warnings[text] = None
 
     def booted(self) -> None:
         """Enter that a server came up."""
@@ -104,6 +110,7 @@ class Completeness:
             wall_s=round(self._wall_s + wall_s, 3),
             error=error,
             served=tuple(served for _, served in sorted(self._served.items())),
+            warnings=tuple(self._warnings),
         )
 
     def _missing(self, boot: Boot, error: str) -> list[MissingAnswers]:

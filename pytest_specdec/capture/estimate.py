@@ -66,8 +66,12 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
     return booting + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
 
 
+_VISIT_S = 0.5
+"""To find an attached server ready."""
+
+
 def _of_boot(boot: Boot, named: Callable[[str], Workload], pace: RoughRates) -> Iterator[EstimatedStep]:
-    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=pace.boot_s)
+    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=_VISIT_S if boot.attached else pace.boot_s)
     probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / pace.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
 from pytest_specdec.engines.vllm.rules import TOKENS
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -50,6 +51,10 @@ class Reference:
         silent=(),
     )
     scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is this package's own."""
+        return owner(get) == "pytest-specdec"
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return vLLM's."""

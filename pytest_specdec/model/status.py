@@ -68,6 +68,8 @@ class Status:
     """What ended the whole capture, where something did."""
     served: tuple[BootTime, ...] = ()
     """By boot, those that answered anything."""
+    warnings: tuple[str, ...] = ()
+    """What was noticed and ended nothing, such as others' requests to an attached server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

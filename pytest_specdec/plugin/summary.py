@@ -80,14 +80,21 @@ class SummaryPlugin:
     def _gathered(self) -> Run:
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
-        notes = (*self._warnings, *judgements.notes(self._left_out), *baselines.notes(settings.baselines, plan.config, environment))
+        status = _or_none(run_documents.read_status, directory)
+        noticed = status.warnings if status else ()
+        notes = (
+            *self._warnings,
+            *noticed,
+            *judgements.notes(self._left_out),
+            *baselines.notes(settings.baselines, plan.config, environment),
+        )
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.typed(self._root, self._config),
             replayed=settings.replay is not None,
             plan=plan,
             environment=environment,
-            status=_or_none(run_documents.read_status, directory),
+            status=status,
             judgements=_sorted(plan, self._judgements),
             capabilities=_or_none(run_documents.read_capabilities, directory) or {},
             notes=notes,

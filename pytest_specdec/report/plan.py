@@ -20,7 +20,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
     ``origin`` is the run directory as a person would type it.
     """
-    cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in _scoring(plan)))
+    cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in (*_scoring(plan), *_attached(plan))))
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
     return tuple(printable(line) for line in (first, f"  {_work(plan)}", *cost, f"  {_shares(plan)}"))
@@ -33,10 +33,20 @@ def _work(plan: Plan) -> str:
 
 
 def _cost(plan: Plan) -> str:
-    arms = ", ".join(map(_arm, plan.boots))
-    return (
-        f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
-    )
+    started = [boot for boot in plan.boots if not boot.attached]
+    visited = [boot for boot in plan.boots if boot.attached]
+    boots = [f"{_n(len(started), 'boot')} ({', '.join(map(_arm, started))})"] if started else []
+    visits = [f"{_n(len(visited), 'visit')} of attached servers ({', '.join(map(_arm, visited))})"] if visited else []
+    return f"{' and '.join([*boots, *visits])}{_placement(plan)}, at most {plan.tokens:,} tokens an arm, about {clock(plan.estimate_s)}"
+
+
+def _attached(plan: Plan) -> tuple[str, ...]:
+    """Say what attached servers change: one boot, and what they are not sent."""
+    within = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in plan.withheld.items():
+        by_reason.setdefault(reason, []).append(name)
+    return (*within, *(f"NOT SENT: {', '.join(names)}: {reason}" for reason, names in by_reason.items()))
 
 
 def _scoring(plan: Plan) -> tuple[str, ...]:
