@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.config import load, variables
-from pytest_specdec.doctor import config_checks, machine, models, probe
+from pytest_specdec.doctor import attached, config_checks, machine, models, probe
 from pytest_specdec.doctor import engine as engine_checks
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level, failed, ok
@@ -24,9 +24,11 @@ from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
     from pytest_specdec.config.config import Config
+    from pytest_specdec.doctor.arms import Arm
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.engines.protocol import Engine
 
@@ -84,15 +86,23 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
         return
     with ThreadPoolExecutor() as pool:
         plan = pool.submit(config_checks.plan, config, engine, depth, here)
-        yield from engine_checks.checks(config, engine, servers, pool)
+        yield from attached.checks(servers)
+        yield from _starting(config, engine, [arm for arm in servers if arm.attached is None], pool)
         yield from engine_checks.scorer(config)
-        yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
-        yield from machine.ports(servers)
         yield machine.disk(here / ".specdec")
-        yield from machine.accelerators(machine.devices(probe.run(machine.QUERY, {}, 15.0)), _footprint(config, engine))
         yield machine.leases(locks.folder())
         yield from config_checks.gates(config, baselines, environment.environment(config, ""))
         yield plan.result()
+
+
+def _starting(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
+    """Give the checks of what is started here."""
+    if not servers:
+        return
+    yield from engine_checks.checks(config, engine, servers, pool)
+    yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
+    yield from machine.ports(servers)
+    yield from machine.accelerators(machine.devices(probe.run(machine.QUERY, {}, 15.0)), _footprint(config, engine))
 
 
 def _footprint(config: Config, engine: Engine) -> Footprint:

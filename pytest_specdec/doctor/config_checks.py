@@ -110,7 +110,10 @@ def _boots(config: Config, engine: Engine, depth: Depth) -> Check:
     except SpecdecError as error:
         return failed("plan", error)
     arms = ", ".join(map(_arm, boots))
-    return ok("plan", f"{len(boots)} boots ({arms}), about {clock(len(boots) * engine.pace.boot_s)} of waiting for them; answers add to it")
+    started = sum(not boot.attached for boot in boots)
+    if not started:
+        return ok("plan", f"{len(boots)} visits of attached servers ({arms})")
+    return ok("plan", f"{started} boots ({arms}), about {clock(started * engine.pace.boot_s)} of waiting for them; answers add to it")
 
 
 def _arm(boot: Boot) -> str:

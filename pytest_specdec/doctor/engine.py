@@ -77,7 +77,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
 
 def scorer(config: Config) -> tuple[Check, ...]:
     """Return whether the engine of the scorer is installed, and its model there."""
-    if config.scorer is None:
+    if config.scorer is None or config.scorer.url:
         return ()
     try:
         engine_of(config.scorer.kind).check(config.of_scorer())

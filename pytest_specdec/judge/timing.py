@@ -260,7 +260,7 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
 
 
 def _other_boot(captured: Captured) -> Transcript | None:
-    """Return the control where it is another boot than the baseline: at smoke depth one boot answers as both, attached servers always do."""
+    """Return the control where it is another boot than the baseline: at smoke depth, and attached, one answers as both."""
     control = None if captured.within_one_boot else captured.control
     return None if control is None or captured.is_control or control.boot == captured.baseline.boot else control
 

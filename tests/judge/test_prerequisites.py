@@ -169,3 +169,12 @@ def test_the_control_is_as_little_judged(family):
     """It says what the baseline says here, which is enough for documents."""
     verdict = JUDGES[family](unscored(family).as_control())
     assert verdict.outcome is (Outcome.PASS if family == "structured" else Outcome.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("windows, said", [((1, 4, 2, 4, 3), None), ((1, 4, 4, 4, 3), "no draft token rejected")])
+def test_windows_show_rejections_where_no_setting_says_how_many_tokens_are_drafted(windows, said):
+    pair = a_pair()
+    unknown = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, tokens=0)))
+    verdict = speculating(seen(None, windows=windows, pair=unknown))
+    assert (verdict is None) == (said is None)
+    assert verdict is None or verdict.headline.startswith(said)
