@@ -68,7 +68,8 @@ def record(
         orphans.sweep(directory.root.parent, held=directory.root)
         for device in _devices() if started else ():
             locked.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
-        attachment.check(recipes, reporter)
+        if any(boot.attached for boot in boots):
+            attachment.check(recipes, reporter)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     return run_documents.read_status(directory)

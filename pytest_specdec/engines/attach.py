@@ -16,7 +16,7 @@ from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine, ServerSetup
@@ -37,6 +37,9 @@ _RULES = EngineRules(
     ),
     attached=True,
 )
+
+
+_ARGUMENTS = ("draft", "draft-tokens", "draft-model", "draft-sampling", "ngram-min", "ngram-max")
 
 
 class AttachedDialect(PlainDialect):
@@ -65,6 +68,7 @@ class Attach:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all of them optional."""
         by_flag = {plain(name): value for name, value in args.items()}
+        _refuse_unknown(by_flag)
         kind = _member(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
         longest = _count(by_flag.get("ngram-max"))
         model = by_flag.get("draft-model")
@@ -108,6 +112,18 @@ class Attach:
     def single_precision(self, config: Config) -> bool:  # noqa: ARG002 - no endpoint says so
         """Return False."""
         return False
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    """Raise EngineError for an argument that says nothing of drafting: it would reach no server."""
+    for name in names:
+        if name not in _ARGUMENTS:
+            near = nearest(name, _ARGUMENTS)
+            what = f"an attached server takes no argument {name!r}" + (f"; {near}" if near else "")
+            expected = f"how a variant drafts: {', '.join(_ARGUMENTS)}"
+            raise EngineError(
+                what, where=f"args.{name}", found=name, expected=expected, remedy="it is started elsewhere, with its arguments"
+            )
 
 
 def _member(enum: type[T], args: Mapping[str, JSON], name: str, default: T) -> T:

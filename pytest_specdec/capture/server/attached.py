@@ -195,8 +195,8 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
 
 
 def _gives_ids(setup: ServerSetup, dialect: Dialect) -> bool:
-    name = next(iter(listed(get(setup, _MODELS))), setup.model)
-    client = Client(setup, dialect, model=setup.model if setup.model in listed(get(setup, _MODELS)) else name)
+    names = listed(get(setup, _MODELS))
+    client = Client(setup, dialect, model=setup.model if setup.model in names else next(iter(names), setup.model))
     try:
         return bool(client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer.choice.token_ids)
     except SpecdecError:
