@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -12,6 +13,7 @@ from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
@@ -99,11 +101,11 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
     """Return the pair with the draft tokens per step that its answers show, where no setting says so, as with attached servers."""
     if pair.variant.draft.tokens:
         return pair
-    positions = len(transcript.counters.accepted_per_position) if transcript.counters else 0
-    widest = max(
-        (max(choice.windows, default=1) for answer in transcript.answers for choice in answer.choices if choice.windows), default=1
-    )
-    draft = replace(pair.variant.draft, tokens=positions or widest - 1)
+    counters = transcript.counters or SpecCounters()
+    windows = [window for answer in transcript.answers for choice in answer.choices for window in choice.windows or ()]
+    drafted = math.ceil(counters.draft_tokens / counters.drafts) if counters.drafts else 0
+    tokens = max(len(counters.accepted_per_position), drafted, max(windows, default=1) - 1)
+    draft = replace(pair.variant.draft, tokens=tokens)
     return replace(pair, variant=replace(pair.variant, draft=draft))
 
 
