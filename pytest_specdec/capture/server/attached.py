@@ -182,7 +182,7 @@ _TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello
 def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     """Return the dialect of ``engine``, or, where that stands for any, of the engine behind the address.
 
-    An engine that recognises the server comes first, then one in whose dialect a completion brings token ids.
+    An engine that recognises the server comes first, then the one of whose dialect the server speaks most.
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
@@ -190,17 +190,26 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     known = next((each for each in candidates if isinstance(each, Recognising) and each.recognises(ask_for)), None)
     if known is not None:
         return known.dialect(config, setup)
-    dialects = (each.dialect(config, setup) for each in candidates)
-    return next((dialect for dialect in dialects if _gives_ids(setup, dialect)), engine.dialect(config, setup))
+    fits = [(dialect, _fit(setup, dialect)) for dialect in (each.dialect(config, setup) for each in candidates)]
+    best, fit = max(fits, key=lambda pair: pair[1], default=(None, 0))
+    return best if best is not None and fit else engine.dialect(config, setup)
 
 
-def _gives_ids(setup: ServerSetup, dialect: Dialect) -> bool:
+def _fit(setup: ServerSetup, dialect: Dialect) -> int:
+    """Return how much of a dialect a server speaks: 1 where a completion brings token ids, 2 where they can be scored as a prompt too."""
     names = listed(get(setup, _MODELS))
     client = Client(setup, dialect, model=setup.model if setup.model in names else next(iter(names), setup.model))
     try:
-        return bool(client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer.choice.token_ids)
-    except SpecdecError:
-        return False
+        answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer
+        if not answer.choice.token_ids:
+            return 0
+        asked = dialect.scoring(answer.prompt_token_ids, answer.choice.token_ids, 1)
+        scored = None if asked is None else client.exchange(asked.path, asked.body, deadline_s=SECONDS).received
+        if scored is None:
+            return 1
+        return 1 + bool(dialect.positions(scored.json(), answer.choice.token_ids, 1))
+    except (SpecdecError, ValueError, RecursionError):
+        return 1
     finally:
         client.close()
 
