@@ -134,6 +134,9 @@ class SummaryPlugin:
         settings, environment = self._config.stash[SETTINGS], run.environment
         if environment is None:
             return ()
+        if run.plan.within_one_boot:
+            unknown = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
+            return (unknown,) if settings.update_baselines else ()
         verdicts = [judgement.verdict for judgement in run.judgements if judgement.verdict]
         if settings.update_baselines:
             updated = baselines.update(settings.baselines, run.plan.config, environment, verdicts)
