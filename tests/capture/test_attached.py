@@ -133,31 +133,31 @@ def test_an_engines_own_kind_with_addresses_starts_nothing_either(running, pair,
 
 
 def test_a_request_that_a_server_died_of_is_not_sent_again(running, pair, capture, directory):
-    baseline, variant = running(), running(*SPECULATING, "--die-on", "p3 of greedy")
+    baseline, variant = running(), running(*SPECULATING, "--die-on", "p1 of greedy")
     variant.revive(*SPECULATING)
     _, status = capture(pair(baseline.url, variant.url))
     transcript = transcripts.read(directory, "mine", "greedy")
     failed = {failure.request_id for failure in transcript.server_failures}
-    assert "p3" in failed
+    assert "p1" in failed
     assert [failure.recurred for failure in transcript.server_failures] == [None] * len(failed)
     assert "nothing answers" in transcript.server_failures[0].process
-    assert variant.asked.count("p3 of greedy") == 1
+    assert variant.asked.count("p1 of greedy") == 1
     assert {answer.request_id for answer in transcript.answers if answer.ok} == {f"p{i}" for i in range(5)} - failed
     assert (transcript.restarts, status.state) == (1, State.COMPLETE)
 
 
 def test_with_may_kill_it_is_sent_again_when_the_server_is_back(running, pair, capture, directory):
-    baseline, variant = running(), running(*SPECULATING, "--die-on", "p3 of greedy")
+    baseline, variant = running(), running(*SPECULATING, "--die-on", "p1 of greedy")
     variant.revive(*SPECULATING)
     capture(pair(baseline.url, variant.url, may_kill=True))
     transcript = transcripts.read(directory, "mine", "greedy")
     assert {failure.recurred for failure in transcript.server_failures} == {False}
     assert all(answer.ok for answer in transcript.answers)
-    assert variant.asked.count("p3 of greedy") == 2
+    assert variant.asked.count("p1 of greedy") > 1
 
 
 def test_a_server_that_stays_away_leaves_the_rest_missing(running, pair, capture, directory):
-    baseline, variant = running(), running(*SPECULATING, "--die-on", "p3 of greedy")
+    baseline, variant = running(), running(*SPECULATING, "--die-on", "p1 of greedy")
     config = pair(baseline.url, variant.url)
     _, status = capture(replace(config, limits=replace(config.limits, boot_s=0.5)))
     assert status.state is State.INCOMPLETE
