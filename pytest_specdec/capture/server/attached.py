@@ -197,21 +197,20 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
 
 def _fit(setup: ServerSetup, dialect: Dialect) -> int:
     """Return how much of a dialect a server speaks: 1 where a completion brings token ids, 2 where they can be scored as a prompt too."""
-    names = listed(get(setup, _MODELS))
+    names, fit = listed(get(setup, _MODELS)), 0
     client = Client(setup, dialect, model=setup.model if setup.model in names else next(iter(names), setup.model))
     try:
         answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer
-        if not answer.choice.token_ids:
-            return 0
-        asked = dialect.scoring(answer.prompt_token_ids, answer.choice.token_ids, 1)
+        fit = int(bool(answer.choice.token_ids))
+        asked = dialect.scoring(answer.prompt_token_ids, answer.choice.token_ids, 1) if fit else None
         scored = None if asked is None else client.exchange(asked.path, asked.body, deadline_s=SECONDS).received
-        if scored is None:
-            return 1
-        return 1 + bool(dialect.positions(scored.json(), answer.choice.token_ids, 1))
+        if scored is not None:
+            fit += bool(dialect.positions(scored.json(), answer.choice.token_ids, 1))
     except (SpecdecError, ValueError, RecursionError):
-        return 1
+        return fit
     finally:
         client.close()
+    return fit
 
 
 _CLOCK_S = 1.0
