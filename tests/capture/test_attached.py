@@ -54,9 +54,9 @@ class Running:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def asked(self):
-        return [line.removeprefix("asked ") for line in self.log.read_text().splitlines() if line.startswith("asked ")]
+    def asked(self, prompt):
+        """How often it was asked ``prompt``; its threads may write into one line."""
+        return self.log.read_text().count(prompt)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_request_that_a_server_died_of_is_not_sent_again(running, pair, captur
     assert "p1" in failed
     assert [failure.recurred for failure in transcript.server_failures] == [None] * len(failed)
     assert "nothing answers" in transcript.server_failures[0].process
-    assert variant.asked.count("p1 of greedy") == 1
+    assert variant.asked("p1 of greedy") == 1
     assert {answer.request_id for answer in transcript.answers if answer.ok} == {f"p{i}" for i in range(5)} - failed
     assert (transcript.restarts, status.state) == (1, State.COMPLETE)
 
@@ -153,7 +153,7 @@ def test_with_may_kill_it_is_sent_again_when_the_server_is_back(running, pair, c
     transcript = transcripts.read(directory, "mine", "greedy")
     assert {failure.recurred for failure in transcript.server_failures} == {False}
     assert all(answer.ok for answer in transcript.answers)
-    assert variant.asked.count("p1 of greedy") > 1
+    assert variant.asked("p1 of greedy") > 1
 
 
 def test_a_server_that_stays_away_leaves_the_rest_missing(running, pair, capture, directory):
@@ -178,7 +178,7 @@ def test_one_server_behind_two_addresses_is_found(running, pair, capture, tmp_pa
     one = running(*SPECULATING, "--metrics", str(path), "--count-prompts")
     _, status = capture(pair(one.url, f"http://localhost:{one.port}"))
     assert "one server is attached as both arms" in status.error
-    assert not [prompt for prompt in one.asked if prompt.startswith("p")], "no workload was sent"
+    assert not one.asked("of greedy"), "no workload was sent"
 
 
 def test_a_baseline_that_speculates_is_refused(running, pair, capture):
@@ -238,7 +238,7 @@ def test_others_at_the_server_are_noticed_by_its_counters(
     sends = attached.AttachedArm.client.fget
 
     def watched(arm):
-        if "p4 of greedy" in variant.asked:
+        if variant.asked("p4 of greedy"):
             page(path, **change)
         return sends(arm)
 
