@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import pytest
 from pytest_specdec.config import shipped
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY_ONLY = {"vllm-cpu", "vllm-cpu-faulty", "vllm-cpu-padded", "vllm-cpu-stock"}
-"""Configs that name a venv and checkpoints of the repository."""
+REPOSITORY_ONLY = {"llama-cpp", "mlx-lm", "vllm-cpu", "vllm-cpu-faulty", "vllm-cpu-padded", "vllm-cpu-stock"}
+"""Configs that name programs and checkpoints of the repository."""
 COUNT = re.compile(r"(\d+) tests? collected")
 
 
@@ -51,7 +52,8 @@ def ran(python, tmp_path):
     """Run a module of the environment in an empty folder."""
 
     def call(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([python, "-m", *argv], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        env = {**os.environ, "SPECDEC_FAULT": ""}  # that some shipped configs name
+        return subprocess.run([python, "-m", *argv], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     return call
 

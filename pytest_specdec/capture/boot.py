@@ -11,6 +11,7 @@ from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config import variables
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.scoring import Scorer
     from pytest_specdec.config.config import Config, VariantSettings
+    from pytest_specdec.engines.protocol import Command
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer, Transcript
@@ -62,20 +64,35 @@ class ServerRecipes:
         for boot in self.plan.boots:
             self._setup(boot)
 
+    def arm(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
+        """Return the server of ``boot``, not started, or not visited, yet."""
+        recipe = self.of(boot)
+        if recipe.setup.attached is None:
+            return ArmServer(recipe, heartbeat=heartbeat, left_s=left_s)
+        config = self.config_of(boot)
+        return AttachedArm(recipe, lambda setup: dialect_of(engine_of(config.engine.kind), config, setup), heartbeat, left_s)
+
     def of(self, boot: Boot) -> ServerRecipe:
-        """Return how ``boot`` is started, on a port that is free now."""
+        """Return how ``boot`` is started, on a port that is free now, or where it is found."""
         config, setup = self.config_of(boot), self._setup(boot)
-        engine = engine_of(config.engine.kind)
+        if setup.attached is not None:
+            return self._recipe(boot, setup, None)
         pinned = str(setup.args.get("port", ""))
         setup = replace(setup, port=ports.pinned(int(pinned)) if pinned.isdecimal() else ports.free())
+        return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
+
+    def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
+        config = self.config_of(boot)
         return ServerRecipe(
-            dialect=engine.dialect(config, setup),
+            dialect=engine_of(config.engine.kind).dialect(config, setup),
             setup=setup,
-            command=engine.command(config, setup),
+            command=command,
             draft_tokens=self.plan.pair(boot.arm).variant.draft.tokens if boot.role is Role.VARIANT else 0,
             log=self.directory.server_log(boot.index, boot.arm),
             boot_s=config.limits.boot_s,
             stop_s=config.limits.stop_s,
+            concurrency=config.concurrency(attached=setup.attached is not None),
+            may_kill=config.may_kill,
         )
 
     def _setup(self, boot: Boot) -> ServerSetup:
@@ -92,7 +109,7 @@ class ServerRecipes:
             speculative=boot.role is Role.VARIANT,
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
-            attached=_address(overlay.url or engine.url),
+            attached=_address(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
             folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
@@ -151,7 +168,7 @@ class BootSession:
     arm: ArmServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.arm = ArmServer(self.recipes.of(self.boot), heartbeat=self.heartbeat, left_s=lambda: self.reporter.left_s)
+        self.arm = self.recipes.arm(self.boot, self.heartbeat, lambda: self.reporter.left_s)
 
     def __enter__(self) -> Self:
         self.start()
@@ -170,7 +187,8 @@ class BootSession:
         except BaseException:
             self.arm.stop(0.0)
             raise
-        self.completeness.booted()
+        if not self.boot.attached:
+            self.completeness.booted()
 
     def stop(self, *, graceful: bool = True) -> None:
         """End the server and enter what it did."""
@@ -248,9 +266,19 @@ class BootSession:
         if result.missing:
             # Kept beside the whole ones under another name, so that no judge takes part of a workload for all of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
+        self._note_others(transcript)
         if not result.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
         self.completeness.answered(transcript.arm, workload, result.missing)
+
+    def _note_others(self, transcript: Transcript) -> None:
+        """Warn of what others did with an attached server."""
+        where = f"{transcript.arm}, {transcript.workload}"
+        if transcript.foreign:
+            self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
+        if isinstance(self.arm, AttachedArm):
+            for text in self.arm.warnings:
+                self.completeness.warn(text)
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""

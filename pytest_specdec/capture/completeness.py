@@ -35,7 +35,13 @@ class Completeness:
         before = earlier or Status(state=State.RUNNING)
         self._served: dict[int, BootTime] = {time.boot: time for time in before.served}
         self._boots, self._restarts, self._wall_s, self._rates = before.boots, before.restarts, before.wall_s, before.rates
+        self._warnings: dict[str, None] = dict.fromkeys(before.warnings)
         self._lock = threading.Lock()
+
+    def warn(self, text: str) -> None:
+        """Enter what was noticed and ends nothing."""
+        with self._lock:
+            self._warnings[text] = None
 
     def booted(self) -> None:
         """Enter that a server came up."""
@@ -110,6 +116,7 @@ class Completeness:
             served=tuple(served for _, served in sorted(self._served.items())),
             rates=estimate.measured(self._plan, done_s, {boot: time.readiness_s for boot, time in self._served.items()}, wall_s)
             or self._rates,
+            warnings=tuple(self._warnings),
         )
 
     def _missing(self, boot: Boot, error: str) -> list[MissingAnswers]:

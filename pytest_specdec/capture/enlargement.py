@@ -33,11 +33,12 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
     ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``. What is judged for speed
     as well stays as it is: figures of several runs are compared.
     """
-    if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S:
+    booted = [boot for boot in plan.boots if not boot.attached]
+    if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not booted:
         return {}
     judged = [{each.workload for each in plan.judgements if each.family is family} for family in (Family.SAMPLING, Family.SPEED)]
     sampled = {name: deepest[name] for name in sorted(judged[0] - judged[1])}
-    afford_s = PART * _seconds(plan, plan.workloads, booting=True)
+    afford_s = PART * _seconds(replace(plan, boots=tuple(booted)), plan.workloads, booting=True)
     if deadline_s is not None:
         afford_s = min(afford_s, deadline_s - plan.estimate_s)
     for factor in range(_STEPS * MOST, _STEPS, -1):

@@ -31,6 +31,9 @@ _MOSTLY = 0.5
 _CROWDED = 0.2
 """Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35."""
 
+_VISIT_S = 0.5
+"""To find an attached server ready."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedStep:
@@ -87,10 +90,11 @@ def measured(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Map
         return None
     if plan.servers > 1:
         return _measured_side_by_side(plan, done, median(readiness_s.values()), wall_s)
+    booted = [readiness_s[boot.index] for boot in plan.boots if boot.index in readiness_s and not boot.attached]
     return replace(
         rates,
         source=_MEASURED,
-        boot_s=round(median(readiness_s.values()), 1),
+        boot_s=round(median(booted), 1) if booted else rates.boot_s,
         tokens_per_s=_corrected(rates.tokens_per_s, "answering", done_s),
         scored_tokens_per_s=_corrected(rates.scored_tokens_per_s, "scoring", done_s),
     )
@@ -113,7 +117,7 @@ def _measured_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_
 
 
 def _of_boot(boot: Boot, named: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
-    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=rates.boot_s)
+    yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe

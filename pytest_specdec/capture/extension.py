@@ -41,8 +41,11 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
     added = [_further(plan, name, whole, round_) for name, whole in deepest.items()]
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
+    known = {boot.arm for boot in plan.boots}
+    visited = {boot.arm for boot in plan.boots if boot.attached}
     has_scorer = any(boot.role is Role.SCORER for boot in plan.boots)
-    layout = planner.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
+    fewest = planner.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
+    layout = [replace(boot, attached=boot.arm in visited) for boot in fewest if boot.arm in known]
     boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(layout))
     extensions = {**plan.extensions}
     for name, one in zip(deepest, added, strict=True):

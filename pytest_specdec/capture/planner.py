@@ -85,6 +85,8 @@ def placement(config: Config, engine: Engine) -> MachinePlacement:
     """
     if config.placement is Placement.IN_TURN:
         return MachinePlacement(placement=Placement.IN_TURN)
+    if _attached(config):
+        return _visited(config)
     if "port" in config.engine.args:
         return _pinned(config)
     if config.placement is Placement.SIDE_BY_SIDE:
@@ -93,6 +95,34 @@ def placement(config: Config, engine: Engine) -> MachinePlacement:
     if fit < _MIN_SERVERS:
         return MachinePlacement(placement=Placement.IN_TURN, reason=why)
     return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=min(fit, config.limits.servers), reason=why)
+
+
+_DRAFT = "draft models"
+"""Stands for them among the arms: no variant's name has a space in it."""
+
+
+def _attached(config: Config) -> frozenset[str]:
+    """Return the arms whose servers run already."""
+    url = config.engine.url
+    arms = {BASELINE: config.baseline.url or url, **{variant.name: variant.url or url for variant in config.variants}}
+    scorer = config.scorer.url if config.scorer else None
+    return frozenset(arm for arm, address in {**arms, _DRAFT: config.draft.url, SCORER: scorer}.items() if address)
+
+
+def _visited(config: Config) -> MachinePlacement:
+    if config.placement is Placement.AUTO:
+        return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
+    what, found = "attached servers are visited one after the other", f"placement: {config.placement}"
+    raise PlanError(what, where="placement", found=found, expected="in-turn", remedy="remove `placement`")
+
+
+def _is_attached(boot: Boot, attached: frozenset[str]) -> bool:
+    return {Role.VARIANT: boot.arm, Role.DRAFT: _DRAFT, Role.SCORER: SCORER}.get(boot.role, BASELINE) in attached
+
+
+def _is_served(boot: Boot, attached: frozenset[str]) -> bool:
+    """Whether there is a server for ``boot``: beside attached ones no draft model is started."""
+    return boot.role is not Role.DRAFT or not attached or _is_attached(boot, attached)
 
 
 def _pinned(config: Config) -> MachinePlacement:
@@ -153,7 +183,9 @@ def make(
     scored = config.of_scorer() if config.scorer else config
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
-    sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth)), key=_name)
+    attached, withheld = _attached(config), _withheld(config, wanted, depth)
+    sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name)
+    sent = [replace(entry, workload=_limited(entry.workload, config, attached)) for entry in sent]
     deepest = {workload.name: workload for workload in _united(sent)}
     judged = sorted((workload.at(depth) for workload in deepest.values()), key=_order)
     calibration = tuple(_calibrations(sent, depth))
@@ -174,21 +206,25 @@ def make(
         servers=placed.servers,
         placement_reason=placed.reason,
         route=engine_of(scored.engine.kind).route(scored),
+        withheld=withheld,
         families=outside,
         rates=rates or from_size(config),
     )
-    laid_out = partial(_laid_out, plan, calibration=calibration, has_scorer=config.scorer is not None)
+    laid_out = partial(_laid_out, plan, calibration=calibration, has_scorer=config.scorer is not None, attached=attached)
     usual = laid_out(judged)
     more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
     larger = [workload for workload in enlargement.enlarged(usual, deepest, more) if workload.name in deepest]
     return replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
 
 
-def _laid_out(plan: Plan, judged: Sequence[Workload], *, calibration: tuple[Workload, ...], has_scorer: bool) -> Plan:
-    """Return the plan with its workloads, the boots that they need, and what these take."""
+def _laid_out(
+    plan: Plan, judged: Sequence[Workload], *, calibration: tuple[Workload, ...], has_scorer: bool, attached: frozenset[str]
+) -> Plan:
+    """Return the plan with its workloads, the boots and visits that they need, and what these take."""
     workloads = tuple(sorted((*judged, *calibration), key=_order))
-    layout = _calibrated(_layout(plan.pairs, judged, plan.depth, plan.placement), calibration, workloads)
-    boots = tuple(replace(boot, index=index) for index, boot in enumerate(_rescored(layout, has_scorer=has_scorer)))
+    served = (boot for boot in _layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
+    layout = enumerate(_rescored(_calibrated(served, calibration, workloads), has_scorer=has_scorer))
+    boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in layout)
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate.total(steps, plan.servers))
 
@@ -248,6 +284,25 @@ def _united(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
 def _as_judged(workload: Workload, families: set[Family]) -> Workload:
     """Return it unscored where only its speed is judged: then no judge reads a distribution, and no draft model is booted for one."""
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
+
+
+def _withheld(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+    """Return the workloads that may take a server down, where one belongs to somebody else and the config does not allow it."""
+    if config.may_kill or not _attached(config):
+        return {}
+    reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
+    risky = {entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and _may_kill(entry)}
+    return dict.fromkeys(sorted(risky), reason)
+
+
+def _may_kill(entry: SelectedWorkload) -> bool:
+    return entry.workload.may_kill or entry.family is Family.PRESSURE
+
+
+def _limited(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
+    """Return the workload with as many requests in flight as every arm may get: all of them are asked alike."""
+    limit = config.concurrency(attached=bool(attached))
+    return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:

@@ -102,7 +102,7 @@ def from_size(config: Config) -> Rates:
         scaling=_DEVICE_SCALING if bandwidth else _SHARED_CORES,
         source="roughly",
     )
-    if size is None:
+    if size is None or config.baseline.url or config.engine.url:  # the device of an attached server is not known here
         return rates
     per_s = min(rates.tokens_per_s, _REACHED * (bandwidth or _CPU) / size.active_gb)
     return replace(

@@ -116,8 +116,11 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings
 
 
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
-    """Say whether a server died and nothing explains it; a request that does explains what was in flight beside it, too."""
-    return bool(transcript.unexplained) and transcript.arm not in findings
+    """Say whether a server died and nothing explains it, or was started anew by somebody else.
+
+    A request that explains a death explains what was in flight beside it, too.
+    """
+    return bool(transcript.replaced) or (bool(transcript.unexplained) and transcript.arm not in findings)
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:

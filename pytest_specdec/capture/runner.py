@@ -18,7 +18,7 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import CaptureError, EngineError, RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import atomic_write
-from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State, Status
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def record(
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
     # A process that waits for another's capture never pays for openai.
-    from pytest_specdec.capture import parallel, sequential  # noqa: PLC0415
+    from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415
     from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415
 
     directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)
@@ -59,13 +59,17 @@ def record(
     recipes = ServerRecipes(config=config, plan=plan, directory=directory)
     _write_beginnings(config, plan, directory)
     with _status_written(directory, completeness, reporter), _sigterm_raises(), ExitStack() as locked:
-        engine.check(config)
-        if config.scorer:
+        started = [boot for boot in boots if not boot.attached]
+        if any(boot.role is not Role.SCORER for boot in started):
+            engine.check(config)
+        if config.scorer and any(boot.role is Role.SCORER for boot in started):
             engine_of(config.scorer.kind).check(config.of_scorer())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
-        for device in _devices():
+        for device in _devices() if started else ():
             locked.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
+        if any(boot.attached for boot in boots):
+            attachment.check(recipes, reporter)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     return run_documents.read_status(directory)

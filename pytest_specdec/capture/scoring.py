@@ -211,14 +211,14 @@ class TranscriptScorer:
         return self._route.distribution(request)
 
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
-        """Ask for all, and once more, one by one on a fresh server, for those on which the server failed."""
+        """Ask for all, and once more, one by one on a fresh server, for those on which the server failed, unless it is somebody else's."""
         while self.reporter.left_s > 0 and self.arm.ensure_running():
             pending = [request for request in requests if request not in self._known]
             self._score_concurrently(pending, _CONCURRENCY)
             failed = [request for request in pending if request in self._known and self._known[request].failed]
             for request in failed:
                 self.arm.terminate()
-                if self.arm.ensure_running():
+                if self.arm.may_replay and self.arm.ensure_running():
                     self._score_concurrently([request], 1)
             if not failed:
                 return

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.group_replay import Failure
+from pytest_specdec.capture.server import attached
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.model.transcript import Answer, FailureKind, SpecCounters, Transcript
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.deadlines import Deadlines
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.engines.protocol import Traffic
     from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Request, Workload
 
@@ -30,6 +32,8 @@ _MIN_S = 0.1
 """Seconds that a request gets which is sent in the capture's last moment."""
 _COUNTERS_PAUSE_S = 0.02
 """Between two readings of counters that a server updates behind its answers."""
+_SETTLING = 10
+"""Such readings at most: the counters of a server that others use do not rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,9 @@ class WorkloadRunner:
         self._began_dead = 0 if arm.running else 1
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
+        self._traffic: Traffic | None = None
+        self._replaced = ""
+        self._foreign = ""
         self._started_at = ""
         self._wall_s = 0.0
         self._unavailable = ""
@@ -104,6 +111,7 @@ class WorkloadRunner:
             self._warm_up()
             self._arm.note_processes()
             self._before = self._arm.counters()
+            self._traffic = self._settled_traffic()
 
     def answer(self, pass_index: int) -> None:
         """Send one pass, turn by turn."""
@@ -125,6 +133,7 @@ class WorkloadRunner:
         """Read the counters again."""
         if not self._unavailable:
             self._counters = self._counted(self._before)
+            self._note_others(self._arm.traffic())
 
     def result(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
@@ -195,7 +204,7 @@ class WorkloadRunner:
         for job, sent in failed:
             self._unanswered[job.key] = _without_answer(job, f"in flight when the server failed: {sent.answer.error}")
         try:
-            if self._restart():
+            if self._arm.may_replay and self._restart():
                 self._replay_alone(failure, [job for job, _ in failed])
                 if not failure.is_explained:
                     self._replay_group(failure, group)
@@ -332,6 +341,33 @@ class WorkloadRunner:
         # A log that says nothing new yet is no server that drafts nothing.
         return None if counted is None or (self._arm.counters_lag and not counted.drafts) else counted
 
+    def _settled_traffic(self) -> Traffic | None:
+        """Read what an attached server has done once its counters rest: they may still count what was asked before."""
+        traffic = self._arm.traffic()
+        for _ in range(_SETTLING if traffic else 0):
+            time.sleep(_COUNTERS_PAUSE_S)
+            before, traffic = traffic, self._arm.traffic()
+            if traffic == before:
+                break
+        return traffic
+
+    def _note_others(self, after: Traffic | None) -> None:
+        """Find out whether others asked the attached server, or started it anew, since the workload began; deaths are told of elsewhere."""
+        if self._arm.restarts != self._restarts_before or self._server_failures:
+            return
+        self._replaced = attached.replaced(self._traffic, after)
+        answers = [sent.answer for sent in self._sent.values() if sent.answer.ok]
+        usages = [answer.usage for answer in answers if answer.usage is not None]
+        if self._replaced or self._unanswered or len(usages) < len(answers):
+            return
+        self._foreign = attached.foreign(
+            self._traffic,
+            after,
+            prompt_tokens=sum(usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True)),
+            generated_tokens=sum(usage.completion_tokens for usage in usages),
+            answers=len(answers),
+        )
+
     def _transcript(self) -> Transcript:
         jobs = [Job(request=request, pass_index=p) for p in range(self._workload.passes) for request in self._workload.requests]
         return Transcript(
@@ -344,6 +380,8 @@ class WorkloadRunner:
             server_failures=tuple(self._server_failures),
             restarts=self._arm.restarts - self._restarts_before,
             concurrency=limit if (limit := self._arm.concurrency(self._workload.concurrency)) < self._workload.concurrency else None,
+            replaced=self._replaced,
+            foreign=self._foreign,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),
         )

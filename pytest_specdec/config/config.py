@@ -97,6 +97,10 @@ class Limits:
     """Requests in flight at most, whatever a workload asks for; None where nothing is said."""
 
 
+_ATTACHED_CONCURRENCY = 4
+"""Requests in flight at most, where the config says nothing: others may need the server."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
     """How chat requests ask for reasoning, and the room that it takes."""
@@ -155,6 +159,10 @@ class Config:
             msg = f"{self.name} has no scorer"
             raise ValueError(msg)
         return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
+
+    def concurrency(self, *, attached: bool) -> int | None:
+        """Return the most requests in flight at a server; None without a limit."""
+        return self.limits.concurrency or (_ATTACHED_CONCURRENCY if attached else None)
 
     def variant(self, name: str) -> VariantSettings:
         """Return the variant called ``name``; KeyError without one."""

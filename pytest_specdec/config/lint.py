@@ -39,6 +39,9 @@ class ArmSettings:
     """The overlay that makes it this arm."""
     args: Mapping[str, Setting]
     env: Mapping[str, Setting]
+    url: Setting | None
+    asks: tuple[object, ...]
+    """Address, headers and body fields: arms that agree in them ask one server for the same."""
 
     def at(self, path: tuple[str, ...]) -> Setting | None:
         """Return the value at ``path`` into the arguments, JSON strings parsed and dotted flags included; None where there is none."""
@@ -68,7 +71,18 @@ def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyP
     for path, layer in layers:
         args.update({plain(name): Setting(value=value, path=(*path, "args", name)) for name, value in layer.args.items()})
         env.update({name: Setting(value=value, path=(*path, "env", name)) for name, value in layer.env.items()})
-    return ArmSettings(where=where, args={name: setting for name, setting in args.items() if setting.value is not None}, env=env)
+    urls = [Setting(value=layer.url, path=(*path, "url")) for path, layer in layers if layer.url is not None]
+    return ArmSettings(
+        where=where,
+        args={name: setting for name, setting in args.items() if setting.value is not None},
+        env=env,
+        url=urls[-1] if urls else None,
+        asks=(
+            str(urls[-1].value).rstrip("/").removesuffix("/v1").lower() if urls else None,
+            {**engine.headers, **overlay.headers},
+            {**engine.body, **overlay.body},
+        ),
+    )
 
 
 def _inside(setting: Setting | None, name: str) -> Setting | None:
@@ -100,14 +114,15 @@ def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
 def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
     """Return the reasons for which the arms of ``config`` are no fair pair under an engine's ``rules``, in the order of the file.
 
-    Refused are a speculative setting that cannot be read, a baseline that speculates, a drafting method or a number of draft tokens with
-    which no server boots, and lossy modes unless the config says ``lossy: true``; the rest are warnings. Values with a ``${VAR}`` are not
-    looked at.
+    Refused are a missing address, one server attached as both arms, a speculative setting that cannot be read, a baseline that speculates,
+    a drafting method or a number of draft tokens with which no server boots, and lossy modes unless the config says ``lossy: true``; the
+    rest are warnings. Values with a ``${VAR}`` are not looked at.
     """
     pair = _Pair(config, rules)
     problems = dict.fromkeys(pair.unreadable())
     if not problems:
-        problems = dict.fromkeys((*pair.baseline(), *pair.drafting(), *pair.lossy(), *pair.differences(), *pair.silent()))
+        settings = (*pair.baseline(), *pair.drafting(), *pair.lossy(), *pair.differences(), *pair.silent())
+        problems = dict.fromkeys((*pair.addresses(), *settings))
     return tuple(sorted(problems, key=lambda problem: problem.line))
 
 
@@ -130,6 +145,22 @@ class _Pair:
                     found = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
                     expected = "a mapping, or JSON that holds one"
                     yield self._problem(setting.path, f"{found}{setting.value!r:.42}", expected, refused=True)
+
+    def addresses(self) -> Iterator[Problem]:
+        """Look for an arm without an address where nothing is started, and for one server attached as both arms."""
+        missing = "the address of a server that runs already: http://HOST:PORT"
+        for arm in (self._baseline, *self._variants.values()):
+            if self._rules.attached and arm.url is None:
+                yield self._problem((*arm.where, "url"), "nothing", missing, refused=True)
+        first = self._baseline.url
+        for variant in self._variants.values():
+            if first is not None and variant.url is None and not self._rules.attached:
+                found = "no url: its server is started here, and the baseline's runs elsewhere"
+                yield self._problem(variant.where, found, "both attached, or both started here")
+            if variant.url is not None and variant.asks == self._baseline.asks:
+                found = f"{_shown(variant.url)}, the baseline's own address"
+                hint = "attach a second server, or give the variant a `body` or `headers` that make this one speculate"
+                yield self._problem(variant.url.path, found, "the address of the server that speculates", hint, refused=True)
 
     def baseline(self) -> Iterator[Problem]:
         """Look for a speculative setting in what the baseline is started with."""

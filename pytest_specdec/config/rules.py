@@ -75,6 +75,8 @@ class EngineRules:
     drafting: DraftingRule
     lossy: tuple[LossySetting, ...] = ()
     silent: tuple[SilentChange, ...] = ()
+    attached: bool = False
+    """Whether nothing is ever started: every arm needs a ``url``."""
 
     def speculates(self, name: str) -> bool:
         """Whether an argument or a variable belongs to the speculative setting."""

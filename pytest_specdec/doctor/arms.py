@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config import variables
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.variables import expand, names
 from pytest_specdec.engines.cli_args import merged
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.pair import BASELINE, DraftKind
+from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ __all__ = ["Arm", "arms"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One server that a run would start."""
+    """One server that a run would start, or visit."""
 
     name: str
     model: str
@@ -35,6 +36,8 @@ class Arm:
     """Overlays applied and ``${VAR}`` filled in, without arguments whose variable is not set; so are ``env``'s values."""
     env: Mapping[str, str]
     speculative: bool
+    attached: ServerSetup | None = None
+    """How the server is asked, where it runs already; None for one that a run starts."""
 
     def command(self, config: Config, engine: Engine) -> Command:
         """Return the command that would serve this arm, on port 0. Raises EngineError when engine or model are not there."""
@@ -48,9 +51,12 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     model = config.engine.model
     speculative = tuple(_arm(config, environ, v.name, ("variants", v.name), v, model=model) for v in config.variants)
     drafts = (engine.draft(arm.args) for arm in speculative)
-    models = dict.fromkeys(draft.model for draft in drafts if draft and draft.kind is DraftKind.MODEL and draft.model)
+    served = config.draft.url or not any(arm.attached for arm in speculative)
+    models = dict.fromkeys(draft.model for draft in drafts if served and draft and draft.kind is DraftKind.MODEL and draft.model)
     alone = (_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
-    return (_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model), *speculative, *alone)
+    scorer = config.of_scorer() if config.scorer and config.scorer.url else None
+    scoring = [_arm(scorer, environ, SCORER, (SCORER,), scorer.baseline, model=scorer.engine.model)] if scorer else []
+    return (_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model), *speculative, *alone, *scoring)
 
 
 def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, overlay: Overlay | VariantSettings, *, model: str) -> Arm:
@@ -63,6 +69,25 @@ def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, o
         args=_filled(merged(config.engine.args, overlay.args), environ),
         env={key: str(value) for key, value in _filled({**config.engine.env, **overlay.env}, environ).items()},
         speculative=path[0] == "variants",
+        attached=_attached(config, environ, overlay.url or (None if path[0] == "draft" else config.engine.url), overlay, model),
+    )
+
+
+def _attached(
+    config: Config, environ: Mapping[str, str], url: str | None, overlay: Overlay | VariantSettings, model: str
+) -> ServerSetup | None:
+    """Return how the server at ``url`` is asked; a variable that is not set is reported elsewhere, and left out here."""
+    if url is None:
+        return None
+    key, headers = config.engine.api_key, {**config.engine.headers, **overlay.headers}
+    return ServerSetup(
+        model=model,
+        port=0,
+        api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
+        headers={name: str(value) for name, value in _filled(headers, environ).items()},
+        body=_filled({**config.engine.body, **overlay.body}, environ),
+        attached=str(next(iter(_filled({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
+        secrets=variables.secrets_of(config.text, environ),
     )
 
 

@@ -33,14 +33,25 @@ _QUERY_S = 15.0
 
 
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
-    """Give every check as soon as it is known; slow questions to the engine's program run in ``pool``."""
-    yield from engine_checks.checks(config, engine, servers, pool)
-    yield from _quick(config, engine, servers)
+    """Give every check as soon as it is known; slow questions to the engine's program run in ``pool``.
+
+    Of ``servers``, those that run already are left out.
+    """
+    started = _started(servers)
+    if started:
+        yield from engine_checks.checks(config, engine, started, pool)
+    yield from _quick(config, engine, started)
+
+
+def _started(servers: Sequence[Arm]) -> list[Arm]:
+    return [arm for arm in servers if arm.attached is None]
 
 
 def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
     """Give the checks for which nothing of the engine has to run."""
     yield from engine_checks.scorer(config)
+    if not servers:
+        return
     yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
     yield from machine.ports(servers)
     devices, footprint = machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), _footprint(config, engine)
@@ -62,10 +73,10 @@ def require(config: Config) -> None:
     A command line that the engine's parser took once is not shown to it again: it imports its framework to answer.
     """
     engine = engine_of(config.engine.kind)
-    servers = arms(config, engine, os.environ)
-    taken = _taken(config, engine, servers)
+    servers = _started(arms(config, engine, os.environ))
+    taken = _taken(config, engine, servers) if servers else None
     with ThreadPoolExecutor(max_workers=1) as pool:
-        parsed = () if taken and taken.is_file() else engine_checks.flags(config, engine, servers, pool)
+        parsed = () if not servers or (taken and taken.is_file()) else engine_checks.flags(config, engine, servers, pool)
         results = (*parsed, *_quick(config, engine, servers))
     _raise(config, [check for check in results if _ends_a_boot(check)])
     if taken and all(check.level is Level.OK for check in parsed):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.config import load, shipped, variables
-from pytest_specdec.doctor import boot_checks, config_checks, machine
+from pytest_specdec.doctor import attached, boot_checks, config_checks, machine
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level, failed, ok
 from pytest_specdec.engines.registry import engine_of
@@ -86,6 +86,7 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
         return
     with ThreadPoolExecutor() as pool:
         plan = pool.submit(config_checks.plan, config, depth, here)
+        yield from attached.checks(servers)
         yield from boot_checks.checks(config, engine, servers, pool)
         yield machine.disk(here / RUNS)
         yield machine.leases(locks.folder())

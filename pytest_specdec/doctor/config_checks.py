@@ -121,8 +121,12 @@ def _boots(config: Config, depth: Depth, here: Path) -> Check:
         made = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected(config, here / RUNS))
     except SpecdecError as error:
         return failed("plan", error)
-    arms, waited = ", ".join(map(_arm, made.boots)), clock(len(made.boots) * made.rates.boot_s)
-    return ok("plan", f"{len(made.boots)} boots ({arms}), about {waited} of waiting for them ({made.rates.source}); answers add to it")
+    arms, started = ", ".join(map(_arm, made.boots)), sum(not boot.attached for boot in made.boots)
+    visits = f"{len(made.boots) - started} visits of attached servers"
+    if not started:
+        return ok("plan", f"{visits} ({arms})")
+    what, waited = f"{started} boots" + (f" and {visits}" if started < len(made.boots) else ""), clock(started * made.rates.boot_s)
+    return ok("plan", f"{what} ({arms}), about {waited} of waiting for boots ({made.rates.source}); answers add to it")
 
 
 def _arm(boot: Boot) -> str:

@@ -94,7 +94,7 @@ def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple
 
 def scorer(config: Config) -> tuple[Check, ...]:
     """Return whether the engine of the scorer is installed, and its model there."""
-    if config.scorer is None:
+    if config.scorer is None or config.scorer.url:
         return ()
     try:
         engine_of(config.scorer.kind).check(config.of_scorer())

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, Traffic
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.engines.protocol import ApiRequest, Ask, VerifySteps
+    from pytest_specdec.engines.protocol import ApiRequest, Ask, Get, VerifySteps
     from pytest_specdec.model.transcript import Position, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["PlainDialect", "with_usage"]
+__all__ = ["PlainDialect", "owner", "with_usage"]
 
 
 class PlainDialect:
@@ -81,6 +83,14 @@ class PlainDialect:
         """Return nothing."""
         return None
 
+    def traffic(self, text: str) -> Traffic:
+        """Read the Prometheus counters that most engines have: start of the process, prompt tokens, generated tokens."""
+        return Traffic(
+            started_s=_sample(text, "process_start_time_seconds"),
+            prompt_tokens=_total(text, "prompt_tokens_total"),
+            generated_tokens=_total(text, "generation_tokens_total"),
+        )
+
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002
         """Return nothing: the protocol has no log-probabilities of a prompt."""
         return None
@@ -102,6 +112,38 @@ def with_usage(request: Request) -> dict[str, JSON]:
     """Return the field that has a stream end with its usage, beside what the request says of streams."""
     options = request.body.get("stream_options")
     return {"stream_options": {"include_usage": True, **(options if isinstance(options, Mapping) else {})}}
+
+
+def owner(get: Get) -> str:
+    """Return who owns the first model of ``/v1/models``: most engines enter themselves. Empty without one."""
+    try:
+        data = json.loads(get("/v1/models") or "{}").get("data")
+    except (ValueError, AttributeError):
+        return ""
+    first = data[0] if isinstance(data, list) and data else None
+    return str(first.get("owned_by") or "") if isinstance(first, Mapping) else ""
+
+
+_SAMPLE = r"^(?:\w+:)?{}(?:\{{.*\}})?\s+(\S+)\s*$"
+
+
+def _samples(text: str, name: str) -> list[float]:
+    """Return the values of a series, whatever its labels and the engine's prefix."""
+    matches = re.findall(_SAMPLE.format(name), text, re.MULTILINE)
+    try:
+        values = [float(value) for value in matches]
+    except ValueError:
+        return []
+    return values if all(map(math.isfinite, values)) else []
+
+
+def _sample(text: str, name: str) -> float | None:
+    return next(iter(_samples(text, name)), None)
+
+
+def _total(text: str, name: str) -> int | None:
+    values = _samples(text, name)
+    return round(math.fsum(values)) if values else None
 
 
 def _nothing() -> tuple[Position, ...]:

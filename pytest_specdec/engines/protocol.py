@@ -25,6 +25,7 @@ __all__ = [
     "COMPLETIONS",
     "HOST",
     "PROTOCOL_VERSION",
+    "AnyEngine",
     "ApiRequest",
     "Ask",
     "Command",
@@ -33,8 +34,11 @@ __all__ = [
     "Engine",
     "EngineProgram",
     "Footprint",
+    "Get",
+    "Recognising",
     "RoughRates",
     "ServerSetup",
+    "Traffic",
     "VerifySteps",
 ]
 
@@ -174,6 +178,19 @@ class ApiRequest:
     body: Mapping[str, JSON]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What a server has done since it was started, by its own counters."""
+
+    started_s: float | None = None
+    """When it was started, in seconds since 1970; so are the others None where nothing tells."""
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+
+
+Get: TypeAlias = "Callable[[str], str | None]"
+"""Asks a server for a path and returns the body of a 200; None for anything else."""
+
 Ask: TypeAlias = "Callable[[ApiRequest], Mapping[str, JSON] | None]"
 """Sends a request to the server and returns its reply; None for anything but an object with status 200."""
 
@@ -230,6 +247,9 @@ class Dialect(Protocol):
     def logged(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the server's log since its start, where ``counters_path`` has none; None without any."""
 
+    def traffic(self, text: str) -> Traffic:
+        """Return what the text of ``counters_path`` says of all requests, whoever sent them."""
+
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Return the request whose reply holds the distribution at every one of ``token_ids``; None where no request does."""
 
@@ -244,6 +264,22 @@ class Dialect(Protocol):
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Return the distribution at every one of ``token_ids``, which came after the prefixes. Raises RequestError without it."""
+
+
+@runtime_checkable
+class Recognising(Protocol):
+    """An engine that knows its servers by their endpoints; it may leave this out."""
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the server that ``get`` asks is one of this engine's. A path that resets anything is not asked for."""
+
+
+@runtime_checkable
+class AnyEngine(Protocol):
+    """An engine that stands for whichever is behind an address."""
+
+    def candidates(self) -> Sequence[Engine]:
+        """Return the engines that it may be, in the order in which they are tried."""
 
 
 class Engine(Protocol):

@@ -16,6 +16,7 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
 from pytest_specdec.engines.vllm.rules import TOKENS
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -55,6 +56,10 @@ class Reference:
         silent=(),
     )
     scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is this package's own."""
+        return owner(get) == "pytest-specdec"
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return vLLM's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "LOADED", "engine_of", "kinds"]
+__all__ = ["GROUP", "LOADED", "engine_of", "installed", "kinds"]
 
 GROUP = "pytest_specdec.engines"
 LOADED: dict[str, Engine] = {}
@@ -31,6 +32,15 @@ def engine_of(kind: str) -> Engine:
 def kinds() -> list[str]:
     """Return the names of the installed engines, sorted."""
     return sorted({*entry_points(group=GROUP).names, *LOADED})
+
+
+def installed() -> tuple[Engine, ...]:
+    """Return every engine that can be loaded, by kind; one that cannot is told of by the config that names it."""
+    engines = []
+    for kind in kinds():
+        with suppress(EngineError):
+            engines.append(engine_of(kind))
+    return tuple(engines)
 
 
 def _entry_point(kind: str) -> EntryPoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -12,6 +13,7 @@ from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
 
@@ -70,9 +73,11 @@ def read(
     Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
     another workload of that name.
     """
-    pair, parts = plan.pair(judgement.pair), _parts(plan, judgement)
+    parts = _parts(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
     scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
+    speculative = _joined([run.transcript(judgement.pair) for run in runs])
+    pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
     return Captured(
         pair=pair,
@@ -80,15 +85,28 @@ def read(
         family=judgement.family,
         baseline=_joined([run.transcript(BASELINE) for run in runs]),
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
-        speculative=_joined([run.transcript(judgement.pair) for run in runs]),
+        speculative=speculative,
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
         calibration=calibration,
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         failures=server_failures.read(directory, plan, judgement.pair),
+        within_one_boot=plan.within_one_boot,
         gates=tuple(gate for gate in gates if gate.pair in {"", judgement.pair} and gate.workload in {"", judgement.workload}),
     )
+
+
+def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
+    """Return the pair with the draft tokens per step that its answers show, where no setting says so, as with attached servers."""
+    if pair.variant.draft.tokens:
+        return pair
+    counters = transcript.counters or SpecCounters()
+    windows = [window for answer in transcript.answers for choice in answer.choices for window in choice.windows or ()]
+    drafted = math.ceil(counters.draft_tokens / counters.drafts) if counters.drafts else 0
+    tokens = max(len(counters.accepted_per_position), drafted, max(windows, default=1) - 1)
+    draft = replace(pair.variant.draft, tokens=tokens)
+    return replace(pair, variant=replace(pair.variant, draft=draft))
 
 
 def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
@@ -111,6 +129,8 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         server_failures=tuple(replace(failure, failure=number) for number, failure in _numbered(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
+        replaced=next((part.replaced for part in parts if part.replaced), ""),
+        foreign=next((part.foreign for part in parts if part.foreign), ""),
         wall_s=sum(part.wall_s for part in parts),
     )
 

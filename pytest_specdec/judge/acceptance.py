@@ -144,7 +144,7 @@ def shown(length: AcceptanceLength | None) -> str:
 def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[RuledGate], outcome: Outcome, why: str) -> Verdict:
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
-    limits = f"interval: 95%, Student's t over {over} prompts; {drafted} draft tokens per step"
+    limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
     lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters)]
     proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
     return say(

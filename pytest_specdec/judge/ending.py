@@ -162,6 +162,10 @@ class BaselineEndings:
         return self.context is not None and end.context >= self.context - self.leeway
 
 
+_MOST_DRAFTED = 32
+"""Tokens that a step may draft where neither setting nor answers tell: more than any engine drafts by default."""
+
+
 def ended(captured: Captured) -> Verdict | None:
     """Return a failure where answers end otherwise than their requests and the baseline's own answers allow; None otherwise.
 
@@ -170,7 +174,8 @@ def ended(captured: Captured) -> Verdict | None:
     """
     control = () if captured.control is None or captured.is_control else (captured.control,)
     peers = _ends(captured, (captured.baseline, *control))
-    baseline = _endings(peers, leeway=0 if captured.is_control else captured.pair.variant.draft.tokens + 1)
+    drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
+    baseline = _endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
     wrong = [found for end in _ends(captured, (captured.speculative,)) if (found := _first_wrong(end, baseline, rules))]
     return _failed(captured, wrong) if wrong else None

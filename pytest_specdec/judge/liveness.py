@@ -51,6 +51,8 @@ def server_failure(captured: Captured) -> Verdict | None:
     survives the same, and invalid when it does not. What does not recur is counted over the whole run (:func:`_scattered`); short of that
     it is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
     """
+    if anew := _replaced(captured):
+        return anew
     failures = captured.speculative.server_failures
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: len(failure.group))
     deadly = [failure for failure in recurring if all(_survived(t, failure) for t in _baselines(captured))]
@@ -64,6 +66,15 @@ def server_failure(captured: Captured) -> Verdict | None:
     if failures:
         return _infrastructure(captured, failures, _once(captured.speculative.unexplained), settle=_RESUME)
     return _of_baseline(captured) or _slowed(captured)
+
+
+def _replaced(captured: Captured) -> Verdict | None:
+    """Look for an attached server that somebody else started anew while it answered: its answers are not those of one server."""
+    for transcript in (captured.speculative, *_baselines(captured)):
+        if transcript.replaced:
+            headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
+            return say(captured, Outcome.INVALID, headline, settle=_RESUME)
+    return None
 
 
 def _of_baseline(captured: Captured) -> Verdict | None:
@@ -174,7 +185,7 @@ def _what(server_failure: ServerFailure) -> str:
 
 def _once(failures: Sequence[Sequence[ServerFailure]]) -> str:
     first = failures[0][0]
-    again = "and no restart was left to try again" if first.recurred is None else "and not again on a fresh server"
+    again = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
     return f"infrastructure: the server {_VERB[first.ending]} {_in_flight(failures[0])} once, {again}{others}"
 

@@ -125,7 +125,8 @@ def _by_windows(captured: Captured) -> tuple[str, str] | None:
     least = 2 if draft.kind is DraftKind.NGRAM and draft.tokens > 1 else 1
     if all(window <= 1 for window in windows):
         return _NOTHING_ACCEPTED
-    return None if any(least <= window <= draft.tokens for window in windows) else _NOTHING_REJECTED
+    most = draft.tokens or max(windows) - 1
+    return None if any(least <= window <= most for window in windows) else _NOTHING_REJECTED
 
 
 ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token continuations of token ids"

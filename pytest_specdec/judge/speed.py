@@ -67,6 +67,8 @@ def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
 def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
     said = {one.ruling for one in rulings}
+    if used := _used_by_others(captured):
+        return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: others used the server of {used} meanwhile")
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed: {missed[0]}", rulings)
@@ -74,6 +76,11 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
         above = " and ".join(str(one.gate) for one in rulings)
         return _said(captured, found, Outcome.PASS, f"{_opening(found)}; gate met: {above}", rulings)
     return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {_why_open(captured, found, rulings)}", rulings)
+
+
+def _used_by_others(captured: Captured) -> str:
+    arms = (captured.baseline, captured.control, captured.speculative)
+    return " and ".join(arm.arm for arm in arms if arm is not None and arm.foreign)
 
 
 def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
@@ -98,6 +105,8 @@ def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledG
     interval = found.interval
     if gate.figure == SPEEDUP and interval is not None and interval.high < (gate.at_least or 0.0):
         return f"the interval is below the gate, but not surely enough to fail: {gate}"
+    if gate.figure == SPEEDUP and interval is not None and interval.low >= (gate.at_least or 0.0):
+        return f"above the gate here, but not by more than boots are taken to vary: {gate}"
     return (
         f"the interval contains the gate: {gate}"
         if gate.figure == SPEEDUP
@@ -120,17 +129,21 @@ def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: 
         short=lines,
         evidence=(*table(found), *lines, *further(captured, found), *surer),
         rules_out=f"a speedup below {min(proven):.2f}x would have been caught (97.5%); {spread(found)}" if proven else "",
-        settle=_settle(found, rulings) if outcome is Outcome.NOT_DECIDED else "",
+        settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         cell=found.shown,
         figures=figures(found),
     )
 
 
-def _settle(found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
+def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
+    if _used_by_others(captured):
+        return "servers that nobody else uses meanwhile"
     if not rulings:
         return "a gate: gates.speedup.at_least in the config"
     if found.estimate is None:
         return "at least two passes"
     noisy = found.estimate.passes_sd**2 / found.estimate.passes > found.estimate.standard_error**2 / 2.0
+    if found.one_boot and not noisy:
+        return f"gates.speedup.boot_sd, if boots vary by less than {found.estimate.boots.stated_sd:.1%}; or servers that are booted here"
     more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
     return f"{more}, or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}"

@@ -44,7 +44,11 @@ def method(measured: MeasuredSpeed) -> str:
     if found is None or measured.interval is None:
         return f"{passes} pass, no interval"
     passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%})"
-    student = f"Student's t with {found.freedom:.1f} degrees of freedom"
+    shown = measured.one_boot or found
+    student = f"Student's t with {shown.freedom:.1f} degrees of freedom"
+    if measured.one_boot:
+        within = f"interval: {100 * measured.interval.confidence:.4g}% over {passed} within one boot of each server"
+        return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {found.boots.sd:.1%}"
     return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} and boots (spread {found.boots.sd:.1%}), {student}"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.model.baseline import BOOT_SD, SPEEDUP
-from pytest_specdec.stats.speedup import across_boots, boots
+from pytest_specdec.stats.speedup import across_boots, boots, within_one_boot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -205,6 +205,8 @@ class MeasuredSpeed:
     control: float | None
     """Natural log of the control's speed over the baseline's; None where no other boot of the baseline was timed."""
     length: AcceptanceLength | None
+    one_boot: Estimate | None = None
+    """Over the passes alone, for the boots that were met; None where the estimate says what other boots would show."""
 
     @property
     def ratio(self) -> float:
@@ -213,14 +215,15 @@ class MeasuredSpeed:
 
     @property
     def interval(self) -> Interval | None:
-        """The interval that is shown; None with fewer than two passes."""
-        return self.estimate.interval(SHOWN_CONFIDENCE) if self.estimate else None
+        """The interval that is shown; None with fewer than two passes. Within one boot it claims nothing of others."""
+        shown = self.one_boot or self.estimate
+        return shown.interval(SHOWN_CONFIDENCE) if shown else None
 
     @property
     def shown(self) -> str:
         """The ratio and its interval, as in ``1.82x [1.74, 1.90]``."""
         limits = f" [{self.interval.low:.2f}, {self.interval.high:.2f}]" if self.interval else ""
-        return f"{self.ratio:.2f}x{limits}"
+        return f"{self.ratio:.2f}x{limits}{' within one boot' if self.one_boot else ''}"
 
     @property
     def change(self) -> SpeedChange:
@@ -236,7 +239,8 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
     """Return what can be said of the speed; None where no request was timed in every arm.
 
     Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
-    files hold of earlier runs and the stated deviation; a control that is judged itself is held against the latter two.
+    files hold of earlier runs and the stated deviation; a control that is judged itself is held against the latter two. An attached
+    baseline shows one boot, so that gates lean on what is stated, and the interval that is shown is over the passes alone.
     """
     control = _other_boot(captured)
     found = paces((captured.baseline, *([captured.control] if captured.control and not captured.is_control else [])), captured.speculative)
@@ -244,9 +248,11 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
         return None
     apart = None if control is None else _apart(captured.baseline, control, whole=found.whole)
     spread = boots((*_earlier(captured), *([] if apart is None else [apart])), _stated_sd(captured))
+    estimate = _estimate(found.response, spread, baseline_boots=1 if control is None else 2)
     return MeasuredSpeed(
         paces=found,
-        estimate=_estimate(found.response, spread, baseline_boots=1 if control is None else 2),
+        estimate=estimate,
+        one_boot=within_one_boot(found.response.log_ratios) if estimate and captured.within_one_boot else None,
         spread=spread,
         control=apart,
         length=acceptance_length(captured.speculative),
@@ -254,8 +260,8 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
 
 
 def _other_boot(captured: Captured) -> Transcript | None:
-    """Return the control where it is another boot than the baseline: at smoke depth one boot answers as both."""
-    control = captured.control
+    """Return the control where it is another boot than the baseline: at smoke depth, and attached, one answers as both."""
+    control = None if captured.within_one_boot else captured.control
     return None if control is None or captured.is_control or control.boot == captured.baseline.boot else control
 
 

@@ -53,8 +53,8 @@ def say(
         workload=captured.workload.name,
         headline=headline,
         short=tuple(short),
-        evidence=(*evidence, *_route(captured), *_concurrency(captured)),
-        rules_out=rules_out,
+        evidence=(*evidence, *_route(captured), *_concurrency(captured), *_others(captured)),
+        rules_out=f"{rules_out}; within one boot" if rules_out and captured.within_one_boot else rules_out,
         settle=settle,
         cell=cell,
         names=names,
@@ -78,6 +78,13 @@ def against(log_evidence: float, alpha: float) -> str:
 def likely(chance: float) -> str:
     """Return a probability 0..1 as a percentage that never rounds to a certainty."""
     return "over 99%" if chance >= 0.995 else f"{chance:.0%}"  # noqa: PLR2004 - would round to a certainty
+
+
+def _others(captured: Captured) -> tuple[str, ...]:
+    """Return the caveats of servers that belong to somebody else."""
+    arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None and arm.foreign]
+    shared = tuple(f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms)
+    return (*(("within one boot: the control is the same attached server, asked again",) if captured.within_one_boot else ()), *shared)
 
 
 def _concurrency(captured: Captured) -> tuple[str, ...]:

@@ -116,6 +116,8 @@ class Captured:
     gates: tuple[Gate, ...] = ()
     failures: Mapping[str, UnexplainedFailures] = field(default_factory=dict)
     """By arm, over the whole run; empty where the variant has none."""
+    within_one_boot: bool = False
+    """Whether baseline and control are one attached server asked twice: how boots vary is then unknown."""
     is_control: bool = False
     """Whether ``speculative`` is really the control: the judge is being judged."""
     on_verdict: Callable[[Verdict], None] | None = field(default=None, compare=False, repr=False)

@@ -72,6 +72,8 @@ class Boot:
     """Whether the arm's capabilities are probed: what it honours, refuses and ignores."""
     scores: tuple[ScoringTask, ...] = ()
     """What is scored here."""
+    attached: bool = False
+    """Whether the server runs already and belongs to somebody else: it is visited, never started or stopped."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -134,6 +136,8 @@ class Plan:
     """How the engine is expected to be scored; the baseline's capability probe decides."""
     extensions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By workload, the workloads that take it further, in the order of their capture; they are judged together."""
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    """By workload, why it is sent to no arm although a test was selected; its share of the budget stays with it."""
     families: tuple[FamilyRow, ...] = ()
     """Rows of other packages' families, as they were declared when the run was planned."""
     rates: Rates = field(default_factory=Rates)
@@ -145,6 +149,11 @@ class Plan:
     def rows(self) -> Mapping[str, FamilyRow]:
         """All families by name, in the order of the report."""
         return with_outside(self.families)
+
+    @property
+    def within_one_boot(self) -> bool:
+        """Whether the baseline is attached: its control is then the same server asked again, and nothing shows how boots vary."""
+        return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""

@@ -72,6 +72,8 @@ class Status:
     """By boot, those that answered anything."""
     rates: Rates | None = None
     """By which the plan's estimate would have been right; None where less than half of the plan was captured."""
+    warnings: tuple[str, ...] = ()
+    """What was noticed and ended nothing, such as others' requests to an attached server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

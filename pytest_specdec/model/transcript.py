@@ -227,7 +227,8 @@ class ServerFailure:
     request_id: str
     ending: FailureKind
     recurred: bool | None
-    """Whether the request, on a fresh server of the same arm, did it again; None where no restart was left to find out."""
+    """Whether the request, on a fresh server of the same arm, did it again; None where that was not tried: no restart
+    was left, or the server is somebody else's."""
     group: tuple[str, ...] = ()
     """The smallest group of requests seen to do it again when in flight together, by id; empty where the request was sent alone."""
     failure: int = 0
@@ -258,6 +259,10 @@ class Transcript:
     restarts: int = 0
     concurrency: int | None = None
     """Requests in flight at most, where the server was found to fail with as many as the workload says; None elsewhere."""
+    replaced: str = ""
+    """How it shows that somebody else started the server anew meanwhile; empty where nothing shows it."""
+    foreign: str = ""
+    """What an attached server was asked by others meanwhile, as its counters tell; empty where they tell nothing."""
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0

@@ -82,14 +82,16 @@ class SummaryPlugin:
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
         gated = baselines.notes(settings.baselines, plan.config, environment)
-        notes = (*self._warnings, *own_prompts(plan), *judgements.notes(self._left_out), *gated)
+        status = _or_none(run_documents.read_status, directory)
+        noticed = status.warnings if status else ()
+        notes = (*self._warnings, *noticed, *own_prompts(plan), *judgements.notes(self._left_out), *gated)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.typed(self._root, self._config),
             replayed=settings.replay is not None,
             plan=plan,
             environment=environment,
-            status=_or_none(run_documents.read_status, directory),
+            status=status,
             judgements=_sorted(plan, self._judgements),
             capabilities=_or_none(run_documents.read_capabilities, directory) or {},
             notes=notes,
@@ -129,6 +131,9 @@ class SummaryPlugin:
         settings, environment = self._config.stash[SETTINGS], run.environment
         if environment is None:
             return ()
+        if run.plan.within_one_boot:
+            unknown = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
+            return (unknown,) if settings.update_baselines else ()
         verdicts = [judgement.verdict for judgement in run.judgements if judgement.verdict]
         if settings.update_baselines:
             updated = baselines.update(settings.baselines, run.plan.config, environment, verdicts)

@@ -91,7 +91,9 @@ def captured(item: pytest.Item, pair: Pair) -> Captured:
 def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> Captured:
     """Skip what the plan holds no judgement of: its depth asks nothing of the workload, or the stored run was begun with other tests."""
     depth, name = run.plan.depth, mark.workload.name
-    if run.settings.replay is None or mark.workload.take.get(depth) == 0:
+    if name in run.plan.withheld:
+        why, reason = run.plan.withheld[name], f"{name}: {run.plan.withheld[name]}"
+    elif run.settings.replay is None or mark.workload.take.get(depth) == 0:
         why, reason = f"left out at {depth} depth", f"{name} is left out at {depth} depth"
     else:
         path = commands.typed(run.root, item.config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 __all__ = ["Counters"]
@@ -22,6 +23,8 @@ class Counters:
     draft_tokens: int = 0
     accepted_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
+    started_s: float = field(default_factory=time.time)
+    """Since 1970."""
 
     def drafted(self, drafted: int, accepted: int) -> None:
         """Count one row of one verify step, before any limit cuts its window; a row without a draft is none."""
@@ -43,6 +46,7 @@ class Counters:
             *_series("num_requests_running", "gauge", "Sequences in the batch.", {label: self.running}),
             *_series("num_requests_waiting", "gauge", "Sequences that wait for a slot.", {label: self.waiting}),
         ]
+        lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self.started_s}"]
         if self.draft_tokens_a_step:
             lines += self._speculation(label)
         return "\n".join(lines) + "\n"

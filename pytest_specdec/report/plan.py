@@ -20,7 +20,8 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
     ``origin`` is the run directory as a person would type it.
     """
-    cost = () if replayed else (f"  {_cost(plan)}", *(f"  {line}" for line in (*_enlarged(plan), *_scoring(plan))))
+    costs = (_cost(plan), *_enlarged(plan), *_scoring(plan), *_attached(plan))
+    cost = () if replayed else tuple(f"  {line}" for line in costs)
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
     own = (f"  {line}" for line in own_prompts(plan))
@@ -40,9 +41,12 @@ def own_prompts(plan: Plan) -> tuple[str, ...]:
 
 
 def _cost(plan: Plan) -> str:
-    arms = ", ".join(map(_arm, plan.boots))
+    started = [boot for boot in plan.boots if not boot.attached]
+    visited = [boot for boot in plan.boots if boot.attached]
+    boots = [f"{_n(len(started), 'boot')} ({', '.join(map(_arm, started))})"] if started else []
+    visits = [f"{_n(len(visited), 'visit')} of attached servers ({', '.join(map(_arm, visited))})"] if visited else []
     about = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
-    return f"{_n(len(plan.boots), 'boot')} ({arms}){_placement(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
+    return f"{' and '.join([*boots, *visits])}{_placement(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
 
 
 def _enlarged(plan: Plan) -> tuple[str, ...]:
@@ -52,6 +56,15 @@ def _enlarged(plan: Plan) -> tuple[str, ...]:
     sent = sum(len(plan.workload(name).requests) for name in plan.enlarged)
     usual = sum(plan.enlarged.values())
     return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {_n(sent, 'sampled request')} instead of {usual:,}",)
+
+
+def _attached(plan: Plan) -> tuple[str, ...]:
+    """Say what attached servers change: one boot, and what they are not sent."""
+    within = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in plan.withheld.items():
+        by_reason.setdefault(reason, []).append(name)
+    return (*within, *(f"NOT SENT: {', '.join(names)}: {reason}" for reason, names in by_reason.items()))
 
 
 def _scoring(plan: Plan) -> tuple[str, ...]:

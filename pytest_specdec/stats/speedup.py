@@ -16,7 +16,7 @@ from pytest_specdec.stats.proportions import Interval
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HODGES_LEHMANN_FROM", "Boots", "Estimate", "across_boots", "boots"]
+__all__ = ["HODGES_LEHMANN_FROM", "Boots", "Estimate", "across_boots", "boots", "within_one_boot"]
 
 HODGES_LEHMANN_FROM = 10
 """Passes from which the median of pairwise means is taken: under slow outliers it sees more than the mean."""
@@ -92,6 +92,14 @@ def boots(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> Boots:
     freedom = STATED_BOOTS + len(log_ratios)
     squares = STATED_BOOTS * stated_sd**2 + math.fsum(d**2 / 2.0 for d in log_ratios)
     return Boots(variance=squares / freedom, freedom=freedom, stated_sd=stated_sd)
+
+
+def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
+    """Return the ratio of the very boots that were met, from one log-ratio per pass: Student's t over the passes, and nothing of boots.
+
+    Raises ValueError for fewer than two passes.
+    """
+    return across_boots(log_ratios, Boots(variance=0.0, freedom=len(log_ratios) - 1, stated_sd=0.0), baseline_boots=1)
 
 
 def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: int) -> Estimate:

@@ -57,6 +57,11 @@ parser.add_argument("--reasoning-tokens", type=int, default=3, help="how long th
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
 parser.add_argument("--served-version", default="1.2.3")
 parser.add_argument("--print-secrets", action="store_true")
+parser.add_argument("--count-prompts", action="store_true", help="count a prompt token per request in the file of --metrics")
+parser.add_argument("--key", help="what clients have to bring")
+parser.add_argument("--no-such-endpoint", action="store_true", help="answer 404 to every prompt")
+parser.add_argument("--models", default="fake-model", help="the names that are served: a,b")
+parser.add_argument("--template", default="", help="what comes before every prompt")
 options = parser.parse_args()
 
 COUNTERS = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
@@ -84,6 +89,14 @@ def misbehave(text):
                 once.touch()
             return how()
     return False
+
+
+def count_prompt():
+    if not options.count_prompts:
+        return
+    path = Path(options.metrics)
+    name, _, count = path.read_text().partition("prompt_tokens_total ")
+    path.write_text(f"{name}prompt_tokens_total {int(count.split()[0]) + 1}\n")
 
 
 def in_company(word):
@@ -143,7 +156,18 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def denied(self):
+        if options.no_such_endpoint and self.command == "POST":
+            self.reply(404, {"error": {"message": "not found", "code": 404}})
+            return True
+        if options.key is None or self.headers.get("Authorization") == f"Bearer {options.key}":
+            return False
+        self.reply(401, {"error": {"message": "no such key", "code": 401}})
+        return True
+
     def do_GET(self):
+        if self.path.startswith("/v1") and self.denied():
+            return
         if self.path in options.hang_get.split(","):
             hang()
         if self.path == "/metrics" and options.metrics:
@@ -154,12 +178,15 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path in {"/health", "/version"}:
             self.reply(200, {"version": options.served_version})
         else:
-            self.reply(200, {"data": [{"id": "fake-model"}]})
+            self.reply(200, {"data": [{"id": name} for name in options.models.split(",")]})
 
     def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return None if self.denied() else self.prompted(body)
+
+    def prompted(self, body):
         if options.hang_healthy:
             hang()
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         chat = self.path.endswith("chat/completions")
         prompt = body["messages"][-1]["content"] if chat else body["prompt"]
         if isinstance(prompt, list) and options.die_on_scoring:
@@ -170,6 +197,7 @@ class Handler(BaseHTTPRequestHandler):
         print("asked", text[:40], flush=True)
         with flying_lock:
             flying.append(text)
+            count_prompt()
         try:
             is_broken = misbehave(text) or (core and core.poll() is not None)
             time.sleep(options.slow if text.startswith("p") else 0.0)
@@ -186,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(400, {"error": {"message": "not supported", "code": 400}})
         self.cut = bool(options.cut_on) and options.cut_on in text
         self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
-        ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in prompt.encode()]
+        ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in (options.template + prompt).encode()]
         return self.answer(body, chat, [5] if options.ignore_ids and isinstance(prompt, list) else ids)
 
     def malformed(self):

@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.capture import enlargement
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.config import load
+from pytest_specdec.config.config import Overlay
 from pytest_specdec.model.plan import Placement, Rates
 from pytest_specdec.model.workload import Depth, Family
 from tests.test_suites import wanted
@@ -73,6 +74,16 @@ def test_the_suites_are_asked_more_in_sampling_only():
     assert found.enlarged == {name: sizes(usual)[name] for name in found.enlarged}
     digests = [{w.name: w.digest for w in one.workloads if w.name not in found.enlarged} for one in (found, usual)]
     assert digests[0] == digests[1]
+
+
+def test_visits_of_attached_servers_are_no_boots(plan, config):
+    baseline = replace(config, baseline=Overlay(url="http://a:1"))
+    everything = replace(config, engine=replace(config.engine, url="http://a:1"))
+    found, usual = (plan(GPU, config=baseline, enlarged=enlarged) for enlarged in (None, {}))
+    booted = sum(not boot.attached for boot in usual.boots)
+    assert 0 < booted < len(usual.boots)
+    assert 0 < found.estimate_s - usual.estimate_s <= booted * GPU.boot_s / 2
+    assert plan(config=everything).enlarged == {}
 
 
 def test_shares_and_boots_stay(plan):

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_specdec.capture import estimate
 from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.config.config import Overlay
 from pytest_specdec.model.plan import Placement, Rates
 from pytest_specdec.model.workload import Depth, Family
 
@@ -46,6 +47,18 @@ def test_less_than_half_of_a_plan_measures_nothing(plan):
     assert estimate.measured(one, {}, {0: 1.0, 1: 1.0}, 0.0) is None
     assert estimate.measured(one, took(one, 1.0), {}, 0.0) is None
     assert estimate.measured(one, took(one, 1.0, part=0.2), {0: 1.0}, 0.0) is None
+
+
+def test_visits_of_attached_servers_take_no_boots_time_and_measure_none(plan, config):
+    booted, mixed = plan(), plan(replace(config, baseline=Overlay(url="http://a:1")))
+    visits = sum(boot.attached for boot in mixed.boots)
+    assert 0 < visits < len(mixed.boots)
+    assert booted.estimate_s - mixed.estimate_s == pytest.approx(visits * 9.5)
+    readiness = {boot.index: 0.1 if boot.attached else 20.0 for boot in mixed.boots}
+    assert estimate.measured(mixed, took(mixed, 2.0), readiness, 0.0).boot_s == 20.0
+    visited = plan(replace(config, engine=replace(config.engine, url="http://a:1")))
+    found = estimate.measured(visited, took(visited, 2.0), {boot.index: 0.1 for boot in visited.boots}, 0.0)
+    assert (found.boot_s, found.tokens_per_s) == (10.0, 1.0)
 
 
 def test_where_nothing_was_scored_the_rate_of_scoring_stays(plan):

@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.capture import environment, rates
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.config import load
-from pytest_specdec.config.config import Config, EngineSettings
+from pytest_specdec.config.config import Config, EngineSettings, Overlay
 from pytest_specdec.engines.vllm import Vllm
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
@@ -73,6 +73,14 @@ def test_a_larger_model_boots_longer_and_answers_more_slowly(on):
     small, large = (rates.from_size(serving(f"org/model-{size}b")) for size in (8, 32))
     assert (large.boot_s - small.boot_s, small.tokens_per_s / large.tokens_per_s) == pytest.approx((24.0, 4.0))
     assert small.source == "from the model's size, roughly"
+
+
+def test_attached_servers_are_not_taken_to_run_on_the_devices_of_this_machine():
+    here = serving("org/m-32b")
+    elsewhere = replace(here, baseline=Overlay(url="http://a:1"))
+    pace = Vllm.pace.tokens_per_s
+    assert rates.from_size(here).tokens_per_s < pace == rates.from_size(elsewhere).tokens_per_s
+    assert rates.from_size(elsewhere).source == "roughly"
 
 
 def test_an_unknown_device_is_a_middling_one_and_several_share_the_weights(on):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,14 @@ def test_a_server_that_does_not_come_up_again_ends_the_arm(recipe, config):
             patched.setattr(server, "wait", lambda *_, **__: (_ for _ in ()).throw(BootError("no")))
             assert [arm.ensure_running() for _ in range(4)] == [False] * 4
         assert arm.restarts == 2
+
+
+def test_a_limit_and_what_a_server_survived_bound_the_requests_in_flight(recipe, config):
+    arm = ArmServer(replace(recipe(config), concurrency=4), nothing)
+    assert [arm.concurrency(wanted) for wanted in (2, 8)] == [2, 4]
+    arm.max_in_flight = 1
+    assert arm.concurrency(8) == 1
+    assert ArmServer(recipe(config), nothing).concurrency(8) == 8
 
 
 def test_an_endpoint_that_is_not_there_has_no_body():

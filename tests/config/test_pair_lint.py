@@ -252,3 +252,56 @@ def test_problems_come_in_the_order_of_the_file(config):
     text = "variants:\n  v: {args: {b: 1}}\n  w: {args: {c: 1}}\nengine: {kind: reference, model: m}\nbaseline: {args: {d: 1}}\n"
     lines = [problem.line for problem in check(config(text))]
     assert lines == sorted(lines)
+
+
+ATTACHED = """
+engine: {{kind: attach, model: m{engine}}}
+baseline: {{{baseline}}}
+variants:
+  mine: {{{mine}}}
+"""
+
+
+def attached(engine="", baseline="url: 'http://a:1'", mine="url: 'http://b:1'"):
+    return ATTACHED.format(engine=engine, baseline=baseline, mine=mine)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        attached(),
+        attached(engine=", url: 'http://a:1'", baseline="", mine="body: {speculate: true}"),
+        attached(mine="url: 'http://a:1', headers: {x-route: fast}"),
+        attached(mine="url: 'http://b:1', args: {draft: model, draft-tokens: 3}"),
+    ],
+)
+def test_two_addresses_or_one_that_is_asked_differently_are_a_pair(text, config):
+    assert check(config(text)) == ()
+
+
+@pytest.mark.parametrize(
+    "text, line, path, found",
+    [
+        (attached(mine="body: {}"), 5, "variants.mine.url", "nothing"),
+        (attached(baseline=""), 3, "baseline.url", "nothing"),
+        (attached(mine="url: 'http://A:1/v1/'"), 5, "variants.mine.url", "the baseline's own address"),
+        (attached(engine=", url: 'http://a:1'", baseline="", mine=""), 2, "engine.url", "the baseline's own address"),
+        (attached(mine="url: 'http://b:1', args: {draft: modle, draft-tokens: 3}"), 5, "variants.mine.args.draft", "did you mean 'model'"),
+        (attached(mine="url: 'http://b:1', args: {draft: model}"), 5, "variants.mine.args", "no draft_tokens"),
+    ],
+)
+def test_an_arm_without_an_address_or_with_the_baselines_is_refused_at_its_line(text, line, path, found, config):
+    with pytest.raises(ConfigError, match=found) as caught:
+        check(config(text))
+    assert f"c.yaml:{line}  {path}:" in str(caught.value)
+
+
+def test_a_server_started_here_beside_an_attached_baseline_is_told_of(config):
+    text = "engine: {kind: vllm, model: m}\nbaseline: {url: 'http://a:1'}\nvariants:\n"
+    text += "  mine: {args: {speculative-config: {method: ngram, num_speculative_tokens: 3}}}\n"
+    assert any("its server is started here" in problem.found for problem in check(config(text)))
+
+
+def test_a_key_written_out_in_a_header_is_refused(config):
+    with pytest.raises(ConfigError, match=r"c.yaml:2  engine.headers.Authorization: found a secret that is written out"):
+        config(attached(engine=", headers: {Authorization: Bearer open-barley}"))

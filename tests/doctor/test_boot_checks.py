@@ -65,6 +65,18 @@ def test_what_would_end_a_server_at_boot_is_one_error(before, after, said, *, co
     assert not list(remembered.iterdir()), "nothing is remembered of a command line that was refused"
 
 
+@pytest.mark.parametrize("scorer", ["", "scorer: {kind: vllm, model: m, venv: nothing}\n"])
+def test_nothing_is_looked_for_of_servers_that_run_already(scorer, config, remembered):
+    text = "engine: {kind: vllm, model: org/m, venv: nothing, url: 'http://a:1'}\nvariants: {mine: {body: {speculate: 1}}}\n"
+    if scorer:
+        with pytest.raises(EngineError, match="a server would die at boot") as caught:
+            boot_checks.require(config(scorer + text))
+        assert caught.value.found.startswith("scorer: the engine is not installed")
+    else:
+        boot_checks.require(config(text))
+    assert not list(remembered.iterdir())
+
+
 def test_a_value_that_a_variable_brings_is_shown_to_the_parser(config, vllm, monkeypatch):
     vllm()
     monkeypatch.setenv("WIDTH", "float33")

@@ -114,7 +114,7 @@ def test_an_unknown_engine_is_told_with_the_nearest_and_all(outside):
         engine_of("my-engin")
     kinds = sorted(caught.value.expected.removeprefix("one of ").split(", "))
     assert (caught.value.where, caught.value.expected) == ("engine.kind", f"one of {', '.join(kinds)}")
-    assert {"my-engine", "reference", "vllm"} <= set(kinds)
+    assert {"attach", "my-engine", "reference", "vllm"} <= set(kinds)
 
 
 def test_an_installation_without_entry_points_is_told_to_install_again(monkeypatch):

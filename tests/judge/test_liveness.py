@@ -258,7 +258,7 @@ def test_a_failure_that_was_not_tried_again_says_so():
     verdict = judged(server_failures=[dead(recurred=None), replace(dead("chat-02", recurred=None), failure=1)])
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline.startswith("infrastructure: the server dies on request chat-01 once")
-    assert "no restart was left" in verdict.headline
+    assert "was not tried again" in verdict.headline
     assert verdict.headline.endswith("1 more such")
 
 
@@ -268,3 +268,12 @@ def test_times_of_arms_with_fewer_requests_in_flight_do_not_compare():
     assert verdict.outcome is Outcome.INVALID
     assert "baseline was asked 2 at a time instead of 8" in verdict.headline
     assert judged(theirs=slowed).evidence[-1].startswith("baseline was asked 2 at a time instead of 8")
+
+
+@pytest.mark.parametrize("arm", ["speculative", "baseline", "control"])
+def test_a_server_that_somebody_else_started_anew_is_invalid_and_may_be_asked_again(arm):
+    found = of()
+    verdict = liveness.judge(replace(found, **{arm: replace(getattr(found, arm), replaced="its counters went back")}))
+    assert verdict.outcome is Outcome.INVALID
+    assert "its counters went back" in verdict.headline
+    assert "--specdec-resume" in verdict.settle

@@ -177,3 +177,12 @@ def test_answers_of_another_reasoning_are_not_equal():
     held = captured("greedy", mine, theirs, workload=asked)
     assert equal_answers(held, held.speculative) == (False, False)
     assert equal_answers(held, held.baseline) == (True, True)
+
+
+@pytest.mark.parametrize("windows, said", [((1, 4, 2, 4, 3), None), ((1, 4, 4, 4, 3), "no draft token rejected")])
+def test_windows_show_rejections_where_no_setting_says_how_many_tokens_are_drafted(windows, said):
+    pair = a_pair()
+    unknown = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, tokens=0)))
+    verdict = speculating(seen(None, windows=windows, pair=unknown))
+    assert (verdict is None) == (said is None)
+    assert verdict is None or verdict.headline.startswith(said)

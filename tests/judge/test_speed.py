@@ -294,3 +294,36 @@ def test_prompt_speed_is_prompt_tokens_over_time_to_first_token():
     assert prompt_tokens_per_s(replace(timed(per_s=9.0, ttft_s=0.5), usage=None)) == pytest.approx(6.0)
     assert prompt_tokens_per_s(answer()) is None
     assert ttft_s(replace(timed(per_s=9.0), timing=Timing(sent_s=1.0, first_s=1.0, done_s=2.0))) is None
+
+
+def one_boot(mine, gate=STATED, **fields):
+    return speed.judge(replace(seen(mine, gates=(gate,)), within_one_boot=True, **fields))
+
+
+def test_attached_servers_show_an_interval_over_the_passes_and_gate_by_what_is_stated():
+    """The same passes that decide between boots of our own: the interval is narrower, the gates are held against boots none the less."""
+    apart, within = speed.judge(seen(180.0, gates=(STATED,))), one_boot(180.0)
+    width = [verdict.figures["speedup_high"] - verdict.figures["speedup_low"] for verdict in (apart, within)]
+    assert width[1] < width[0]
+    assert "within one boot" in within.headline
+    assert "within one boot" in within.rules_out
+    assert any("whose spread here is unknown" in line for line in within.evidence)
+    assert "boot_log_ratio" not in within.figures, "what two visits differ by is no spread between boots"
+    assert within.outcome is Outcome.PASS
+    assert one_boot(50.0).outcome is Outcome.FAIL
+
+
+def test_a_gate_nearer_than_boots_are_taken_to_vary_stays_open_within_one_boot():
+    verdict = one_boot(158.0)
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert "not by more than boots are taken to vary" in verdict.headline
+    assert "boot_sd" in verdict.settle
+
+
+@pytest.mark.parametrize("mine", [180.0, 50.0])
+def test_a_server_that_others_used_meanwhile_is_not_gated(mine):
+    before = seen(mine, gates=(STATED,))
+    verdict = speed.judge(replace(before, speculative=replace(before.speculative, foreign="900 prompt tokens")))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert "others used the server" in verdict.headline
+    assert any("900 prompt tokens" in line for line in verdict.evidence)

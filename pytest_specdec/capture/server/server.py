@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pytest_specdec.capture import sse
 from pytest_specdec.capture.client import Client
@@ -22,29 +22,59 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup
+    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup, Traffic
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["RESTARTS", "SECONDS", "ArmServer", "ReadyServer", "ServerRecipe", "check_port", "get", "wait"]
+__all__ = [
+    "RESTARTS",
+    "SECONDS",
+    "ArmServer",
+    "LaunchedServer",
+    "ReadyServer",
+    "Reply",
+    "ServerRecipe",
+    "ask",
+    "check_port",
+    "get",
+    "listed",
+    "look",
+    "wait",
+]
 
 _OK = 200
 SECONDS = 10.0
 """Seconds for an answer, by default."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came of a GET."""
+
+    status: int | None
+    """None where no answer came."""
+    text: str
+    """The body, or how the connection ended."""
+
+
 def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> str | None:
     """Return the body of a 200 for ``path``; None for anything else, in ``seconds`` at the latest."""
     if path is None:
         return None
+    reply = look(setup, path, seconds=seconds)
+    return reply.text if reply.status == _OK else None
+
+
+def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
+    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest."""
     headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
         with client, ExchangeLimits(seconds=seconds):
             response = client.get(f"{setup.url}{path}")
-    except (HTTPX.HTTPError, OSError, ValueError):
-        return None
-    return response.content.decode(errors="replace") if response.status_code == _OK else None
+    except (HTTPX.HTTPError, OSError, ValueError) as error:
+        return Reply(status=None, text=f"connection failed: {error}")
+    return Reply(status=response.status_code, text=response.content.decode(errors="replace"))
 
 
 _ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
@@ -78,12 +108,12 @@ def wait(
             raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
         if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
-            answer = _ask(setup, dialect, draft_tokens, until_s)
+            answer = ask(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # it may have come to listen since
             if isinstance(answer, ReadyServer) and not server.ended:
                 _check_build(server, dialect)
                 return answer
-            last = answer if isinstance(answer, str) else "it answered and ended"
+            last = answer.text if isinstance(answer, Reply) else "it answered and ended"
         heartbeat()
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"
@@ -110,26 +140,38 @@ def _left_s(until_s: float) -> float:
     return max(_MIN_S, min(SECONDS, until_s - time.monotonic()))
 
 
-def _ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | str:
+def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | Reply:
+    """Ask for one token; return the server that answered, or why it is not ready."""
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
     sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
     if sent.answer.ok:
         return ReadyServer(model=model, version=_version(setup, dialect, _left_s(until_s)), client=client)
     client.close()
-    return f"a one-token completion got {sent.answer.status or 'no answer'}: {sent.answer.error}"
+    status = sent.answer.status
+    return Reply(status=status, text=f"a one-token completion got {status or 'no answer'}: {sent.answer.error}")
 
 
 def _served_model(setup: ServerSetup, seconds: float) -> str:
-    """Return the first name in ``/v1/models``, or the configured one."""
-    models = _object(get(setup, "/v1/models", seconds=seconds)).get("data")
-    first = models[0] if isinstance(models, Sequence) and models else None
-    name = first.get("id") if isinstance(first, Mapping) else None
-    return name if isinstance(name, str) and name else setup.model
+    """Return the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without any.
+
+    A ``model`` among the fields of the body comes first.
+    """
+    if "model" in setup.body:
+        return str(setup.body["model"])
+    names = listed(get(setup, "/v1/models", seconds=seconds))
+    return setup.model if setup.model in names else next(iter(names), setup.model)
 
 
 def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
     return dialect.version(get(setup, dialect.version_path, seconds=seconds) or "")[:_MAX_VERSION]
+
+
+def listed(text: str | None) -> dict[str, Mapping[str, JSON]]:
+    """Return the models of a reply of ``/v1/models`` by the name that they are asked for; none in place of anything else."""
+    models = _object(text).get("data")
+    cards = [card for card in models if isinstance(card, Mapping)] if isinstance(models, Sequence) else []
+    return {str(card["id"]): card for card in cards if card.get("id")}
 
 
 def _object(text: str | None) -> Mapping[str, JSON]:
@@ -168,11 +210,56 @@ class ServerRecipe:
 
     dialect: Dialect
     setup: ServerSetup
-    command: Command
+    command: Command | None
+    """None for an attached server."""
     draft_tokens: int
     log: Path
     boot_s: float
     stop_s: float
+    concurrency: int | None = None
+    """Requests in flight at most; None without a limit."""
+    may_kill: bool = False
+    """Whether an attached server is sent again what it failed on."""
+
+
+class LaunchedServer(Protocol):
+    """A server at work, or one that has ended."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in words; empty while it runs."""
+
+    @property
+    def dead_processes(self) -> tuple[str, ...]:
+        """The processes behind the first one that were found gone first, in words."""
+
+    def note_processes(self) -> None:
+        """Take note of the processes, while all is well."""
+
+    def note_dead_processes(self) -> None:
+        """Find out which of them are gone."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the server ends within ``seconds``."""
+
+    def log_tail(self) -> tuple[str, ...]:
+        """Return its last lines."""
+
+    def written(self) -> str:
+        """Return what it wrote since its start."""
+
+    def cause(self) -> str:
+        """Return the first exception in what it wrote."""
+
+    def stop(self, stop_s: float) -> None:
+        """End it."""
+
+    def kill(self) -> None:
+        """Kill it, without waiting."""
 
 
 class ArmServer:
@@ -188,6 +275,8 @@ class ArmServer:
         self.slowest_s = 0.0
         """What its slowest answer so far took; 0 before the first."""
         self.version = ""
+        self.model = ""
+        """The name that it serves its model under."""
         self.readiness_s = 0.0
         """What the first start took."""
         self.wall_s = 0.0
@@ -195,7 +284,7 @@ class ArmServer:
         self.busy_s = 0.0
         """Of that, with a request in flight."""
         self._heartbeat = heartbeat
-        self._server: ServerProcess | None = None
+        self._server: LaunchedServer | None = None
         self._client: Client | None = None
         self._last_tail: tuple[str, ...] = ()
         self._failed_starts = 0
@@ -239,7 +328,8 @@ class ArmServer:
         if self._client is None:
             what = "the server died and has no restart left"
             found, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
-            raise BootError(what, where=str(self.recipe.log), found=found, expected=expected, remedy="read the end of its log")
+            where = self.recipe.setup.attached or str(self.recipe.log)
+            raise BootError(what, where=where, found=found, expected=expected, remedy="read the end of its log")
         return self._client
 
     @property
@@ -254,7 +344,7 @@ class ArmServer:
 
     def concurrency(self, wanted: int) -> int:
         """Return how many requests of ``wanted`` may be in flight."""
-        return wanted if self.max_in_flight is None else min(wanted, self.max_in_flight)
+        return min([wanted, *(limit for limit in (self.max_in_flight, self.recipe.concurrency) if limit is not None)])
 
     def note_processes(self) -> None:
         """Take note of the server's processes, while all is well."""
@@ -302,15 +392,24 @@ class ArmServer:
         self.counters_lag = self.counters_lag or counters is not None
         return counters
 
+    def traffic(self) -> Traffic | None:
+        """Read what the server has done for all its clients; None where it belongs to nobody else."""
+        return None
+
     def check_port(self) -> None:
         """Raise BootError when another process has come to answer on the running server's port."""
         server = self._server
-        if server is not None and server.exit_code is None:
+        if isinstance(server, ServerProcess) and server.exit_code is None:
             check_port(server, self.recipe.setup.port)
 
     def terminate(self) -> None:
         """End a server that died, hangs or gave way to a fresh one."""
         self.stop(min(self.recipe.stop_s, _EXIT_S))
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether requests that the server failed may be sent to it again."""
+        return True
 
     @property
     def may_restart(self) -> bool:
@@ -354,16 +453,17 @@ class ArmServer:
 
     def _start(self) -> None:
         recipe = self.recipe
+        assert recipe.command is not None, "an attached server is not started"
         with deferred():
-            self._server = ServerProcess(recipe.command, recipe.log, max_s=self.left_s() + recipe.stop_s + _GRACE_S)
-            orphans.note(recipe.log.with_suffix(".json"), self._server)
+            self._server = process = ServerProcess(recipe.command, recipe.log, max_s=self.left_s() + recipe.stop_s + _GRACE_S)
+            orphans.note(recipe.log.with_suffix(".json"), process)
         ready = wait(
-            self._server,
+            process,
             recipe.setup,
             recipe.dialect,
             draft_tokens=recipe.draft_tokens,
             boot_s=min(recipe.boot_s, self.left_s()),
             heartbeat=self._heartbeat,
         )
-        self._client, self.version = ready.client, ready.version
+        self._client, self.version, self.model = ready.client, ready.version, ready.model
         self.note_processes()

@@ -41,6 +41,7 @@ class SglangDialect(PlainDialect):
     health_path: str | None = "/health"
     version_path: str | None = "/server_info"
     counters_path: str | None = "/metrics"
+    chunk_per_step = True
     counters_exact = False
 
     def __init__(self, *, draft_tokens: int = 0, has_ready_path: bool = False) -> None:

@@ -55,6 +55,7 @@ class TensorRtLlmDialect(PlainDialect):
     version_path: str | None = "/version"
     counters_path: str | None = "/metrics"
     counters_drain = True
+    chunk_per_step = True
 
     def __init__(self, model: str, *, completions_list_tokens: bool) -> None:
         """Take the checkpoint's name or folder, and whether completions report log-probabilities: before 1.3 the chat route alone does."""

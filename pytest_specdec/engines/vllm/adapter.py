@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import releases, template
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -57,6 +58,10 @@ class Vllm:
     """
     rules = RULES
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is vLLM's own, or ``/version`` and the counters are there under vLLM's names."""
+        return owner(get) == self.kind or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return vLLM's, or that of its early releases."""

@@ -1,0 +1,178 @@
+"""Attachment: what attached servers must have in common, asked of them before any workload.
+
+That two addresses are of one server shows only where its counters can be read, and where nobody else moves them meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.server.server import get, listed
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.plan import Role
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.capture.boot import ServerRecipes
+    from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["check"]
+
+_FIRST_S = 15.0
+"""Seconds for a first answer: these servers run already."""
+_DEADLINE_S = 60.0
+_LOOKS = 3
+"""Times that two addresses are looked at: others may move the counters in between."""
+
+
+def _request(name: str, **fields: JSON) -> Request:
+    route = Route.CHAT if "messages" in fields else Route.COMPLETIONS
+    return Request(id=name, route=route, body={"max_tokens": 8, "temperature": 0.0, **fields})
+
+
+_USER: JSON = {"role": "user", "content": "Name three colours.\n\n\tThen count: one two three one two three"}
+_PROBES = (
+    _request("text", prompt="one two three one two three one two three one two"),
+    _request("spaces and accents", prompt="def café(x):\n\treturn  x + 3_000 # naïve €"),
+    _request("chat", messages=[_USER]),
+    _request("chat with a system message", messages=[{"role": "system", "content": "Be brief."}, _USER]),
+)
+"""Prompts on which tokenizers and templates differ; the first repeats itself, so that every drafter drafts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Visited:
+    """What one attached server said."""
+
+    name: str
+    arm: ArmServer
+    model: str
+    max_model_len: JSON
+    answers: tuple[Answer, ...]
+    """One per probe."""
+    drafts: int | None
+    """Verify steps meanwhile; None where they are not counted."""
+
+
+def check(recipes: ServerRecipes, reporter: Reporter) -> None:
+    """Raise EngineError unless the plan's attached servers can be compared: reachable, not one and the same, of one model and tokenizer."""
+    boots = _distinct([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
+    arms = [recipes.arm(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
+    for arm in arms:
+        arm.recipe = replace(arm.recipe, boot_s=min(arm.recipe.boot_s, _FIRST_S))
+    try:
+        for boot, arm in zip(boots, arms, strict=True):
+            reporter.step(boot, "booting", boot.arm)
+            arm.start()
+        _compare(boots, arms)
+    finally:
+        for arm in arms:
+            arm.stop(0.0)
+
+
+def _distinct(boots: Sequence[Boot]) -> list[Boot]:
+    """Return one boot per arm, the baseline's first; the control is the baseline."""
+    by_arm: dict[str, Boot] = {}
+    for boot in sorted(boots, key=lambda boot: boot.role not in {Role.BASELINE, Role.CONTROL}):
+        by_arm.setdefault(Role.BASELINE.value if boot.role is Role.CONTROL else boot.arm, boot)
+    return list(by_arm.values())
+
+
+def _compare(boots: Sequence[Boot], arms: Sequence[ArmServer]) -> None:
+    if not arms or boots[0].role not in {Role.BASELINE, Role.CONTROL}:
+        return
+    for arm in arms[1:]:
+        _two_servers(arms[0], arm)
+    baseline, *others = [_visited(boot, arm) for boot, arm in zip(boots, arms, strict=True)]
+    if baseline.drafts:
+        what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
+        found = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
+        raise EngineError(what, where=_url(baseline.arm), found=found, expected="none", remedy=remedy)
+    for boot, other in zip(boots[1:], others, strict=True):
+        if boot.role is Role.VARIANT:
+            _same_model(baseline, other)
+        _same_prompts(baseline, other)
+
+
+def _url(arm: ArmServer) -> str:
+    return arm.recipe.setup.url
+
+
+def _two_servers(baseline: ArmServer, other: ArmServer) -> None:
+    """Raise EngineError where one server is behind both addresses: asked at the one, it counts at the other alike, whenever looked at."""
+    if _url(baseline) == _url(other):
+        return  # the pair lint has seen to it that they are asked for something else
+    for _ in range(_LOOKS):
+        before = (baseline.traffic(), other.traffic())
+        baseline.client.send(_PROBES[0], streamed=False, deadline_s=_DEADLINE_S)
+        after = (baseline.traffic(), other.traffic())
+        known = before[0] is not None and before[0].prompt_tokens is not None
+        if known and before[0] == before[1] and after[0] == after[1] and before != after:
+            what, remedy = "one server is attached as both arms", "give every arm the address of its own server"
+            found = f"the counters behind both are the same, and move together: {after[0]}"
+            raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=found, expected="two servers", remedy=remedy)
+
+
+def _visited(boot: Boot, arm: ArmServer) -> _Visited:
+    setup, before = arm.recipe.setup, arm.counters()
+    answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
+    after, cards = arm.counters(), listed(get(setup, "/v1/models"))
+    return _Visited(
+        name=boot.arm if boot.role in {Role.VARIANT, Role.DRAFT} else Role.BASELINE.value,
+        arm=arm,
+        model=arm.model,
+        max_model_len=cards.get(arm.model, {}).get("max_model_len"),
+        answers=answers,
+        drafts=None if before is None or after is None else (after - before).drafts,
+    )
+
+
+def _same_model(baseline: _Visited, other: _Visited) -> None:
+    """Raise EngineError where name, context length or engine version differ, as far as they are told; names in the config may differ."""
+    named = "model" in baseline.arm.recipe.setup.body or "model" in other.arm.recipe.setup.body
+    facts = {
+        "model": ("", "") if named else (baseline.model, other.model),
+        "max_model_len": (baseline.max_model_len, other.max_model_len),
+        "engine version": (baseline.arm.version, other.arm.version),
+    }
+    for fact, (mine, theirs) in facts.items():
+        if mine and theirs and mine != theirs:
+            found = f"{fact} {mine} of the baseline and {theirs} of {other.name}"
+            what, remedy = "the attached servers are no pair", "serve the same model by the same release; only speculation may differ"
+            raise EngineError(what, where=_where(baseline, other), found=found, expected="the same", remedy=remedy)
+
+
+def _same_prompts(baseline: _Visited, other: _Visited) -> None:
+    """Raise EngineError where a probe's prompt has other tokens, by id or else by count, or is refused by one of them alone."""
+    for probe, mine, theirs in zip(_PROBES, baseline.answers, other.answers, strict=True):
+        if found := _differing(mine, theirs):
+            what = f"{other.name} reads prompts otherwise than the baseline: another tokenizer, or another chat template"
+            remedy = "serve both with the same model folder, tokenizer and --chat-template"
+            where = _where(baseline, other)
+            raise EngineError(what, where=where, found=f"probe {probe.id!r}: {found}", expected="the same tokens", remedy=remedy)
+
+
+def _where(baseline: _Visited, other: _Visited) -> str:
+    return f"{_url(baseline.arm)}, {_url(other.arm)}"
+
+
+def _differing(mine: Answer, theirs: Answer) -> str:
+    if mine.ok != theirs.ok:
+        refused = theirs if mine.ok else mine
+        return f"only one answers; the other: {refused.status or 'no answer'}, {refused.error}"
+    ids = mine.prompt_token_ids, theirs.prompt_token_ids
+    if all(ids):
+        return "" if ids[0] == ids[1] else f"token ids {_shown(ids[0])} and {_shown(ids[1])}"
+    counts = [answer.usage.prompt_tokens for answer in (mine, theirs) if answer.usage is not None]
+    return f"{counts[0]} and {counts[1]} prompt tokens" if len(set(counts)) > 1 else ""
+
+
+def _shown(token_ids: Sequence[int]) -> str:
+    return f"{', '.join(map(str, token_ids[:8]))}{', …' * (len(token_ids) > 8)} ({len(token_ids)})"  # noqa: PLR2004 - as shown

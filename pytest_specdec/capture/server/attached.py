@@ -1,0 +1,260 @@
+"""Attached servers: asked, waited for when they are gone, and never started, stopped or signalled."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.client import Client
+from pytest_specdec.capture.server.server import SECONDS, ArmServer, ReadyServer, Reply, ask, get, listed, look
+from pytest_specdec.engines.protocol import AnyEngine, Recognising
+from pytest_specdec.errors import BootError, SpecdecError
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.capture.server.server import ServerRecipe
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
+
+__all__ = ["AttachedArm", "AttachedServer", "dialect_of", "foreign", "refused", "replaced"]
+
+_MODELS = "/v1/models"
+_GONE = {None, 502, 503, 504}
+"""Statuses of a server that is gone: none, and those of a gateway in front of it."""
+_DENIED = {401, 403}
+_FINAL = {400, 404, 405, 422, *_DENIED}
+"""Statuses that waiting does not change."""
+_LOOK_S = 2.0
+_PAUSE_S = 0.2
+
+
+class AttachedServer:
+    """Somebody else's server, as far as its address shows it."""
+
+    def __init__(self, setup: ServerSetup) -> None:
+        self._setup = setup
+        self._ended = ""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None as long as it was not found gone."""
+        return 1 if self._ended else None
+
+    @property
+    def ended(self) -> str:
+        """How it was found gone, in words."""
+        return self._ended
+
+    @property
+    def dead_processes(self) -> tuple[str, ...]:
+        """None: its processes are not ours to see."""
+        return ()
+
+    def note_processes(self) -> None:
+        """Do nothing, as above."""
+
+    def note_dead_processes(self) -> None:
+        """Do nothing, as above."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is found gone within ``seconds``."""
+        until_s = time.monotonic() + seconds
+        while not self._ended:
+            reply = look(self._setup, _MODELS, seconds=_LOOK_S)
+            if reply.status in _GONE:
+                self._ended = f"nothing answers at {self._setup.url}" if reply.status is None else f"its gateway answers {reply.status}"
+            elif time.monotonic() >= until_s:
+                break
+            else:
+                time.sleep(_PAUSE_S)
+        return bool(self._ended)
+
+    def log_tail(self) -> tuple[str, ...]:
+        """Return nothing: its log is not ours to read."""
+        return ()
+
+    def written(self) -> str:
+        """Return nothing, as above."""
+        return ""
+
+    def cause(self) -> str:
+        """Return nothing, as above."""
+        return ""
+
+    def stop(self, stop_s: float) -> None:  # noqa: ARG002 - nothing is stopped
+        """Leave it as it is, and ask it no more."""
+        self._ended = self._ended or "left"
+
+    def kill(self) -> None:
+        """Leave it as it is."""
+
+
+class AttachedArm(ArmServer):
+    """One visit of an attached server; after a death it is waited for."""
+
+    def __init__(
+        self, recipe: ServerRecipe, speak: Callable[[ServerSetup], Dialect], heartbeat: Callable[[], None], left_s: Callable[[], float]
+    ) -> None:
+        """Take what :class:`ArmServer` takes, and what returns the dialect of a server that answers."""
+        super().__init__(recipe, heartbeat, left_s)
+        self.warnings: list[str] = []
+        """What was noticed between workloads."""
+        self._speak: Callable[[ServerSetup], Dialect] | None = speak
+        self._traffic: Traffic | None = None
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether the config allows to send a server of somebody else what it has failed on."""
+        return self.recipe.may_kill
+
+    def traffic(self) -> Traffic | None:
+        """Read what the server has done for all its clients; None where it does not tell."""
+        dialect, left_s = self.recipe.dialect, self.left_s()
+        if dialect.counters_drain or left_s <= 0:
+            return None
+        page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
+        before, self._traffic = self._traffic, None if page is None else dialect.traffic(page)
+        if how := replaced(before, self._traffic):
+            self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {how}")
+        return self._traffic
+
+    def check_port(self) -> None:
+        """Do nothing: whoever answers at the address is the server."""
+
+    def _start(self) -> None:
+        self._server = AttachedServer(self.recipe.setup)
+        self._traffic = None
+        ready = self._reached(time.monotonic() + min(self.recipe.boot_s, self.left_s()))
+        self._client, self.version, self.model = ready.client, ready.version, ready.model
+
+    def _reached(self, until_s: float) -> ReadyServer:
+        """Wait until the server answers one token. Raises BootError when it refuses, or does not answer in time."""
+        setup, last = self.recipe.setup, "nothing answers"
+        while True:
+            reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
+            if reply.status not in {*_GONE, *_DENIED}:
+                _check_model(setup, reply)
+                answer = ask(setup, self._dialect(), self.recipe.draft_tokens, until_s)
+                if isinstance(answer, ReadyServer):
+                    return answer
+                reply = answer
+            if reply.status in _FINAL:
+                raise refused(setup, reply)
+            last = reply.text
+            self._heartbeat()
+            if time.monotonic() >= until_s:
+                break
+            time.sleep(_PAUSE_S)
+        what = f"no server answers at {setup.url}"
+        found, expected = setup.secrets.mask(last), "an answer to a one-token completion"
+        raise BootError(what, where=setup.url, found=found, expected=expected, remedy="start it, or correct `url`")
+
+    def _dialect(self) -> Dialect:
+        if self._speak is not None:
+            self.recipe = replace(self.recipe, dialect=self._speak(self.recipe.setup))
+            self._speak = None
+        return self.recipe.dialect
+
+
+def refused(setup: ServerSetup, reply: Reply) -> BootError:
+    """Return the error for a server that will not answer, however long it is waited for."""
+    found = setup.secrets.mask(f"{reply.status}: {reply.text}"[:500])
+    if reply.status in _DENIED:
+        what = f"{setup.url} refuses the key" if setup.api_key or setup.headers else f"{setup.url} asks for a key"
+        remedy = "set `api_key: ${MY_KEY}` under `engine:`, or `headers` as the server's gateway wants them"
+        return BootError(what, where=setup.url, found=found, expected="an answer to a one-token completion", remedy=remedy)
+    remedy = "correct `url` and `engine.model`; the server must serve /v1/completions"
+    return BootError(f"{setup.url} does not complete a prompt", where=setup.url, found=found, expected="one token", remedy=remedy)
+
+
+def _check_model(setup: ServerSetup, reply: Reply) -> None:
+    """Raise BootError when several models are served and the config's is none of them."""
+    names = list(listed(reply.text))
+    if len(names) > 1 and setup.model not in names and "model" not in setup.body:
+        what = f"{setup.url} does not serve {setup.model}"
+        remedy = "name one of them as `engine.model`, or as `body: {model: …}` of this arm"
+        raise BootError(what, where=setup.url, found=", ".join(names), expected=setup.model, remedy=remedy)
+
+
+_TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+
+
+def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
+    """Return the dialect of ``engine``, or, where that stands for any, of the engine behind the address.
+
+    An engine that recognises the server comes first, then the one of whose dialect the server speaks most.
+    """
+    if not isinstance(engine, AnyEngine):
+        return engine.dialect(config, setup)
+    candidates, ask_for = engine.candidates(), partial(get, setup)
+    known = next((each for each in candidates if isinstance(each, Recognising) and each.recognises(ask_for)), None)
+    if known is not None:
+        return known.dialect(config, setup)
+    fits = [(dialect, _fit(setup, dialect)) for dialect in (each.dialect(config, setup) for each in candidates)]
+    best, fit = max(fits, key=lambda pair: pair[1], default=(None, 0))
+    return best if best is not None and fit else engine.dialect(config, setup)
+
+
+def _fit(setup: ServerSetup, dialect: Dialect) -> int:
+    """Return how much of a dialect a server speaks: 1 where a completion brings token ids, 2 where they can be scored as a prompt too."""
+    names, fit = listed(get(setup, _MODELS)), 0
+    client = Client(setup, dialect, model=setup.model if setup.model in names else next(iter(names), setup.model))
+    try:
+        answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer
+        fit = int(bool(answer.choice.token_ids))
+        asked = dialect.scoring(answer.prompt_token_ids, answer.choice.token_ids, 1) if fit else None
+        scored = None if asked is None else client.exchange(asked.path, asked.body, deadline_s=SECONDS).received
+        if scored is not None:
+            fit += bool(dialect.positions(scored.json(), answer.choice.token_ids, 1))
+    except (SpecdecError, ValueError, RecursionError):
+        return fit
+    finally:
+        client.close()
+    return fit
+
+
+_CLOCK_S = 1.0
+"""By which a start may seem to move while the clock is set."""
+_BEYOND = 16
+"""Tokens of an answer that a server may generate and not send, such as those of a window behind a stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Growth:
+    prompt: int
+    generated: int
+
+
+def replaced(before: Traffic | None, after: Traffic | None) -> str:
+    """Return how two readings show that another server answers than before; empty where they do not."""
+    if before is None or after is None:
+        return ""
+    if before.started_s is not None and after.started_s is not None and abs(after.started_s - before.started_s) > _CLOCK_S:
+        return f"it started {after.started_s - before.started_s:.0f} s later than the one before"
+    growth = _growth(before, after)
+    return "its counters went back" if growth.prompt < 0 or growth.generated < 0 else ""
+
+
+def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
+    """Return what others asked of the server, where its counters grew by more than ``answers`` answers explain; empty where they did not.
+
+    ``prompt_tokens`` and ``generated_tokens`` are what was asked here at most.
+    """
+    if before is None or after is None:
+        return ""
+    growth = _growth(before, after)
+    prompt, generated = growth.prompt - prompt_tokens, growth.generated - generated_tokens
+    found = [f"{prompt:,} prompt tokens"] if prompt > 0 else []
+    found += [f"{generated:,} generated tokens"] if generated > _BEYOND * answers or (found and generated > 0) else []
+    return " and ".join(found)
+
+
+def _growth(before: Traffic, after: Traffic) -> _Growth:
+    def by(now: int | None, then: int | None) -> int:
+        return 0 if now is None or then is None else now - then
+
+    return _Growth(prompt=by(after.prompt_tokens, before.prompt_tokens), generated=by(after.generated_tokens, before.generated_tokens))

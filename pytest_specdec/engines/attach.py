@@ -1,0 +1,141 @@
+"""Attached servers: addresses of servers that run already and belong to somebody else, whichever engine is behind them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_specdec.config.rules import DraftingRule, EngineRules, plain
+from pytest_specdec.config.validate import nearest
+from pytest_specdec.engines import checkpoint, registry
+from pytest_specdec.engines.plain_dialect import PlainDialect
+from pytest_specdec.engines.protocol import PROTOCOL_VERSION, AnyEngine, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine, ServerSetup
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Attach", "AttachedDialect"]
+
+T = TypeVar("T", bound=StrEnum)
+
+_RULES = EngineRules(
+    prefixes=("draft", "ngram"),
+    method=("draft",),
+    drafting=DraftingRule(
+        methods=frozenset(kind.value for kind in DraftKind),
+        tokens=(("draft-tokens",),),
+        uncounted=frozenset({DraftKind.UNKNOWN.value}),
+        complete=True,
+    ),
+    attached=True,
+)
+
+
+_ARGUMENTS = ("draft", "draft-tokens", "draft-model", "draft-sampling", "ngram-min", "ngram-max")
+
+
+class AttachedDialect(PlainDialect):
+    """The OpenAI protocol, and the counters where most engines have them, for a server that no engine recognises."""
+
+    counters_path: str | None = "/metrics"
+
+
+class Attach:
+    """The adapter of servers that run already; its arguments say how a variant drafts, since no endpoint does."""
+
+    kind = "attach"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=350.0)
+    rules = _RULES
+    scored_with = "attach servers that return token ids, and log-probabilities of given tokens; or name a `scorer:`"
+
+    def candidates(self) -> Sequence[Engine]:
+        """Return every other engine."""
+        return [engine for engine in registry.installed() if not isinstance(engine, AnyEngine)]
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - nothing is known of the server
+        """Return that of a server which no engine recognises."""
+        return AttachedDialect()
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all of them optional."""
+        by_flag = {plain(name): value for name, value in args.items()}
+        _refuse_unknown(by_flag)
+        kind = _member(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
+        longest = _count(by_flag.get("ngram-max"))
+        model = by_flag.get("draft-model")
+        return Draft(
+            kind=kind,
+            tokens=_count(by_flag.get("draft-tokens")),
+            sampling=_member(DraftSampling, by_flag, "draft-sampling", DraftSampling.GREEDY),
+            model=str(model or "draft") if kind is DraftKind.MODEL else None,
+            ngram_min=_count(by_flag.get("ngram-min")) or longest,
+            ngram_max=longest,
+        )
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - whoever started the servers has loaded them
+        """Return none."""
+        return ()
+
+    def check(self, config: Config) -> None:
+        """Do nothing: there is nothing to install, and the servers are asked before any workload."""
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:  # noqa: ARG002 - as above
+        """Raise EngineError: nothing is started."""
+        what = "an attached server has no address"
+        raise EngineError(what, where="engine.url", found="nothing", expected="http://HOST:PORT", remedy="give every arm a `url`")
+
+    def program(self, argv: Sequence[str]) -> EngineProgram | None:  # noqa: ARG002 - there is no program
+        """Return None."""
+        return None
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of a local checkpoint's config.json, where the model is the name of one."""
+        return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - the servers are there already
+        """Return nothing: no server is started."""
+        return Footprint(memory_gib=0.0)
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - the capability probe decides
+        """Return prompt log-probabilities."""
+        return ScoringRoute.PROMPT_LOGPROBS
+
+    def single_precision(self, config: Config) -> bool:  # noqa: ARG002 - no endpoint says so
+        """Return False."""
+        return False
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    """Raise EngineError for an argument that says nothing of drafting: it would reach no server."""
+    for name in names:
+        if name not in _ARGUMENTS:
+            near = nearest(name, _ARGUMENTS)
+            what = f"an attached server takes no argument {name!r}" + (f"; {near}" if near else "")
+            expected = f"how a variant drafts: {', '.join(_ARGUMENTS)}"
+            raise EngineError(
+                what, where=f"args.{name}", found=name, expected=expected, remedy="it is started elsewhere, with its arguments"
+            )
+
+
+def _member(enum: type[T], args: Mapping[str, JSON], name: str, default: T) -> T:
+    value = str(args.get(name, default.value))
+    try:
+        return enum(value)
+    except ValueError:
+        names = [member.value for member in enum]
+        near = nearest(value, names)
+        what = f"an attached server does not draft by {value!r}" + (f"; {near}" if near else "")
+        raise EngineError(what, where=f"args.{name}", found=value, expected=f"one of {', '.join(names)}") from None
+
+
+def _count(value: JSON) -> int:
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0
