@@ -140,10 +140,10 @@ class Client:
             return _failed(request, pass_index, exchange, _outside(error), FailureKind.ERROR)
 
     def exchange(
-        self, path: str, body: Mapping[str, JSON], *, streamed: bool = False, deadline_s: float, max_bytes: int = MAX_BYTES
+        self, path: str, body: Mapping[str, JSON], *, streamed: bool = False, deadline_s: float, max_bytes: int | None = None
     ) -> Exchange:
-        """Send a body as it is and read the response to its last byte, at most ``deadline_s`` seconds and ``max_bytes`` bytes."""
-        with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes) as limits:
+        """Send a body as it is and read the whole response, within ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default."""
+        with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
             sent_s = time.monotonic()
 
             def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:

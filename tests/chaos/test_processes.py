@@ -237,7 +237,7 @@ def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkey
         with ArmServer(recipe(tmp_path), lambda: None):
             monkeypatch.setattr(watchdog, "send", interrupt)
 
-    monkeypatch.setattr(ready, "wait", lambda *_, **__: SimpleNamespace(client=None, version=""))
+    monkeypatch.setattr(ready, "wait", lambda *_, **__: SimpleNamespace(client=None, version="", model="m"))
     with pytest.raises(KeyboardInterrupt):
         work()
     seen("nothing left" if started[0].poll() is not None else "a server")

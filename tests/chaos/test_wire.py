@@ -76,7 +76,7 @@ OUTSIDE = "failed: answered outside the protocol"
 
 
 def choice(**fields):
-    return {"index": 0, "text": "ab", "token_ids": [5, 6], "finish_reason": "length", **fields}
+    return {"index": 0, "text": "ab", "token_ids": [5, 6], "prompt_token_ids": [1], "finish_reason": "length", **fields}
 
 
 def whole(*choices, **fields):
