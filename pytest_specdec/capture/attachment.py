@@ -135,7 +135,7 @@ def _visited(boot: Boot, arm: ArmServer) -> _Visited:
 
 
 def _same_model(baseline: _Visited, other: _Visited) -> None:
-    """Raise EngineError where name, context length or engine version differ, as far as they are told; names in the config may differ."""
+    """Raise EngineError where both servers report a name, context length or engine version, and these differ."""
     named = "model" in baseline.arm.recipe.setup.body or "model" in other.arm.recipe.setup.body
     facts = {
         "model": ("", "") if named else (baseline.model, other.model),

@@ -102,7 +102,7 @@ _DRAFT = "draft models"
 
 
 def _attached(config: Config) -> frozenset[str]:
-    """Return the arms whose servers run already."""
+    """Return the names of the arms with an attached server."""
     url = config.engine.url
     arms = {BASELINE: config.baseline.url or url, **{variant.name: variant.url or url for variant in config.variants}}
     scorer = config.scorer.url if config.scorer else None

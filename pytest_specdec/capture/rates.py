@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["expected", "from_size"]
 
 _RUNS = 5
-"""Earlier runs whose median is taken."""
+"""Earlier runs at most; the estimate takes their median."""
 _LOOKED_AT = 50
 """Newest runs of any config that are looked at for them."""
 

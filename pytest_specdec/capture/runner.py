@@ -48,7 +48,7 @@ def record(
     before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
     """
     # A process that waits for another's capture never pays for openai.
-    from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415
+    from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
     from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415
 
     directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)

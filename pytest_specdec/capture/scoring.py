@@ -211,7 +211,7 @@ class TranscriptScorer:
         return self._route.distribution(request)
 
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
-        """Ask for all, and once more, one by one on a fresh server, for those on which the server failed, unless it is somebody else's."""
+        """Ask for all; on a fresh server, ask once more for each one that failed. An attached server is asked once."""
         while self.reporter.left_s > 0 and self.arm.ensure_running():
             pending = [request for request in requests if request not in self._known]
             self._score_concurrently(pending, _CONCURRENCY)

@@ -106,7 +106,7 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
 
     def __init__(self, url: str = "") -> None:
         """Take the server's address."""
-        # Servers of ours are on the loopback interface, where certificates are of no use and cost 90 ms to set up.
+        # A server that we start listens on the loopback interface: checking certificates there is useless and costs 90 ms.
         limits = HTTPX.Limits(max_keepalive_connections=0)
         self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:"), trust_env=False, limits=limits)
 

@@ -352,7 +352,7 @@ class WorkloadRunner:
         return traffic
 
     def _note_others(self, after: Traffic | None) -> None:
-        """Find out whether others asked the attached server, or started it anew, since the workload began; deaths are told of elsewhere."""
+        """Note other clients' requests and a restart of the attached server since the workload began."""
         if self._arm.restarts != self._restarts_before or self._server_failures:
             return
         self._replaced = attached.replaced(self._traffic, after)

@@ -70,7 +70,7 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _engine(engine: EngineSettings, environ: Mapping[str, str], name: str) -> EngineSettings:
     places = {key: _text(value, environ, name, key) for key in _PLACES if (value := getattr(engine, key)) is not None}
-    return replace(_overlaid(engine, environ, (name,)), docker=_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]
+    return replace(_overlaid(engine, environ, (name,)), docker=_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
 
 
 def _overlaid(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:

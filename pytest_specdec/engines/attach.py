@@ -81,7 +81,7 @@ class Attach:
             ngram_max=longest,
         )
 
-    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - whoever started the servers has loaded them
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - a running server has loaded its models
         """Return none."""
         return ()
 

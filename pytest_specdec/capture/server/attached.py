@@ -123,7 +123,7 @@ class AttachedArm(ArmServer):
         return self._traffic
 
     def check_port(self) -> None:
-        """Do nothing: whoever answers at the address is the server."""
+        """Do nothing: the address alone says which server is meant."""
 
     def _start(self) -> None:
         self._server = AttachedServer(self.recipe.setup)

@@ -393,7 +393,7 @@ class ArmServer:
         return counters
 
     def traffic(self) -> Traffic | None:
-        """Read what the server has done for all its clients; None where it belongs to nobody else."""
+        """Return None: only an attached server has other clients."""
         return None
 
     def check_port(self) -> None:
