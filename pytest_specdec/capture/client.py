@@ -65,6 +65,9 @@ class BusyTime:
 
 _OK = 200
 _REFUSED = range(400, 500)
+_TOO_MANY = 429
+_AGAIN_S = 0.5
+"""Seconds before a request refused with a 429 is sent again, where the reply names none; doubled each time."""
 _MAX_MESSAGE = 2_000
 """Characters of a server's error that are kept."""
 _ASK_S = 30.0
@@ -87,6 +90,10 @@ class Exchange:
     error: str | None = None
     ending: FailureKind | None = None
     """How the server failed the request; None for an answer and for a refusal."""
+    retry_after_s: float = 0.0
+    """Seconds after which a refused request may be sent again, as the reply says; 0 where it does not."""
+    limited: int = 0
+    """Times that it was refused with a 429 before."""
     received: ReceivedResponse | None = None
 
 
@@ -98,6 +105,8 @@ class TimedAnswer:
     ending: FailureKind | None = None
     counters: SpecCounters | None = None
     """The verify steps of this answer alone, where the server reports them."""
+    limited: int = 0
+    """Times that it was refused with a 429, too many requests, and sent again."""
 
     @property
     def tokens(self) -> int:
@@ -135,26 +144,46 @@ class Client:
         body = {**self._dialect.sent(request, stream=streamed), **self._setup.body}
         exchange = self.exchange(self._dialect.path(request), body, streamed=streamed, deadline_s=deadline_s)
         try:
-            return self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
+            answer = self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
-            return _failed(request, pass_index, exchange, _outside(error), FailureKind.ERROR)
+            answer = _failed(request, pass_index, exchange, _outside(error), FailureKind.ERROR)
+        return replace(answer, limited=exchange.limited)
 
     def exchange(
         self, path: str, body: Mapping[str, JSON], *, streamed: bool = False, deadline_s: float, max_bytes: int | None = None
     ) -> Exchange:
-        """Send a body as it is and read the whole response, within ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default."""
+        """Send a body as it is and read the whole response, within ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default.
+
+        A 429 says that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
+        ``retry-after``.
+        """
+        until_s, pause_s = time.monotonic() + deadline_s, _AGAIN_S
+        exchange = self._exchanged(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes)
+        while exchange.status == _TOO_MANY:
+            wait_s = max(pause_s, exchange.retry_after_s)
+            left_s = round(until_s - time.monotonic() - wait_s, 1)
+            if left_s <= 0:
+                break
+            time.sleep(wait_s)
+            pause_s, limited = 2 * pause_s, exchange.limited + 1
+            exchange = replace(self._exchanged(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes), limited=limited)
+        return exchange
+
+    def _exchanged(self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, max_bytes: int | None) -> Exchange:
         with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
             sent_s = time.monotonic()
 
-            def failed(error: str, ending: FailureKind | None, status: int | None = None) -> Exchange:
-                return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=status, error=error, ending=ending)
+            def failed(error: str, ending: FailureKind | None, status: int | None = None, retry_after_s: float = 0.0) -> Exchange:
+                done_s = time.monotonic()
+                return Exchange(sent_s=sent_s, done_s=done_s, status=status, error=error, ending=ending, retry_after_s=retry_after_s)
 
             try:
                 with self._open(path, body, streamed=streamed, deadline_s=deadline_s) as response:
                     received = sse.read(response.iter_bytes())
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
             except openai.APIStatusError as error:
-                return failed(self._message(error), None if error.status_code in _REFUSED else FailureKind.ERROR, error.status_code)
+                ending = None if error.status_code in _REFUSED else FailureKind.ERROR
+                return failed(self._message(error), ending, error.status_code, _retry_after_s(error.response.headers))
             except _LOST as error:
                 if limits.overdue or isinstance(error, _TIMED_OUT):
                     return failed(f"no answer within {deadline_s:g} s", FailureKind.HUNG)
@@ -244,6 +273,12 @@ class Client:
         if key not in self._prompt_ids:
             self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._ask)
         return self._prompt_ids[key]
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    """Return the seconds of ``retry-after``; 0 without it, and for a date."""
+    text = headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
 def _outside(error: Exception) -> str:

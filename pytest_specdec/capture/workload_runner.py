@@ -382,6 +382,7 @@ class WorkloadRunner:
             concurrency=limit if (limit := self._arm.concurrency(self._workload.concurrency)) < self._workload.concurrency else None,
             replaced=self._replaced,
             foreign=self._foreign,
+            limited=sum(sent.limited for sent in self._sent.values()),
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),
         )

@@ -131,6 +131,7 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         replaced=next((part.replaced for part in parts if part.replaced), ""),
         foreign=next((part.foreign for part in parts if part.foreign), ""),
+        limited=sum(part.limited for part in parts),
         wall_s=sum(part.wall_s for part in parts),
     )
 

@@ -67,8 +67,8 @@ def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
 def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
     said = {one.ruling for one in rulings}
-    if used := _used_by_others(captured):
-        return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: others used the server of {used} meanwhile")
+    if disturbed := _disturbed(captured):
+        return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: {disturbed}")
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed: {missed[0]}", rulings)
@@ -78,9 +78,13 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {_why_open(captured, found, rulings)}", rulings)
 
 
-def _used_by_others(captured: Captured) -> str:
-    arms = (captured.baseline, captured.control, captured.speculative)
-    return " and ".join(arm.arm for arm in arms if arm is not None and arm.foreign)
+def _disturbed(captured: Captured) -> str:
+    """Return what else than its speed a server's times tell of; empty where nothing else is known."""
+    arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
+    if used := " and ".join(arm.arm for arm in arms if arm.foreign):
+        return f"others used the server of {used} meanwhile"
+    limited = " and ".join(arm.arm for arm in arms if arm.limited)
+    return f"{limited} was told to slow down (429, too many requests); lower `limits.concurrency` or raise its limit" if limited else ""
 
 
 def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
@@ -136,8 +140,8 @@ def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: 
 
 
 def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
-    if _used_by_others(captured):
-        return "servers that nobody else uses meanwhile"
+    if _disturbed(captured):
+        return "servers that nobody else uses and no gateway slows down"
     if not rulings:
         return "a gate: gates.speedup.at_least in the config"
     if found.estimate is None:

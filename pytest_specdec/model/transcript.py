@@ -263,6 +263,8 @@ class Transcript:
     """How it shows that somebody else started the server anew meanwhile; empty where nothing shows it."""
     foreign: str = ""
     """What an attached server was asked by others meanwhile, as its counters tell; empty where they tell nothing."""
+    limited: int = 0
+    """Times that a request was refused with a 429, too many requests, and sent again."""
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0

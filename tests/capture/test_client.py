@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -110,6 +111,74 @@ def test_every_request_has_a_connection_of_its_own(server):
         assert client.exchange(COMPLETIONS, {"prompt": "A"}, deadline_s=10.0).status == 200
     client.close()
     assert len(made) == 2
+
+
+@pytest.fixture
+def busy_gateway():
+    """Returns the port of a server that answers with one token, after as many 429s as are asked for, each with the given headers."""
+    opened = []
+
+    def served(refusals, headers):
+        asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                asked.append(self.path)
+                late = len(asked) <= refusals
+                body = (
+                    b'{"error": {"message": "slow down"}}'
+                    if late
+                    else b'{"choices": [{"index": 0, "text": " a", "finish_reason": "length"}]}'
+                )
+                self.send_response(429 if late else 200)
+                for name, value in headers.items() if late else ():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        opened.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=opened[-1].serve_forever, daemon=True).start()
+        return opened[-1].server_address[1]
+
+    yield served
+    for each in opened:
+        each.shutdown()
+        each.server_close()
+
+
+@pytest.mark.parametrize(
+    "refusals, headers, status, limited, waited",
+    [
+        (0, {}, 200, 0, []),
+        (2, {}, 200, 2, [0.5, 1.0]),
+        (1, {"Retry-After": "3"}, 200, 1, [3.0]),
+        (1, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, 200, 1, [0.5]),
+        (1, {"Retry-After": "60"}, 429, 0, []),
+        (99, {}, 429, 5, [0.5, 1.0, 2.0, 4.0, 8.0]),
+    ],
+)
+def test_a_request_that_comes_too_soon_is_sent_again_while_it_has_time(
+    busy_gateway, monkeypatch, refusals, headers, status, limited, waited
+):
+    """A gateway's 429 is no refusal of what is asked: https://www.rfc-editor.org/rfc/rfc6585#section-4."""
+    now, pauses = [0.0], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    client = Client(at(busy_gateway(refusals, headers)), VllmDialect(), model="m")
+    sent = client.send(Request(id="a", route=Route.COMPLETIONS, body={"prompt": "A", "max_tokens": 1}), streamed=False, deadline_s=20.0)
+    client.close()
+    assert (sent.answer.status, sent.limited, pauses) == (status, limited, waited)
+    assert sent.ending is None
 
 
 @pytest.fixture

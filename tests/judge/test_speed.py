@@ -327,3 +327,12 @@ def test_a_server_that_others_used_meanwhile_is_not_gated(mine):
     assert verdict.outcome is Outcome.NOT_DECIDED
     assert "others used the server" in verdict.headline
     assert any("900 prompt tokens" in line for line in verdict.evidence)
+
+
+@pytest.mark.parametrize("arm", ["baseline", "speculative"])
+def test_a_server_behind_a_gateway_that_limits_requests_is_not_gated(arm):
+    before = seen(50.0, gates=(STATED,))
+    verdict = speed.judge(replace(before, **{arm: replace(getattr(before, arm), limited=7)}))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert "too many requests" in verdict.headline
+    assert any("7 times refused with 429" in line for line in verdict.evidence)
