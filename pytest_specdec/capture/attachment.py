@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.server import get, listed
+from pytest_specdec.capture.server.readiness import get, listed
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Request, Route

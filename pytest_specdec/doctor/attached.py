@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server.attached import refused
-from pytest_specdec.capture.server.server import listed, look
+from pytest_specdec.capture.server.readiness import listed, look
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from pytest_specdec.capture import attachment
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.server import attached, ports, server
+from pytest_specdec.capture.server import attached, ports, readiness
 from pytest_specdec.config.config import EngineSettings, Overlay, VariantSettings
 from pytest_specdec.engines.protocol import ServerSetup, Traffic
 from pytest_specdec.files import captured, run_documents, transcripts
@@ -38,7 +38,7 @@ class Running:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log)
         setup = ServerSetup(model="m", port=self.port, secrets=Secrets())
-        while server.look(setup, "/health", seconds=1.0).status is None:
+        while readiness.look(setup, "/health", seconds=1.0).status is None:
             assert self.process.poll() is None, self.log.read_text()
 
     def revive(self, *args):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture.server import ports, server
+from pytest_specdec.capture.server import ports, readiness, server
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.protocol import Command, ServerSetup
@@ -46,8 +46,8 @@ def test_a_limit_and_what_a_server_survived_bound_the_requests_in_flight(recipe,
 
 
 def test_an_endpoint_that_is_not_there_has_no_body():
-    assert server.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), "/health") is None
-    assert server.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), None) is None
+    assert readiness.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), "/health") is None
+    assert readiness.get(ServerSetup(model="m", port=ports.free(), secrets=Secrets()), None) is None
 
 
 PLANT = """
@@ -68,6 +68,6 @@ def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, na
     process = ServerProcess(Command(argv=(sys.executable, "-c", code, "target", "--port", str(setup.port))), tmp_path / "server.log")
     try:
         with pytest.raises(BootError, match=r"(?s)died at boot: exit code 1.*Traceback.*RuntimeError: planted"):
-            server.wait(process, setup, VllmDialect(), draft_tokens=0, boot_s=600.0, heartbeat=lambda: None)
+            readiness.wait(process, setup, VllmDialect(), draft_tokens=0, boot_s=600.0, heartbeat=lambda: None)
     finally:
         process.stop(0.0)

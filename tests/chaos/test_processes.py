@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_specdec.capture.server import orphans, watchdog
-from pytest_specdec.capture.server import server as ready
+from pytest_specdec.capture.server import server as arm_server
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.engines.protocol import Command, ServerSetup
@@ -237,7 +237,7 @@ def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkey
         with ArmServer(recipe(tmp_path), lambda: None):
             monkeypatch.setattr(watchdog, "send", interrupt)
 
-    monkeypatch.setattr(ready, "wait", lambda *_, **__: SimpleNamespace(client=None, version="", model="m"))
+    monkeypatch.setattr(arm_server, "wait", lambda *_, **__: SimpleNamespace(client=None, version="", model="m"))
     with pytest.raises(KeyboardInterrupt):
         work()
     seen("nothing left" if started[0].poll() is not None else "a server")

@@ -17,8 +17,8 @@ import pytest
 from pytest_specdec.capture import client as requests
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server import server as endpoint
-from pytest_specdec.capture.server import server as ready
+from pytest_specdec.capture.server import readiness as endpoint
+from pytest_specdec.capture.server import readiness as ready
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.engines.protocol import Command, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect

@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import Client
-from pytest_specdec.capture.server.server import SECONDS, ArmServer, ReadyServer, Reply, ask, get, listed, look
+from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed, look
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.engines.protocol import AnyEngine, Recognising
 from pytest_specdec.errors import BootError, SpecdecError
 from pytest_specdec.model.workload import Request, Route

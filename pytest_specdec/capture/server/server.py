@@ -1,197 +1,28 @@
-"""A server at work: ready when it has really answered a token, its client, and the restarts it has left."""
+"""A server at work: its client, its counters, and the restarts it has left."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture import sse
-from pytest_specdec.capture.client import Client
-from pytest_specdec.capture.server import orphans, ports
+from pytest_specdec.capture.server import orphans
 from pytest_specdec.capture.server.process import ServerProcess, deferred
-from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
+from pytest_specdec.capture.server.readiness import SECONDS, check_port, get, wait
 from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
-from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
+    from pytest_specdec.capture.client import Client
     from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup, Traffic
     from pytest_specdec.model.transcript import SpecCounters
-    from pytest_specdec.model.workload import JSON
 
-__all__ = [
-    "RESTARTS",
-    "SECONDS",
-    "ArmServer",
-    "LaunchedServer",
-    "ReadyServer",
-    "Reply",
-    "ServerRecipe",
-    "ask",
-    "check_port",
-    "get",
-    "listed",
-    "look",
-    "wait",
-]
-
-_OK = 200
-SECONDS = 10.0
-"""Seconds for an answer, by default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What came of a GET."""
-
-    status: int | None
-    """None where no answer came."""
-    text: str
-    """The body, or how the connection ended."""
-
-
-def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> str | None:
-    """Return the body of a 200 for ``path``; None for anything else, in ``seconds`` at the latest."""
-    if path is None:
-        return None
-    reply = look(setup, path, seconds=seconds)
-    return reply.text if reply.status == _OK else None
-
-
-def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
-    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest."""
-    headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
-    client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
-    try:
-        with client, ExchangeLimits(seconds=seconds):
-            response = client.get(f"{setup.url}{path}")
-    except (HTTPX.HTTPError, OSError, ValueError) as error:
-        return Reply(status=None, text=f"connection failed: {error}")
-    return Reply(status=response.status_code, text=response.content.decode(errors="replace"))
-
-
-_ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
-_PAUSE_S = 0.05
-_MIN_S = 1.0
-"""Seconds that every question gets, so that one asked in the last moment may still be answered."""
-_MAX_VERSION = 200
-"""Characters of a version."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyServer:
-    """What a ready server says about itself."""
-
-    model: str
-    """The name that it serves its model under."""
-    version: str
-    client: Client
-
-
-def wait(
-    server: ServerProcess, setup: ServerSetup, dialect: Dialect, *, draft_tokens: int, boot_s: float, heartbeat: Callable[[], None]
-) -> ReadyServer:
-    """Wait until ``server`` answers a one-token completion; ``heartbeat`` is called meanwhile.
-
-    Raises BootError with the command, the exit code and the last log lines when it ends before that or takes longer than ``boot_s``.
-    """
-    until_s, last = time.monotonic() + boot_s, "nothing listens yet"
-    while time.monotonic() < until_s:
-        if server.exit_code is not None:
-            raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
-        if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
-            check_port(server, setup.port)
-            answer = ask(setup, dialect, draft_tokens, until_s)
-            check_port(server, setup.port)  # it may have come to listen since
-            if isinstance(answer, ReadyServer) and not server.ended:
-                _check_build(server, dialect)
-                return answer
-            last = answer.text if isinstance(answer, Reply) else "it answered and ended"
-        heartbeat()
-        time.sleep(_PAUSE_S)
-    remedy = "raise `limits.boot_s` in the config if the log shows progress"
-    raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
-
-
-def check_port(server: ServerProcess, port: int) -> None:
-    """Raise BootError when another process than those of ``server`` answers on its port: nothing that it says is the server's."""
-    if process := ports.foreign_listener(server, port):
-        what = f"port {port} is answered by another process than the server"
-        remedy = "end that process, or remove `port` from args: then a free port is chosen; a launcher has to pass on PYTEST_SPECDEC_SERVER"
-        raise BootError(what, where=str(server.log), found=process, expected=f"only processes of: {server.command}", remedy=remedy)
-
-
-def _check_build(server: ServerProcess, dialect: Dialect) -> None:
-    """Raise BootError when the log of a ready server tells of another one than was asked for."""
-    if complaint := dialect.wrong_build(server.log.read_text(encoding="utf-8", errors="replace")):
-        what, remedy = "the server is not the one that was asked for", "read its log from the beginning"
-        raise BootError(what, where=str(server.log), found=complaint, expected=f"what was started: {server.command}", remedy=remedy)
-
-
-def _left_s(until_s: float) -> float:
-    """Return the seconds that a GET may take."""
-    return max(_MIN_S, min(SECONDS, until_s - time.monotonic()))
-
-
-def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | Reply:
-    """Ask for one token; return the server that answered, or why it is not ready."""
-    model = _served_model(setup, _left_s(until_s))
-    client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
-    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
-    if sent.answer.ok:
-        return ReadyServer(model=model, version=_version(setup, dialect, _left_s(until_s)), client=client)
-    client.close()
-    status = sent.answer.status
-    return Reply(status=status, text=f"a one-token completion got {status or 'no answer'}: {sent.answer.error}")
-
-
-def _served_model(setup: ServerSetup, seconds: float) -> str:
-    """Return the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without any.
-
-    A ``model`` among the fields of the body comes first.
-    """
-    if "model" in setup.body:
-        return str(setup.body["model"])
-    names = listed(get(setup, "/v1/models", seconds=seconds))
-    return setup.model if setup.model in names else next(iter(names), setup.model)
-
-
-def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
-    return dialect.version(get(setup, dialect.version_path, seconds=seconds) or "")[:_MAX_VERSION]
-
-
-def listed(text: str | None) -> dict[str, Mapping[str, JSON]]:
-    """Return the models of a reply of ``/v1/models`` by the name that they are asked for; none in place of anything else."""
-    models = _object(text).get("data")
-    cards = [card for card in models if isinstance(card, Mapping)] if isinstance(models, Sequence) else []
-    return {str(card["id"]): card for card in cards if card.get("id")}
-
-
-def _object(text: str | None) -> Mapping[str, JSON]:
-    """Return the object that an endpoint answered with; an empty one in place of anything else."""
-    try:
-        return sse.parsed(text or "{}")
-    except ValueError:
-        return {}
-
-
-def _not_ready(server: ServerProcess, what: str, remedy: str) -> BootError:
-    tail = "\n".join(server.log_tail())
-    return BootError(
-        f"the server {server.command.secrets.mask(what)}",
-        where=str(server.log),
-        found=f"command: {server.command}\nexit code: {server.exit_code}\nlast lines of its log:\n{tail}",
-        expected="an answer to a one-token completion",
-        remedy=remedy,
-    )
-
+__all__ = ["RESTARTS", "ArmServer", "LaunchedServer", "ServerRecipe"]
 
 RESTARTS = 6
 """Times that one boot's server may be started again after a death, all its workloads together."""
