@@ -7,7 +7,9 @@ answer would answer the next request, and a server that closes an idle connectio
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -101,6 +103,14 @@ class ExchangeLimits:
 _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
+def _trusted() -> ssl.SSLContext | bool:
+    """Return whose certificates are trusted: those of SSL_CERT_FILE and SSL_CERT_DIR, which OpenSSL reads, else httpx's own choice.
+
+    https://docs.openssl.org/master/man7/openssl-env/
+    """
+    return ssl.create_default_context() if os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") else True
+
+
 class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # which module it is comes out at run time
     """httpx's own transport under the limits of the surrounding :class:`ExchangeLimits` block; thread-safe."""
 
@@ -108,7 +118,7 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         """Take the server's address."""
         # A server that we start listens on the loopback interface: checking certificates there is useless and costs 90 ms.
         limits = HTTPX.Limits(max_keepalive_connections=0)
-        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:"), trust_env=False, limits=limits)
+        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trusted(), trust_env=False, limits=limits)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
         """Send ``request`` and return its response, whose body is decoded and counted as it is read."""

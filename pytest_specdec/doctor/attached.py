@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.attached import refused
+from pytest_specdec.capture.server.attached import is_untrusted, refused
 from pytest_specdec.capture.server.readiness import listed, look
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 
@@ -31,6 +31,8 @@ def checks(arms: Sequence[Arm]) -> Iterator[Check]:
 
 def _check(name: str, setup: ServerSetup) -> Check:
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
+    if is_untrusted(reply):
+        return failed(_NAME, refused(setup, reply))
     if reply.status is None:
         return fail(
             _NAME, f"{name}: nothing answers at {setup.url}", f"found:    {reply.text}", remedy="start the server, or correct `url`"

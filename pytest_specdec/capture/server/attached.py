@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
 
-__all__ = ["AttachedArm", "AttachedServer", "dialect_of", "foreign", "refused", "replaced"]
+__all__ = ["AttachedArm", "AttachedServer", "dialect_of", "foreign", "is_untrusted", "refused", "replaced"]
 
 _MODELS = "/v1/models"
 _GONE = {None, 502, 503, 504}
@@ -29,6 +29,8 @@ _GONE = {None, 502, 503, 504}
 _DENIED = {401, 403}
 _FINAL = {400, 404, 405, 422, *_DENIED}
 """Statuses that waiting does not change."""
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+"""OpenSSL's word for it."""
 _LOOK_S = 2.0
 _PAUSE_S = 0.2
 
@@ -145,6 +147,12 @@ class AttachedArm(ArmServer):
                 reply = answer
             if reply.status in _FINAL:
                 raise refused(setup, reply)
+            if _UNTRUSTED in reply.text:
+                what, remedy = (
+                    f"the certificate of {setup.url} is not trusted",
+                    "set SSL_CERT_FILE to the file of the authority that signed it",
+                )
+                raise BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
             last = reply.text
             self._heartbeat()
             if time.monotonic() >= until_s:
@@ -161,8 +169,16 @@ class AttachedArm(ArmServer):
         return self.recipe.dialect
 
 
+def is_untrusted(reply: Reply) -> bool:
+    """Whether no request was sent, since the server's certificate is of no known authority."""
+    return reply.status is None and _UNTRUSTED in reply.text
+
+
 def refused(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for a server that will not answer, however long it is waited for."""
+    if is_untrusted(reply):
+        what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
+        return BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
     found = setup.secrets.mask(f"{reply.status}: {reply.text}"[:500])
     if reply.status in _DENIED:
         what = f"{setup.url} refuses the key" if setup.api_key or setup.headers else f"{setup.url} asks for a key"
