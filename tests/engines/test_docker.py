@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,6 +213,29 @@ def test_other_options_are_passed_on_word_by_word(option, config):
 def test_a_variable_split_over_two_items_is_seen(config):
     with pytest.raises(ConfigError, match=r"options\[1\].*reaches no command line"):
         config("{options: [--env, TOKEN=abc]}")
+
+
+NO_DAEMON = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "PATH": os.environ["PATH"]}
+
+
+def said(argv):
+    """What the real ``docker`` says to a command line that no daemon will see."""
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=NO_DAEMON, check=False).stderr
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="docker's own parser reads the command line")
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tensorrt_llm", "arctic", "llama_cpp"])
+@pytest.mark.parametrize(
+    "settings",
+    ["{}", "{gpus: [0, 1], entrypoint: /bin/server, options: [--shm-size=16g, -u 1000, --cap-add=SYS_PTRACE], volumes: {/tmp: /data}}"],
+)
+def test_dockers_own_parser_takes_every_engines_command(kind, settings, config, monkeypatch):
+    """It parses before it looks for its daemon, which is not there."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    made = engine_of(kind).command(config(settings, kind=kind), setup(api_key="k" * 8))
+    for argv in (made.argv, made.stop, made.kill):
+        assert "Cannot connect to the Docker daemon" in said(argv), argv
+    assert "unknown flag" in said([*made.argv[:2], "--no-such-option", *made.argv[2:]])
 
 
 def test_settings_of_docker_want_an_image(tmp_path):
