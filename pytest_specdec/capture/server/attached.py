@@ -145,14 +145,8 @@ class AttachedArm(ArmServer):
                 if isinstance(answer, ReadyServer):
                     return answer
                 reply = answer
-            if reply.status in _FINAL:
+            if reply.status in _FINAL or is_untrusted(reply):
                 raise refused(setup, reply)
-            if _UNTRUSTED in reply.text:
-                what, remedy = (
-                    f"the certificate of {setup.url} is not trusted",
-                    "set SSL_CERT_FILE to the file of the authority that signed it",
-                )
-                raise BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
             last = reply.text
             self._heartbeat()
             if time.monotonic() >= until_s:
