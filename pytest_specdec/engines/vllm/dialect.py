@@ -101,6 +101,9 @@ class VllmDialect(PlainDialect):
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Ask ``/tokenize``: replies of this engine hold the ids, those of another that it scores for may not."""
+        prompt = request.body.get("prompt")
+        if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
+            return tuple(token for token in prompt if isinstance(token, int))
         body = {name: value for name, value in request.body.items() if name in _TOKENIZED}
         return _integers((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
 

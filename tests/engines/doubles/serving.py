@@ -23,3 +23,8 @@ def executable(folder: Path, program: str, double: str, package: str, release: s
 def trtllm_serve(folder: Path, release: str = "1.3.0", **variables: str) -> Path:
     """Write a ``trtllm-serve`` of a release."""
     return executable(folder, "trtllm-serve", "trtllm", "tensorrt_llm", release, TRTLLM_DOUBLE_RELEASE=release, **variables)
+
+
+def legacy_vllm(folder: Path, release: str = "0.7.3", **variables: str) -> Path:
+    """Write a ``vllm`` of a release before 0.8."""
+    return executable(folder, "vllm", "legacy_vllm", "vllm", release, VLLM_DOUBLE_RELEASE=release, **variables)
