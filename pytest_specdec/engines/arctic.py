@@ -32,6 +32,7 @@ _OURS = {
 }
 """vLLM's own keys of suffix decoding, and the plugin's."""
 _METHOD = "arctic"
+_NO_DRAFTS_FROM = "hard_disable_by_batch_size"
 _SYNCHRONOUS = "async-scheduling"
 
 
@@ -62,7 +63,12 @@ class Arctic(Vllm):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``; a speculator of ``arctic`` is a head on the target, and with suffix decoding beside it unknown."""
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
-        if draft is None or setting.get("method") != _METHOD:
+        if draft is None:
+            return None
+        # effective_draft_limit of the plugin: from this many requests on none drafts; beyond `disable_by_batch_size` the first ones do.
+        limit = setting.get(_NO_DRAFTS_FROM)
+        draft = replace(draft, most_requests=max(0, limit - 1) if isinstance(limit, int) else 0)
+        if setting.get("method") != _METHOD:
             return draft
         is_hybrid = setting.get("enable_suffix_decoding") is True
         return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
