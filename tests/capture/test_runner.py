@@ -438,8 +438,16 @@ def test_counters_that_no_page_has_are_read_from_the_log_and_a_silent_one_counts
 ):
     """A log comes late: a workload during which it says nothing has no counters, which is not the same as none drafted."""
     (tmp_path / "page").write_text("vllm:generation_tokens_total 3\n")
-    spoken = with_args(config, "draft-k3", metrics=str(tmp_path / "page"), say=SAID, say_on="of loud")
+    spoken = with_args(config, "draft-k3", metrics=str(tmp_path / "page"), say=SAID, say_on="of loud", no_token_ids=True)
     run(spoken, workload("loud", requests=4), workload("silent"))
     counters = transcripts.read(directory, "draft-k3", "loud").counters
     assert counters == SpecCounters(drafts=8, draft_tokens=24, accepted_tokens=12, accepted_per_position=(8, 4, 0))
     assert transcripts.read(directory, "draft-k3", "silent").counters is None
+
+
+def test_windows_go_before_a_log_which_may_count_what_came_before(run, config, workload, directory, with_args, tmp_path):
+    (tmp_path / "page").write_text("vllm:generation_tokens_total 3\n")
+    run(with_args(config, "draft-k3", metrics=str(tmp_path / "page"), say=SAID, say_on="of loud"), workload("loud", requests=4))
+    loud = transcripts.read(directory, "draft-k3", "loud")
+    assert loud.counters is None
+    assert any(answer.choice.windows for answer in loud.answers)
