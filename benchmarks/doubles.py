@@ -124,7 +124,8 @@ class Run:
     def config(self) -> dict[str, JSON]:
         """Return the double's pair with a variant per fault."""
         double = DOUBLES[self.engine]
-        variants = {name_of(fault): {"args": double.variant, "env": {"SPECDEC_FAULT": fault}} for fault in self.faults}
+        planted = {fault: {"env": {"SPECDEC_FAULT": fault}} if fault else {} for fault in self.faults}
+        variants = {name_of(fault): {"args": double.variant, **planted[fault]} for fault in self.faults}
         program = str(double.program(self.folder))
         return {"engine": {**double.engine, "executable": program}, "variants": variants}
 

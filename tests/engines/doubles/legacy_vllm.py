@@ -433,6 +433,7 @@ def main(words: list[str]) -> int:
     except EngineError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return 1
+    sys.setswitchinterval(0.0005)  # or else a chunk waits for a whole step of the engine's thread
     app = Served(engine, args).application()
     config = uvicorn.Config(app, host="127.0.0.1", port=args.port, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
     uvicorn.Server(config).run()
