@@ -281,7 +281,7 @@ class WorkloadRunner:
             self._cut_off.add(job.key)
         sent = self._arm.client.send(
             job.request,
-            streamed=workload.stream or workload.timed,
+            streamed=workload.stream or workload.timed or self._needs_chunks,
             deadline_s=min(deadline.seconds, left_s),
             pass_index=job.pass_index,
         )
@@ -341,6 +341,11 @@ class WorkloadRunner:
         # A log that says nothing new yet is no server that drafts nothing, and what is new in it may be of the requests before these.
         is_late = self._arm.counters_lag and counted is not None and (not counted.drafts or self._has_windows())
         return None if is_late else counted
+
+    @property
+    def _needs_chunks(self) -> bool:
+        """Whether chunks alone tell what was drafted for these answers; outside packages have dialects from before this member."""
+        return bool(getattr(self._arm.recipe.dialect, "counters_late", False))
 
     def _has_windows(self) -> bool:
         """Whether answers tell their verify steps."""

@@ -135,6 +135,12 @@ def test_tokens_are_scored_by_the_log_probabilities_of_a_prompt(arm):
     assert [position.top_ids[0] for position in positions] == list(answer.choice.token_ids), "greedy tokens are the most probable ones"
 
 
+def test_answers_are_streamed_since_the_log_counts_too_late_for_a_workload(arm, tmp_path):
+    """Or else a workload of a few seconds has neither counters nor windows, and no verdict."""
+    assert arm.recipe.dialect.counters_late
+    assert not booted(tmp_path, "0.10.2", speculative=False).recipe.dialect.counters_late
+
+
 def test_the_log_counts_late_and_the_metrics_add_totals_anew(arm, ask):
     before = arm.counters()
     for _ in range(3):

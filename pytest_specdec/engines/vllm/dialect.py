@@ -153,8 +153,10 @@ class VllmDialect(PlainDialect):
 class NamedTokensDialect(VllmDialect):
     """Releases before 0.10.2: token ids come as names in the log-probabilities of answers, under ``--return-tokens-as-token-ids``.
 
-    Those before 0.6.5 refuse fields that they do not know.
+    Those before 0.6.5 refuse fields that they do not know. Before 0.9 a line of the log counts, every five to ten seconds.
     """
+
+    counters_late = True
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Log-probabilities always, since they bring the ids."""
