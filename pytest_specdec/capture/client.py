@@ -206,7 +206,7 @@ class Client:
         return cast("AbstractContextManager[Any]", response)
 
     def _ask(self, request: ApiRequest) -> Mapping[str, JSON] | None:
-        # Some servers insist on the model's name on every route, as vLLM before 0.8 does for /tokenize.
+        # Some servers insist on the model's name on every route.
         exchange = self.exchange(request.path, {"model": self._model, **request.body}, deadline_s=_ASK_S)
         try:
             return exchange.received.json() if exchange.received and exchange.status == _OK else None
