@@ -195,8 +195,7 @@ def table(run: Run) -> list[dict[str, object]]:
             rows.append(
                 {
                     "table": f"{run.engine}, {run.depth}",
-                    "form": f"{fault or 'healthy'} {i}",
-                    "fault": fault or "none",
+                    "form": fault or "healthy",
                     "verdicts": counts if i == 0 else "",
                     "family": one["family"] if one else "",
                     "headline": _headline(one) if one else "",
@@ -247,7 +246,10 @@ def _is_red(judgement: Mapping[str, JSON]) -> bool:
 
 def _headline(judgement: Mapping[str, JSON]) -> str:
     verdict = judgement["verdict"]
-    return f"{verdict['names']}: {verdict['headline']}" if isinstance(verdict, dict) else f"no verdict: {judgement['result']}"
+    if not isinstance(verdict, dict):
+        return f"no verdict: {judgement['result']}"
+    names, headline = str(verdict["names"]), str(verdict["headline"])
+    return headline if headline.startswith(names) else f"{names}: {headline}"
 
 
 if __name__ == "__main__":

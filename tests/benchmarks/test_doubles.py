@@ -41,13 +41,13 @@ def run(tmp_path):
     [
         ("green", [GREEN], []),
         ("green", [GREEN, ("speed", "inconclusive", "too few")], []),
-        ("green", [GREEN, WRONG], ["sglang, smoke, healthy: logprobs is red: : reported log-probabilities of accepted draft tokens"]),
-        ("green", [GREEN, ("greedy", "invalid", "no scores")], ["sglang, smoke, healthy: greedy is red: : no scores"]),
+        ("green", [GREEN, WRONG], ["sglang, smoke, healthy: logprobs is red: reported log-probabilities of accepted draft tokens"]),
+        ("green", [GREEN, ("greedy", "invalid", "no scores")], ["sglang, smoke, healthy: greedy is red: no scores"]),
         ("green", [], ["sglang, smoke, healthy: nothing was judged"]),
         ("red", [GREEN, WRONG], []),
         ("red", [GREEN, ("logprobs", "pass", "fine")], ["logprobs should be red"]),
         ("red", [GREEN, ("logprobs", "fail", "off by one")], ["logprobs should be red"]),
-        ("red", [("greedy", "fail", "wrong"), WRONG], ["greedy is red: : wrong"]),
+        ("red", [("greedy", "fail", "wrong"), WRONG], ["greedy is red: wrong"]),
     ],
 )
 def test_a_run_that_is_not_as_expected_says_so(run, colour, verdicts, surprising):
@@ -58,6 +58,6 @@ def test_a_run_that_is_not_as_expected_says_so(run, colour, verdicts, surprising
 
 def test_every_red_verdict_has_its_headline_in_the_table(run):
     rows = table(run("red", GREEN, WRONG))
-    assert [row["family"] for row in rows if row["fault"] == "report-draft-logprobs"] == ["logprobs"]
+    assert [row["family"] for row in rows if row["form"] == "report-draft-logprobs"] == ["logprobs"]
     assert all(row["headline"] for row in rows)
     assert table(run("green", GREEN))[0]["family"] == ""
