@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
 
@@ -59,11 +57,10 @@ def test_a_probe_ends_with_the_server_and_leaves_the_rest_unknown(arm):
     assert set(nothing.support.values()) == {FeatureSupport.UNKNOWN}
 
 
-def test_conversations_that_are_sent_to_another_route_are_listed(arm):
+def test_conversations_that_are_sent_to_another_route_are_listed(arm, monkeypatch):
     server = arm()
     assert CHAT_ROUTE not in CapabilityProbe(server, 0).run().support
-    dialect = Mock(wraps=server.recipe.dialect, path=lambda _: COMPLETIONS)
-    server.recipe = replace(server.recipe, dialect=dialect)
+    monkeypatch.setattr(type(server.recipe.dialect), "path", lambda *_: COMPLETIONS)
     assert CapabilityProbe(server, 0).run().support[CHAT_ROUTE] is FeatureSupport.IGNORED
 
 
