@@ -9,7 +9,8 @@ from pytest_specdec.capture.requests import reasoned
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.config.config import Reasoning
-from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS
+from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
 
@@ -90,6 +91,8 @@ class CapabilityProbe:
         raw = self._raw_logprobs(answers["warm"], Capabilities(support=support).route)
         chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
         support["chat_logprobs"] = _judged(chat, lambda choice: bool(choice.logprobs))
+        if self._arm.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
+            support[CHAT_ROUTE] = FeatureSupport.IGNORED
         support.update({feature: self._format(feature) for feature in _FORMATS})
         return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
 

@@ -206,7 +206,8 @@ class Client:
         return cast("AbstractContextManager[Any]", response)
 
     def _ask(self, request: ApiRequest) -> Mapping[str, JSON] | None:
-        exchange = self.exchange(request.path, request.body, deadline_s=_ASK_S)
+        # Some servers insist on the model's name on every route.
+        exchange = self.exchange(request.path, {"model": self._model, **request.body}, deadline_s=_ASK_S)
         try:
             return exchange.received.json() if exchange.received and exchange.status == _OK else None
         except _MALFORMED:

@@ -31,7 +31,10 @@ _OURS = {
     "suffix_decoding_min_token_prob": "suffix_min_token_prob",
 }
 """vLLM's own keys of suffix decoding, and the plugin's."""
-_METHOD = "arctic"
+_METHOD, _SUFFIX = "arctic", "suffix"
+_SUFFIX_TOKENS = 16
+"""Draft tokens of suffix decoding where the setting names none (the plugin's ``vllm/config.py``)."""
+_NO_DRAFTS_FROM = "hard_disable_by_batch_size"
 _SYNCHRONOUS = "async-scheduling"
 
 
@@ -62,7 +65,13 @@ class Arctic(Vllm):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``; a speculator of ``arctic`` is a head on the target, and with suffix decoding beside it unknown."""
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
-        if draft is None or setting.get("method") != _METHOD:
+        if draft is None:
+            return None
+        # effective_draft_limit of the plugin: from this many requests on none drafts; beyond `disable_by_batch_size` the first ones do.
+        draft = replace(draft, most_requests=max(0, _count(setting.get(_NO_DRAFTS_FROM)) - 1))
+        if setting.get("method") == _SUFFIX:
+            return replace(draft, tokens=_count(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
+        if setting.get("method") != _METHOD:
             return draft
         is_hybrid = setting.get("enable_suffix_decoding") is True
         return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
@@ -77,6 +86,10 @@ class Arctic(Vllm):
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return vLLM's command with the plugin on: without it the baseline would run other kernels."""
         return super().command(config, replace(setup, env={_ENABLED: "1", **setup.env}))
+
+
+def _count(value: JSON) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _switched_on(config: Config) -> None:

@@ -30,6 +30,7 @@ class PlainDialect:
     counters_path: str | None = None
     counters_drain = False
     counters_exact = True
+    counters_late = False
     prefixes_per_request = 1
     chunk_per_step = False
 

@@ -209,6 +209,11 @@ class Dialect(Protocol):
     """Whether a reading of the counters sets them back to 0."""
     counters_exact: bool
     """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
+    counters_late: bool
+    """Whether the counters may come after the answers that they count; those are streamed then, so that their chunks tell the verify steps.
+
+    A dialect without this member has none such.
+    """
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
     chunk_per_step: bool

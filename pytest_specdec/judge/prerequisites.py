@@ -88,6 +88,15 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         return None
     what, causes = missing
     shown = "no counters" if counters is None else _counted(counters)
+    limit, concurrency = captured.pair.variant.draft.most_requests, captured.workload.concurrency
+    if 0 < limit < concurrency and (counters is None or counters.drafts <= 0):
+        return say(
+            captured,
+            Outcome.INCONCLUSIVE,
+            f"{what} ({shown}): by its config the variant drafts in batches of {limit} at most, and {concurrency} requests were in flight",
+            settle=f"let the variant draft in batches of {concurrency}, or name the family under allow_inconclusive",
+            cell="no drafts under load",
+        )
     return say(
         captured,
         Outcome.NOT_SPECULATING,

@@ -12,7 +12,7 @@ from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Trans
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures", "scoring"]
+__all__ = ["CHAT_ROUTE", "Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures", "scoring"]
 
 
 class FeatureSupport(StrEnum):
@@ -26,6 +26,8 @@ class FeatureSupport(StrEnum):
     UNKNOWN = "unknown"
 
 
+CHAT_ROUTE = "chat_route"
+"""The feature of an arm whose conversations are sent to another route, as token ids: ignored there, and not listed elsewhere."""
 WITHOUT = frozenset({FeatureSupport.REFUSED, FeatureSupport.IGNORED})
 
 

@@ -45,6 +45,8 @@ class Draft:
     """The draft checkpoint, where ``kind`` is ``model``."""
     ngram_min: int = 0
     ngram_max: int = 0
+    most_requests: int = 0
+    """The largest batch in which anything is drafted; 0 for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

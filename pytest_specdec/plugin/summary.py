@@ -12,7 +12,7 @@ from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.plugin import baselines, commands, judgements, report_files
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.report import terminal
+from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.run import JudgementResult, Run
 from pytest_specdec.report.table import Tone
@@ -84,7 +84,9 @@ class SummaryPlugin:
         gated = baselines.notes(settings.baselines, plan.config, environment)
         status = _or_none(run_documents.read_status, directory)
         noticed = status.warnings if status else ()
-        notes = (*self._warnings, *noticed, *own_prompts(plan), *judgements.notes(self._left_out), *gated)
+        capabilities = _or_none(run_documents.read_capabilities, directory) or {}
+        untested = table.untested_routes(capabilities)
+        notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.typed(self._root, self._config),
@@ -93,7 +95,7 @@ class SummaryPlugin:
             environment=environment,
             status=status,
             judgements=_sorted(plan, self._judgements),
-            capabilities=_or_none(run_documents.read_capabilities, directory) or {},
+            capabilities=capabilities,
             notes=notes,
             made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
             commands=commands.next_steps(self._config, self._root),

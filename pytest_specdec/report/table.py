@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.captured import CHAT_ROUTE, FeatureSupport
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_specdec.model.captured import Capabilities
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["CellText", "Tone", "capability_rows", "cell", "families", "reasons", "table", "words"]
+__all__ = ["CellText", "Tone", "capability_rows", "cell", "families", "reasons", "table", "untested_routes", "words"]
 
 
 class Tone(StrEnum):
@@ -177,6 +179,15 @@ def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
 def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, ...]:
     supports = [run.capabilities[arm].support.get(feature) for arm in arms]
     return tuple(CellText(text=printable(text)) for text in (feature, *(support.value if support else "-" for support in supports)))
+
+
+def untested_routes(capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]:
+    """Return a note where conversations were sent to the completions route: the servers' own chat templates were not used."""
+    arms = [arm for arm in sorted(capabilities) if capabilities[arm].support.get(CHAT_ROUTE) is FeatureSupport.IGNORED]
+    if not arms:
+        return ()
+    why = "whose answers hold token ids, which those of /v1/chat/completions do not"
+    return (f"not tested: /v1/chat/completions and the chat template of {', '.join(arms)}; conversations went to /v1/completions, {why}",)
 
 
 WIDEST = 300

@@ -9,7 +9,8 @@ import pytest
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.config.config import Reasoning
-from pytest_specdec.model.captured import FeatureSupport
+from pytest_specdec.engines.protocol import COMPLETIONS
+from pytest_specdec.model.captured import CHAT_ROUTE, FeatureSupport
 from pytest_specdec.model.transcript import Answer, Choice, ScoringRoute
 from tests.capture.test_scoring import Server, listed
 
@@ -54,6 +55,13 @@ def test_a_probe_ends_with_the_server_and_leaves_the_rest_unknown(arm):
     assert found.support["json_object"] is found.support["json_schema"] is FeatureSupport.UNKNOWN
     nothing = CapabilityProbe(arm(die_on="Once upon"), 0).run()
     assert set(nothing.support.values()) == {FeatureSupport.UNKNOWN}
+
+
+def test_conversations_that_are_sent_to_another_route_are_listed(arm, monkeypatch):
+    server = arm()
+    assert CHAT_ROUTE not in CapabilityProbe(server, 0).run().support
+    monkeypatch.setattr(type(server.recipe.dialect), "path", lambda *_: COMPLETIONS)
+    assert CapabilityProbe(server, 0).run().support[CHAT_ROUTE] is FeatureSupport.IGNORED
 
 
 def test_a_format_that_the_reasoning_left_no_room_for_is_unknown(arm):

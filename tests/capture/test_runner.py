@@ -19,6 +19,7 @@ from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
+from pytest_specdec.engines.vllm.dialect import VllmDialect
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.status import State
@@ -434,12 +435,30 @@ SAID += "Per-position acceptance rate: 1.000, 0.500, 0.000"
 
 
 def test_counters_that_no_page_has_are_read_from_the_log_and_a_silent_one_counts_nothing(
-    run, config, workload, directory, with_args, tmp_path
+    run, config, workload, directory, with_args, tmp_path, monkeypatch
 ):
     """A log comes late: a workload during which it says nothing has no counters, which is not the same as none drafted."""
     (tmp_path / "page").write_text("vllm:generation_tokens_total 3\n")
     spoken = with_args(config, "draft-k3", metrics=str(tmp_path / "page"), say=SAID, say_on="of loud")
+    monkeypatch.setattr(VllmDialect, "steps", lambda *_: None)
     run(spoken, workload("loud", requests=4), workload("silent"))
     counters = transcripts.read(directory, "draft-k3", "loud").counters
     assert counters == SpecCounters(drafts=8, draft_tokens=24, accepted_tokens=12, accepted_per_position=(8, 4, 0))
     assert transcripts.read(directory, "draft-k3", "silent").counters is None
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_every_workload_of_a_server_whose_counters_come_late_is_streamed(late, run, config, workload, directory, monkeypatch):
+    monkeypatch.setattr(VllmDialect, "counters_late", late)
+    run(config, workload())
+    for arm in ("baseline", "control", "draft-k3"):
+        stamped = [answer.timing.first_s is not None for answer in transcripts.read(directory, arm, "greedy").answers]
+        assert stamped == [late] * 5
+
+
+def test_windows_go_before_a_log_which_may_count_what_came_before(run, config, workload, directory, with_args, tmp_path):
+    (tmp_path / "page").write_text("vllm:generation_tokens_total 3\n")
+    run(with_args(config, "draft-k3", metrics=str(tmp_path / "page"), say=SAID, say_on="of loud"), workload("loud", requests=4))
+    loud = transcripts.read(directory, "draft-k3", "loud")
+    assert loud.counters is None
+    assert any(answer.choice.windows for answer in loud.answers)

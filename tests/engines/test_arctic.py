@@ -59,6 +59,19 @@ def test_a_speculator_is_no_model_that_can_be_served_alone(setting, kind):
     assert (draft.kind, draft.tokens, draft.model) == (kind, 3, None)
 
 
+@pytest.mark.parametrize("keys,most", [({}, 0), ({"disable_by_batch_size": 4}, 0), ({"hard_disable_by_batch_size": 4}, 3)])
+def test_only_the_hard_limit_leaves_a_batch_without_drafts(keys, most):
+    assert engine_of("arctic").draft({"speculative-config": {**SPECULATOR, **keys}}).most_requests == most
+
+
+@pytest.mark.parametrize(
+    "keys,tokens",
+    [({}, 16), ({"num_speculative_tokens": 5}, 5), ({"num_speculative_tokens": 5, "suffix_speculative_tokens": 8}, 8)],
+)
+def test_suffix_decoding_drafts_as_many_tokens_as_the_plugin_takes_from_its_keys(keys, tokens):
+    assert engine_of("arctic").draft({"speculative-config": {"method": "suffix", **keys}}).tokens == tokens
+
+
 def test_vllms_own_keys_of_suffix_decoding_are_refused_with_the_plugins_name(config):
     wrong = variant(method="suffix", num_speculative_tokens=3, suffix_decoding_max_tree_depth=24)
     with pytest.raises(EngineError, match="did you mean suffix_cache_max_depth") as caught:

@@ -113,6 +113,10 @@ OLD_NGRAM = {"speculative_model": "[ngram]", "num-speculative-tokens": "4", "ngr
         (OLD_MODEL, Draft(kind=DraftKind.MODEL, tokens=5, model="org/small", sampling=DraftSampling.PROBABILISTIC)),
         (OLD_NGRAM, Draft(kind=DraftKind.NGRAM, tokens=4, ngram_min=1, ngram_max=3)),
         ({"speculative-model": "org/llama-accelerator-eagle", "num-speculative-tokens": 2}, Draft(kind=DraftKind.HEAD, tokens=2)),
+        (
+            {**OLD_NGRAM, "speculative-disable-by-batch-size": 4},
+            Draft(kind=DraftKind.NGRAM, tokens=4, ngram_min=1, ngram_max=3, most_requests=3),
+        ),
         ({"speculative-disable-by-batch-size": 8}, None),
     ],
 )

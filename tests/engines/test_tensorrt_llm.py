@@ -136,6 +136,7 @@ def test_a_server_that_is_not_there_says_how_to_get_it(config):
             Draft(kind=DraftKind.NGRAM, tokens=3, ngram_min=1, ngram_max=4),
         ),
         ({"decoding_type": "SA", "max_draft_len": 3}, Draft(kind=DraftKind.UNKNOWN, tokens=3)),
+        ({"decoding_type": "SA", "max_draft_len": 3, "max_concurrency": 4}, Draft(kind=DraftKind.UNKNOWN, tokens=3, most_requests=4)),
     ],
 )
 def test_the_setting_is_read_as_a_draft(setting, expected):

@@ -226,5 +226,6 @@ def test_a_whole_run_is_green_and_one_with_a_fault_red(tmp_path, release, fault)
     assert {verdict["family"]: verdict["outcome"] for verdict in verdicts} == wanted, done.stdout[-3000:]
     assert bool(fault) == ("no draft token rejected" in verdicts[-1]["headline"])
     assert done.returncode == bool(fault)
+    assert "note: not tested: /v1/chat/completions" in done.stdout
     options = [yaml.safe_load(path.read_text()) for path in (tmp_path / "run" / "servers").glob("*.yaml")]
     assert {"speculative_config" in each for each in options} == {True, False}

@@ -61,6 +61,25 @@ def test_without_counters_the_windows_tell(windows, kind, said):
     assert verdict is None or verdict.headline.startswith(said)
 
 
+@pytest.mark.parametrize(
+    "counters, windows, most, outcome",
+    [
+        (SpecCounters(), None, 7, Outcome.INCONCLUSIVE),
+        (None, (1, 1, 1, 1), 7, Outcome.INCONCLUSIVE),
+        (SpecCounters(), None, 8, Outcome.NOT_SPECULATING),
+        (SpecCounters(), None, 0, Outcome.NOT_SPECULATING),
+        (SpecCounters(drafts=9, draft_tokens=27), None, 7, Outcome.NOT_SPECULATING),
+    ],
+)
+def test_nothing_drafted_is_excused_only_where_the_config_bounds_the_batch_below_the_requests_in_flight(counters, windows, most, outcome):
+    pair = a_pair()
+    draft = replace(pair.variant.draft, most_requests=most)
+    bounded = replace(pair, variant=replace(pair.variant, draft=draft))
+    verdict = speculating(seen(counters, windows, bounded))
+    assert verdict.outcome is outcome
+    assert ("batches of 7 at most, and 8 requests" in verdict.headline) is (outcome is Outcome.INCONCLUSIVE)
+
+
 def test_the_control_is_not_asked():
     assert speculating(replace(seen(SpecCounters()), is_control=True)) is None
 

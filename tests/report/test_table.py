@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import markdown, table
@@ -123,3 +124,10 @@ def test_what_was_not_captured_says_why_in_one_line(make_run, judged):
 
 def test_what_passed_or_failed_needs_no_line(make_run, verdicts, judged):
     assert reasons(make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], PytestOutcome.FAILED))) == ()
+
+
+def test_arms_whose_conversations_went_to_another_route_are_named():
+    rerouted = Capabilities(support={CHAT_ROUTE: FeatureSupport.IGNORED})
+    (note,) = table.untested_routes({"draft-k3": rerouted, "baseline": rerouted, "other": Capabilities()})
+    assert "chat template of baseline, draft-k3;" in note
+    assert table.untested_routes({"baseline": Capabilities()}) == ()

@@ -93,6 +93,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         model=drafter(args) if kind is DraftKind.MODEL else None,
         ngram_min=1 if kind is DraftKind.NGRAM else 0,
         ngram_max=longest if kind is DraftKind.NGRAM else 0,
+        most_requests=_integer(setting.get("max_concurrency")),
     )
 
 

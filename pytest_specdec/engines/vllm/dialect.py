@@ -101,6 +101,9 @@ class VllmDialect(PlainDialect):
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Ask ``/tokenize``: replies of this engine hold the ids, those of another that it scores for may not."""
+        prompt = request.body.get("prompt")
+        if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
+            return tuple(token for token in prompt if isinstance(token, int))
         body = {name: value for name, value in request.body.items() if name in _TOKENIZED}
         return _integers((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
 
@@ -150,8 +153,10 @@ class VllmDialect(PlainDialect):
 class NamedTokensDialect(VllmDialect):
     """Releases before 0.10.2: token ids come as names in the log-probabilities of answers, under ``--return-tokens-as-token-ids``.
 
-    Those before 0.6.5 refuse fields that they do not know.
+    Those before 0.6.5 refuse fields that they do not know. Before 0.9 a line of the log counts, every five to ten seconds.
     """
+
+    counters_late = True
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Log-probabilities always, since they bring the ids."""

@@ -96,6 +96,8 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         model=str(setting["model"]) if kind is DraftKind.MODEL else None,
         ngram_min=_integer(setting.get("prompt_lookup_min")) or longest,
         ngram_max=longest,
+        # Before 0.8 a running batch of this size drafts nothing (spec_decode_worker.py, _should_disable_all_speculation).
+        most_requests=max(0, _integer(setting.get("disable_by_batch_size")) - 1) if flags_of(args, OLD) else 0,
     )
 
 

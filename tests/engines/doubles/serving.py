@@ -14,7 +14,9 @@ def executable(folder: Path, program: str, double: str, package: str, release: s
     path = folder / "bin" / program
     path.parent.mkdir(parents=True, exist_ok=True)
     (folder / "lib" / "python3.12" / "site-packages" / f"{package}-{release}.dist-info").mkdir(parents=True, exist_ok=True)
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    # Several threads for matrices this small wait for each other, the more so where other work has the cores.
+    set_up = {"OPENBLAS_NUM_THREADS": "1", **variables}
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in set_up.items())
     path.write_text(f'#!/bin/sh\n{exports}exec {sys.executable} {DOUBLES / double}.py "$@"\n')
     path.chmod(0o755)
     return path
@@ -23,3 +25,8 @@ def executable(folder: Path, program: str, double: str, package: str, release: s
 def trtllm_serve(folder: Path, release: str = "1.3.0", **variables: str) -> Path:
     """Write a ``trtllm-serve`` of a release."""
     return executable(folder, "trtllm-serve", "trtllm", "tensorrt_llm", release, TRTLLM_DOUBLE_RELEASE=release, **variables)
+
+
+def legacy_vllm(folder: Path, release: str = "0.7.3", **variables: str) -> Path:
+    """Write a ``vllm`` of a release before 0.8."""
+    return executable(folder, "vllm", "legacy_vllm", "vllm", release, VLLM_DOUBLE_RELEASE=release, **variables)

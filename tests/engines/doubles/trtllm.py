@@ -532,6 +532,7 @@ def main(argv):
         double = booted(given, options)
         import uvicorn
 
+        sys.setswitchinterval(0.0005)  # or else a chunk waits for a whole step of the engine's thread
         config = uvicorn.Config(Routes(double).application(), log_level="warning", timeout_graceful_shutdown=1)
         asyncio.run(uvicorn.Server(config).serve(sockets=[bound]))
 
