@@ -92,19 +92,19 @@ class TransformersDialect(PlainDialect):
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
         """Add the ids that the checkpoint's tokenizer gives a greedy answer's text, where they are as many as the server counted.
 
-        A sampled answer may spell its text by other tokens than the tokenizer would: it stays without ids. The text of a verify step is
-        read by itself. A stream under speculation counts steps (see the module): it has to be as long as the request allows.
+        A sampled answer may spell its text by other tokens than the tokenizer would: it stays without ids. A stream under speculation
+        counts steps (see the module): it has to be as long as the request allows. How many tokens a chunk holds is not known.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or request.body.get("temperature") != 0 or any(_choice(reply) is None for reply in replies):
             return replies
-        ids = [tokenizer.encode_answer(_text(reply)) for reply in replies]
-        missing = (_expected(request, replies, steps=bool(self._drafting)) or 0) - sum(map(len, ids))
+        ids = tokenizer.encode_answer("".join(map(_text, replies)))
+        missing = (_expected(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
         if missing == 1 and len(self._eos) == 1 and not _spares_eos(request.body):
-            ids[-1] = (*ids[-1], *self._eos)  # which is in no text
+            ids = (*ids, *self._eos)  # which is in no text
         elif missing != 0:
             return replies
-        return [_with_ids(reply, own) for reply, own in zip(replies, ids, strict=True)]
+        return [*replies[:-1], {**replies[-1], "choices": [{**(_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
         """Return what the checkpoint's tokenizer and template make of the prompt."""
@@ -166,10 +166,6 @@ def _completion_tokens(reply: Mapping[str, JSON]) -> int | None:
     usage = reply.get("usage")
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     return count if isinstance(count, int) else None
-
-
-def _with_ids(reply: Mapping[str, JSON], ids: Sequence[int]) -> Mapping[str, JSON]:
-    return {**reply, "choices": [{**(_choice(reply) or {}), "token_ids": list(ids)}]}
 
 
 def _eos_ids(folder: Path) -> tuple[int, ...]:
