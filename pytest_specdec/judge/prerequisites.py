@@ -150,7 +150,7 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
         Outcome.INCONCLUSIVE,
         f"{counted}no token can be scored: {reason}",
         evidence=_of_control(captured),
-        settle=known.scored_with or ROUTES,
+        settle=(known.scored_with or ROUTES) if known.unscorable else "serve answers with token ids",
         cell="not scored",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},
     )
