@@ -6,7 +6,7 @@ PARALLEL := -n 2 --dist=worksteal
 # What `make coverage` adds; it makes the tests a third slower.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded vllm-deaths mlx-env sglang-protocol clean
+.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded vllm-deaths mlx-env transformers-env sglang-protocol clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -74,6 +74,9 @@ mlx-env: $(INSTALLED) ## mlx-lm on the CPU in a venv of its own, and the checkpo
 	tests/engines/mlx_lm/install.sh .venv-mlx-lm
 	$(BIN)/python -m pytest_specdec.reference.pad target .specdec/checkpoints/target-f32 --layers 4 --float32
 	$(BIN)/python -m pytest_specdec.reference.pad draft .specdec/checkpoints/draft-f32 --layers 1 --float32
+
+transformers-env: ## `transformers serve` on the CPU in a venv of its own, cached by version and linked as .venv-transformers
+	tests/engines/transformers/install.sh .venv-transformers
 
 vllm-deaths: $(INSTALLED) ## SIGKILL of each process of a real vLLM in mid-capture; some twenty minutes
 	SPECDEC_REAL_ENGINE=1 $(BIN)/python -m pytest tests/engines/test_vllm_deaths.py

@@ -16,7 +16,7 @@ import pytest
 from pytest_specdec.config import shipped
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY_ONLY = {"llama-cpp", "mlx-lm", "vllm-cpu", "vllm-cpu-faulty", "vllm-cpu-padded", "vllm-cpu-stock"}
+REPOSITORY_ONLY = {"llama-cpp", "mlx-lm", "transformers", "vllm-cpu", "vllm-cpu-faulty", "vllm-cpu-padded", "vllm-cpu-stock"}
 """Configs that name programs and checkpoints of the repository."""
 COUNT = re.compile(r"(\d+) tests? collected")
 

@@ -312,11 +312,18 @@ class BootSession:
             return unscorable
         self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
-            scored = scoring.score(transcript, task.top_tokens)
+            scored = scoring.score(self._with_ids(transcript), task.top_tokens)
         self.arm.check_port()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
         self.completeness.scored(self.boot, task, scored.missing)
         return scored.missing
+
+    def _with_ids(self, transcript: Transcript) -> Transcript:
+        """Return a transcript without the answers that have no token ids, where its engine gives them to some answers only."""
+        known = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        if not known.lacks_ids:
+            return transcript
+        return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.ok and answer.choice.token_ids))
 
     def _unscorable(self) -> str:
         """Return why this server's distribution at given tokens cannot be had; a draft model's is come by as the baseline's."""

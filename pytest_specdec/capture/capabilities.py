@@ -78,6 +78,7 @@ class CapabilityProbe:
         plain = answers["plain"]
         support = {
             "token_ids": _judged(plain, lambda choice: bool(choice.token_ids)),
+            "sampled_token_ids": _sampled_ids(answers["seed"]),
             "logprobs": _judged(answers["logprobs"], lambda choice: bool(choice.logprobs)),
             "top_p": _judged(answers["top_p"], lambda choice: _same_text(choice, plain)),
             "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
@@ -199,6 +200,11 @@ def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> F
     if not _same_text(again.choice, first):
         return FeatureSupport.IGNORED
     return FeatureSupport.UNKNOWN if _same_text(other.choice, first) else FeatureSupport.HONOURED
+
+
+def _sampled_ids(answer: Answer | None) -> FeatureSupport:
+    """Return whether an answer above temperature 0 has token ids; a refusal is the seed's."""
+    return _judged(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
 
 
 def _obeys_schema(choice: Choice) -> bool:

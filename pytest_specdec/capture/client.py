@@ -238,6 +238,7 @@ class Client:
         if streamed:
             msg = "a body without events in answer to a request for a stream"
             raise ValueError(msg)
+        (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
         whole = self._completed(request, responses.of_whole(data, steps))
         return _answered(request, pass_index, exchange, whole, self._dialect.counted(data), first=None)
@@ -247,10 +248,12 @@ class Client:
         failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
             return _failed(request, pass_index, exchange, self._error_text(failed), FailureKind.ERROR)
-        if not any(event.data == sse.DONE for event in events):
+        chunks = self._dialect.answer(request, [chunk for _, chunk in stamped])
+        stamped = [(at_s, chunk) for (at_s, _), chunk in zip(stamped, chunks, strict=True)]
+        if any(event.data == sse.DONE for event in events):
+            _expect_no_text_after_the_end(events)
+        elif self._dialect.closing_event or not responses.finished(chunks):
             return _failed(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
-        chunks = [chunk for _, chunk in stamped]
-        _expect_no_text_after_the_end(events)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
         counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None

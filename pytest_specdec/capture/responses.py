@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import VerifySteps
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ChunkSize", "ParsedResponse", "of_stream", "of_whole", "size"]
+__all__ = ["ChunkSize", "ParsedResponse", "finished", "of_stream", "of_whole", "size"]
 
 _MAX_INT = 2**31
 """Ids and counts lie below: engines hold them in 32 bits."""
@@ -74,6 +74,12 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
         prompt_token_ids=next((ids for chunk, choices in numbered if (ids := _prompt_ids(chunk, choices))), ()),
         usage=next((usage for chunk, _ in reversed(numbered) if (usage := _usage(chunk.get("usage")))), None),
     )
+
+
+def finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
+    """Whether the last chunk with choices gives each of them its finish_reason. Raises ValueError when fields are not of the protocol."""
+    last = next((choices for chunk in reversed(chunks) if (choices := _numbered(chunk))), {})
+    return bool(last) and all(_string(choice, "finish_reason") for choice in last.values())
 
 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:

@@ -59,6 +59,10 @@ class CheckpointTokenizer:
         """Return the ids of a prompt, with the tokens that the tokenizer puts before it."""
         return tuple(self._tokenizer.encode(text).ids)
 
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Return the ids that the tokenizer gives the text of an answer, without the tokens that begin a prompt."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
     def converse(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
         """Return the ids of a conversation up to where the assistant speaks; empty without a template, or where it refuses the messages."""
         from jinja2 import TemplateError  # noqa: PLC0415 - as above

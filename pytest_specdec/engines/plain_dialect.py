@@ -33,6 +33,7 @@ class PlainDialect:
     counters_late = False
     prefixes_per_request = 1
     chunk_per_step = False
+    closing_event = True
 
     def path(self, request: Request) -> str:
         """Return the path of the request's route."""
@@ -45,6 +46,10 @@ class PlainDialect:
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return the reply as it is."""
         return data
+
+    def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:  # noqa: ARG002
+        """Return them as they are."""
+        return replies
 
     def text(self, token_ids: Sequence[int]) -> str:  # noqa: ARG002 - replies hold text
         """Return nothing."""

@@ -218,6 +218,8 @@ class Dialect(Protocol):
     """Prefixes that one request for continuations may hold, at least 1."""
     chunk_per_step: bool
     """Whether a chunk of a stream holds what one verify step emitted; False where a token has a chunk of its own."""
+    closing_event: bool
+    """Whether a stream ends with ``[DONE]``; otherwise the chunk with the finish_reason is its end."""
 
     def path(self, request: Request) -> str:
         """Return where a request is sent: its route's path, unless another one answers it with more."""
@@ -227,6 +229,9 @@ class Dialect(Protocol):
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Return a reply, or a chunk of a stream, with token ids where capture reads them: ``token_ids`` of every choice."""
+
+    def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
+        """Return an answer's reply, or the chunks of its stream, each read by :meth:`reply`, with ids that only all of them tell."""
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer that came as ids alone; empty where it cannot be known."""

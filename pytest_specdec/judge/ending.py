@@ -317,6 +317,8 @@ def _count(end: AnswerEnd, baseline: BaselineEndings) -> str:
         return ""
     if answer.usage is None:
         return "no usage"
+    if not any(choice.token_ids for choice in answer.choices) and any(choice.written for choice in answer.choices):
+        return ""  # without ids there is nothing to count; the judges of tokens say that they are missing
     # Of ends that the baseline does not show, all of its own excesses and a hidden end are allowed.
     unknown = frozenset({0, 1}).union(*baseline.miscounts.values())
     allowed = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), unknown) for choice in answer.choices]

@@ -11,7 +11,7 @@ from pytest_specdec.model.verdict import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.captured import Capabilities, Captured
     from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
     from pytest_specdec.model.verdict import Verdict
 
@@ -149,19 +149,30 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     counted that equal the baseline's. That decides nothing: ties part healthy servers, and equal text says nothing of a distribution.
     """
     known = captured.scoring
-    if known is None or not known.unscorable or any(score.positions for scores in captured.scores.values() for score in scores):
+    reason = "" if known is None else _reason(captured, known)
+    if known is None or not reason or any(score.positions for scores in captured.scores.values() for score in scores):
         return None
     equal = equal_answers(captured, captured.speculative)
     counted = f"{sum(equal)} of {len(equal)} answers equal the baseline's; " if equal else ""
     return speculating(captured, rejecting=rejecting) or say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"{counted}no token can be scored: {_scoring_server(captured)} serves no log-probabilities of given tokens ({known.unscorable})",
+        f"{counted}no token can be scored: {reason}",
         evidence=_of_control(captured),
-        settle=known.scored_with or ROUTES,
+        settle=(known.scored_with or ROUTES) if known.unscorable else "serve answers with token ids",
         cell="not scored",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},
     )
+
+
+def _reason(captured: Captured, known: Capabilities) -> str:
+    """Return why no token can be scored; empty where some can."""
+    if known.unscorable:
+        return f"{_scoring_server(captured)} serves no log-probabilities of given tokens ({known.unscorable})"
+    answers = (*captured.baseline.answers, *captured.speculative.answers)
+    if known.lacks_ids and not any(choice.token_ids for answer in answers for choice in answer.choices):
+        return "the engine gives these answers as text, without token ids"
+    return ""
 
 
 def _scoring_server(captured: Captured) -> str:

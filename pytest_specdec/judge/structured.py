@@ -87,7 +87,8 @@ def judge(captured: Captured) -> Verdict:
     Where both have no invalid document, the first one here fails. Elsewhere Fisher's exact test, one-sided, against each of them at the
     captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
     baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
-    was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE.
+    was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE,
+    and so are those of an engine that ignores the grammar and answers invalid documents without speculation too.
     """
     try:
         wanted = grammars(captured.workload.requests)
@@ -111,6 +112,7 @@ def _judged(captured: Captured, wanted: Mapping[str, OutputFormat]) -> Verdict:
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
+        or _unenforced(captured, mine, others, wanted)
         or _passed(captured, mine, others, choices)
     )
 
@@ -191,6 +193,24 @@ def _enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
     """Whether the baseline enforces the requested grammars, as far as its capability probe knows."""
     known = captured.capabilities.get(BASELINE)
     return known is None or all(known.support.get(asked.feature) is not FeatureSupport.IGNORED for asked in wanted.values())
+
+
+def _unenforced(
+    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
+) -> Verdict | None:
+    """Return INCONCLUSIVE where the baseline ignores the grammar and its documents show it: nothing is enforced that drafts could break."""
+    if _enforced(captured, wanted) or not any(other.faulty for other in others):
+        return None
+    valid, total = len(mine.documents) - len(mine.faulty), len(mine.documents)
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"the baseline ignores response_format, no grammar is enforced: {valid} of {total} documents valid; invalid: {_theirs(others)}",
+        evidence=_evidence(captured, (mine, *others)),
+        settle="serve with an engine, or options of it, that enforce response_format",
+        cell="not enforced",
+        figures=_figures(mine, others),
+    )
 
 
 def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices) -> Verdict:

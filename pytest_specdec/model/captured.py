@@ -36,7 +36,8 @@ class Capabilities:
     """Probed features of one arm, and how its answers are read."""
 
     support: Mapping[str, FeatureSupport] = field(default_factory=dict)
-    """By feature: ``token_ids``, ``prompt_logprobs``, ``continuations``, ``json_schema``, ``top_k``, ``top_p``, ``seed`` …"""
+    """By feature: ``token_ids``, ``sampled_token_ids`` (above temperature 0),
+    ``prompt_logprobs``, ``continuations``, ``json_schema``, ``top_k``, ``top_p``, ``seed`` …"""
     raw_logprobs: bool = True
     """Whether reported log-probabilities are those before temperature and truncation."""
     vocabulary: int = 0
@@ -56,6 +57,11 @@ class Capabilities:
         return ScoringRoute.CONTINUATIONS if without and served else ScoringRoute.PROMPT_LOGPROBS
 
     @property
+    def lacks_ids(self) -> bool:
+        """Whether answers may come without token ids and nothing is wrong: those above temperature 0 do."""
+        return self.support.get("sampled_token_ids") is FeatureSupport.IGNORED
+
+    @property
     def unscorable(self) -> str:
         """The probed features without which tokens cannot be scored; empty where they can be, or if unknown."""
         support = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
@@ -73,7 +79,7 @@ def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
     baseline, scorer = capabilities.get(BASELINE), capabilities.get(SCORER)
     if baseline is None or scorer is None:
         return baseline
-    ids = {name: support for name, support in baseline.support.items() if name == "token_ids"}
+    ids = {name: support for name, support in baseline.support.items() if name in {"token_ids", "sampled_token_ids"}}
     return replace(scorer, support={**scorer.support, **ids})
 
 

@@ -213,6 +213,21 @@ def test_answers_outside_the_protocol_are_failures(arm):
     assert (good.ending, good.answer.ok, good.tokens) == (None, True, 3)
 
 
+class Open(VllmDialect):
+    """Of an engine whose streams end without [DONE]."""
+
+    closing_event = False
+
+
+@pytest.mark.parametrize("dialect, ending", [(VllmDialect(), FailureKind.DIED), (Open(), None)])
+def test_a_stream_without_done_is_whole_where_the_engine_sends_none_and_every_choice_is_finished(arm, dialect, ending):
+    client = Client(at(arm(cut_on="cut").recipe.setup.port), dialect, model="m")
+    request = Request(id="a", route=Route.COMPLETIONS, body={"prompt": "cut", "max_tokens": 3})
+    sent = client.send(request, streamed=True, deadline_s=20.0)
+    client.close()
+    assert sent.ending is ending
+
+
 def test_tokens_are_counted_by_the_server_where_it_tells_no_ids(arm):
     assert ask(arm(no_token_ids=True), "good", streamed=False).tokens == 3
 

@@ -169,6 +169,14 @@ def test_missing_scores_of_an_engine_that_gives_them_are_invalid(family, found, 
     assert verdict.outcome is (Outcome.INVALID if judged else Outcome.INCONCLUSIVE)
 
 
+@pytest.mark.parametrize("ids, judged", [(True, Outcome.INVALID), (False, Outcome.INCONCLUSIVE)])
+def test_an_engine_that_spells_out_greedy_tokens_alone_leaves_sampled_ones_unjudged(ids, judged):
+    """Ids that came and were not scored are another matter."""
+    found = {"prompt_logprobs": FeatureSupport.HONOURED, "sampled_token_ids": FeatureSupport.IGNORED}
+    verdict = sampling.judge(unscored("sampling", support=found, ids=ids))
+    assert (verdict.outcome, "without token ids" in verdict.headline) == (judged, not ids)
+
+
 @pytest.mark.parametrize("family", ["greedy", "sampling"])
 def test_without_a_probe_missing_scores_are_invalid(family):
     assert JUDGES[family](replace(unscored(family), capabilities={})).outcome is Outcome.INVALID

@@ -102,6 +102,12 @@ def test_a_baseline_that_ignores_the_grammar_is_no_standard_for_the_first_invali
     assert judged(texts(*["no"] * 20), capabilities=ignored).outcome is Outcome.FAIL
 
 
+def test_nothing_is_proven_where_the_baseline_ignores_the_grammar_and_errs():
+    ignored = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    verdict = judged(texts("no"), texts("no"), texts("no"), capabilities=ignored)
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "not enforced")
+
+
 def test_any_object_is_a_json_object_and_an_array_is_none():
     formats = [OBJECT] * 5
     assert judged(texts("{}", "{}", "{}", "{}", '{"a": [1]}'), texts(*["{}"] * 5), formats=formats).outcome is Outcome.PASS

@@ -1,0 +1,299 @@
+"""``transformers serve``, which speculates request by request: the variant's drafting travels in every request's ``generation_config``.
+
+Read from ``transformers/cli/serving`` and ``transformers/generation`` of 5.23.0 and run on it on the CPU
+(https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/cli/serving):
+
+- ``generation_config`` is JSON of a ``GenerationConfig``. What it leaves out comes from the checkpoint, then from the library: ``top_k`` is
+  50 there, and without ``do_sample`` a temperature is ignored. A field that is not of the OpenAI protocol is refused with 422.
+- A prompt is text, never ids. Answers hold neither ids nor log-probabilities; ``logprobs``, ``n``, ``presence_penalty`` and, in chats,
+  ``response_format`` are accepted and ignored; ``frequency_penalty`` f becomes a repetition penalty 1 + f.
+- A stream has one chunk per verify step and no ``[DONE]``. Under speculation its usage counts steps for tokens, and ``finish_reason`` is
+  "stop" where the limit ended the answer: ``DirectStreamer.put`` takes the ids of a step for one id. Whole answers are right.
+- A seed is set for the whole process when its request arrives, while another one may be drawing: seeds hold for one client alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, plain
+from pytest_specdec.config.validate import nearest
+from pytest_specdec.engines import checkpoint, locate
+from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
+from pytest_specdec.engines.cli_args import flags
+from pytest_specdec.engines.plain_dialect import PlainDialect
+from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Ask, ServerSetup
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["Transformers", "TransformersDialect"]
+
+_SETTING = "generation-config"
+"""The argument of a variant that goes into its requests, not into the command."""
+_LOOKUP, _NGRAM = "prompt_lookup_num_tokens", "max_matching_ngram_size"
+_EARLY_EXIT, _TOKENS = "assistant_early_exit", "num_assistant_tokens"
+_WEIGHT = "assistant_ensemble_weight"
+_KEYS = (_LOOKUP, _NGRAM, _EARLY_EXIT, _TOKENS, "num_assistant_tokens_schedule", "assistant_confidence_threshold", _WEIGHT)
+"""What a variant may set. ``use_mtp`` needs heads and ``speculation_type`` a draft model, which no request can name."""
+_DEFAULT_NGRAM, _DEFAULT_TOKENS = 2, 20
+"""The library's own ``max_matching_ngram_size`` and ``num_assistant_tokens``."""
+_NO_TOKEN = -1
+"""An end of sequence that no token is: left out, it would be the checkpoint's."""
+_RENAMED = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+}
+"""Fields of a request that mean the same in a generation config, by their names there."""
+_TRANSLATED = frozenset({*_RENAMED, "temperature", "top_k", "ignore_eos", "stop_token_ids", "logit_bias"})
+_PROCESS_GIB = 1.0
+_REMEDY = "pip install transformers torch accelerate fastapi uvicorn openai into engine.venv, or set engine.executable"
+
+
+class TransformersDialect(PlainDialect):
+    """A ``generation_config`` from the request's own parameters and the variant's drafting; ids are read off greedy texts."""
+
+    health_path: str | None = "/health"
+    chunk_per_step = True
+    closing_event = False
+
+    def __init__(self, model: str, drafting: Mapping[str, JSON]) -> None:
+        """Take the model as the server was given it, and the speculative settings of its requests."""
+        self._model = model
+        self._drafting = drafting
+        self._eos = _eos_ids(Path(model))
+        self._found: CheckpointTokenizer | None = None
+
+    @property
+    def _tokenizer(self) -> CheckpointTokenizer | None:
+        """Look for it until it is there: the first boot may download the checkpoint."""
+        self._found = self._found or CheckpointTokenizer.of(self._model)
+        return self._found
+
+    def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
+        """Return the body with what it says of sampling in ``generation_config``, neutral where it says nothing."""
+        rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
+        return {**rest, "model": self._model, "generation_config": json.dumps({**self._generation(request.body), **self._drafting})}
+
+    def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
+        """Add the ids that the checkpoint's tokenizer gives a greedy answer's text, where they are as many as the server counted.
+
+        A sampled answer may spell its text by other tokens than the tokenizer would: it stays without ids. A stream under speculation
+        counts steps (see the module): it has to be as long as the request allows. How many tokens a chunk holds is not known.
+        """
+        tokenizer = self._tokenizer
+        if tokenizer is None or request.body.get("temperature") != 0 or any(_choice(reply) is None for reply in replies):
+            return replies
+        ids = tokenizer.encode_answer("".join(map(_text, replies)))
+        missing = (_expected(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
+        if missing == 1 and len(self._eos) == 1 and not _spares_eos(request.body):
+            ids = (*ids, *self._eos)  # which is in no text
+        elif missing != 0:
+            return replies
+        return [*replies[:-1], {**replies[-1], "choices": [{**(_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
+
+    def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
+        """Return what the checkpoint's tokenizer and template make of the prompt."""
+        if self._tokenizer is None:
+            return ()
+        prompt, messages = request.body.get("prompt"), request.body.get("messages")
+        if request.route is not Route.CHAT:
+            return self._tokenizer.encode(prompt) if isinstance(prompt, str) else ()
+        arguments = request.body.get("chat_template_kwargs")
+        given = messages if isinstance(messages, Sequence) else ()
+        return self._tokenizer.converse(given, arguments if isinstance(arguments, Mapping) else {})
+
+    def _generation(self, body: Mapping[str, JSON]) -> dict[str, JSON]:
+        """Return the sampling parameters of a body under the library's names, with the neutral value of each that it leaves out."""
+        temperature = body.get("temperature", 1.0)
+        config: dict[str, JSON] = {"do_sample": temperature != 0}
+        if temperature != 0:
+            top_k = body.get("top_k", 0)
+            config |= {"temperature": temperature, "top_p": 1.0, "top_k": 0 if top_k == -1 else top_k}
+        config |= {new: body[old] for old, new in _RENAMED.items() if old in body and (old != "top_p" or temperature != 0)}
+        stops = body.get("stop_token_ids")
+        ends = [*(() if body.get("ignore_eos") is True else self._eos), *(stops if isinstance(stops, Sequence) else ())]
+        if ends or body.get("ignore_eos") is True:
+            config["eos_token_id"] = ends or _NO_TOKEN
+        bias = body.get("logit_bias")
+        if isinstance(bias, Mapping):
+            config["sequence_bias"] = [[[int(token)], value] for token, value in bias.items()]
+        return config
+
+
+def _expected(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
+    """Return how many tokens an answer has; None where the server does not say."""
+    if steps and len(replies) > 1:
+        limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
+        return limit if isinstance(limit, int) else None
+    return next((count for reply in reversed(replies) if (count := _completion_tokens(reply)) is not None), None)
+
+
+def _spares_eos(body: Mapping[str, JSON]) -> bool:
+    """Whether something else than the end of sequence may be what a text leaves out."""
+    return body.get("ignore_eos") is True or any(body.get(name) for name in ("stop", "stop_token_ids"))
+
+
+def _choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    """Return the only choice of a reply; None where it has none, or several."""
+    choices = reply.get("choices")
+    (choice,) = choices if isinstance(choices, Sequence) and len(choices) == 1 else (None,)
+    return choice if isinstance(choice, Mapping) else None
+
+
+def _text(reply: Mapping[str, JSON]) -> str:
+    choice = _choice(reply) or {}
+    message = choice.get("message") or choice.get("delta")
+    text = message.get("content") if isinstance(message, Mapping) else choice.get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _completion_tokens(reply: Mapping[str, JSON]) -> int | None:
+    usage = reply.get("usage")
+    count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    return count if isinstance(count, int) else None
+
+
+def _eos_ids(folder: Path) -> tuple[int, ...]:
+    """Return the ends of sequence of a checkpoint: those of generation_config.json, else of config.json."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            ids = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if ids is not None:
+            return tuple(token for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int))
+    return ()
+
+
+def _drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the speculative settings in ``args`` under the library's names. Raises EngineError for one that no variant may set."""
+    setting = next((value for name, value in args.items() if plain(name) == _SETTING), None)
+    if isinstance(setting, str):
+        setting = json.loads(setting)  # the pair lint has seen that it is JSON of a mapping
+    if not isinstance(setting, Mapping):
+        return {}
+    drafting: dict[str, JSON] = {plain(name).replace("-", "_"): value for name, value in setting.items() if value is not None}
+    for name in drafting:
+        if name not in _KEYS:
+            near = nearest(name, _KEYS)
+            what = f"a variant sets no {name!r}" + (f"; {near}" if near else "")
+            remedy = "sampling parameters come from each request, alike in both arms"
+            raise EngineError(what, where=f"args.{_SETTING}.{name}", found=name, expected=f"one of {', '.join(_KEYS)}", remedy=remedy)
+    return drafting
+
+
+def _is_mixed(weight: object) -> bool:
+    return weight is not None
+
+
+class Transformers:
+    """One engine of the registry (flags: ``transformers serve --help``).
+
+    A variant's ``generation-config`` is an argument, so that the pair lint reads it as any other, although it is sent with requests.
+    """
+
+    kind = "transformers"
+    protocol_version = PROTOCOL_VERSION
+    pace = RoughRates(boot_s=9.0, tokens_per_s=60.0, scored_tokens_per_s=500.0)
+    rules = EngineRules(
+        prefixes=(_SETTING,),
+        mappings=frozenset({_SETTING}),
+        method=("drafting-method",),
+        drafting=DraftingRule(methods=frozenset(), tokens=tuple((_SETTING, plain(name)) for name in (_LOOKUP, _TOKENS)), defaulted=True),
+        lossy=(
+            LossySetting(
+                path=(_SETTING, plain(_WEIGHT)), is_lossy=_is_mixed, lossless="nothing: it accepts drafts by a mixture with their own law"
+            ),
+        ),
+    )
+    """No setting names the method: each has settings of its own."""
+    scored_with = "name a `scorer:` of the same weights: transformers serve takes no token ids, and gives none of sampled answers"
+
+    def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
+        """Return that of the server's model, with the variant's drafting in every request."""
+        return TransformersDialect(config.resolve(setup.model), _drafting(setup.args))
+
+    def draft(self, args: Mapping[str, JSON]) -> Draft | None:
+        """Read prompt lookup, or the layers after which the model drafts for itself: that goes first where both are set."""
+        drafting = _drafting(args)
+        if drafting.get(_EARLY_EXIT) is not None:
+            tokens = _count(drafting.get(_TOKENS)) or _DEFAULT_TOKENS
+            return Draft(kind=DraftKind.HEAD, tokens=tokens, sampling=DraftSampling.PROBABILISTIC)
+        if drafting.get(_LOOKUP) is not None:
+            longest = _count(drafting.get(_NGRAM)) or _DEFAULT_NGRAM
+            return Draft(kind=DraftKind.NGRAM, tokens=_count(drafting[_LOOKUP]), ngram_min=1, ngram_max=longest)
+        return None
+
+    def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - no request can name a draft model
+        """Return ``model``, which may come from the hub."""
+        return (model,)
+
+    def check(self, config: Config) -> None:
+        """Look for ``transformers``, for a model that is a path, and for settings in a place where they would undo the requests' own."""
+        if config.engine.image:
+            what = "transformers serve runs in no container here"
+            raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
+        for variant in config.variants:
+            _drafting(variant.args)
+        variants = {f"variants.{variant.name}": variant.body for variant in config.variants}
+        for where, body in {"engine": config.engine.body, "baseline": config.baseline.body, **variants}.items():
+            if "generation_config" in body:
+                what = "generation_config in `body` takes the place of what every request asks for"
+                remedy = f"write the drafting as `args: {{{_SETTING}: {{...}}}}` of a variant"
+                raise EngineError(what, where=f"{where}.body", found="generation_config", remedy=remedy)
+        self._program(config)
+        checkpoint.there(config)
+
+    def command(self, config: Config, setup: ServerSetup) -> Command:
+        """Return ``transformers serve MODEL …``; what goes into requests stays out."""
+        args = {name: value for name, value in setup.args.items() if plain(name) != _SETTING}
+        given = flags({"host": HOST, **args, "port": setup.port})
+        return Command(argv=(self._program(config), "serve", config.resolve(setup.model), *given), env=setup.env, secrets=setup.secrets)
+
+    def program(self, argv: Sequence[str]) -> EngineProgram:
+        """Return how the package and its parser are asked."""
+        version = "from importlib.metadata import version; print(version('transformers'))"
+        return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:2]), abbreviates=False)
+
+    def vocabulary(self, config: Config) -> int:
+        """Read ``vocab_size`` of a local checkpoint's config.json."""
+        return checkpoint.vocabulary(checkpoint.folder(config, config.engine.model))
+
+    def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
+        """Return the interpreter's share and the weights, twice since they may be widened; nothing is known of an accelerator's."""
+        weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
+        return Footprint(memory_gib=None if weights is None or accelerated else _PROCESS_GIB + 2 * weights)
+
+    def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
+        """Return the usual route: the scorer's own decides."""
+        return ScoringRoute.PROMPT_LOGPROBS
+
+    def single_precision(self, config: Config) -> bool:
+        """Whether ``dtype`` is float32, or the checkpoint's own and that is."""
+        args = {plain(name): value for name, value in config.engine.args.items()}
+        document = checkpoint.described(checkpoint.folder(config, config.engine.model))
+        dtype = args.get("dtype", "auto")
+        stored = document.get("dtype") or document.get("torch_dtype")
+        return "quantization" not in args and "quantization_config" not in document and (stored if dtype == "auto" else dtype) == "float32"
+
+    def _program(self, config: Config) -> str:
+        return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)
+
+
+def _count(value: JSON) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
