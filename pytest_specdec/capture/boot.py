@@ -330,6 +330,9 @@ class BootSession:
         """Return why this server's distribution at given tokens cannot be had; a draft model's is come by as the baseline's."""
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable(self.recipes.directory)
+        dialect = self.arm.recipe.dialect
+        if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:
+            return "the draft model's engine serves no log-probabilities of given tokens"
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
