@@ -33,7 +33,7 @@ def described(streams: Bursts | None) -> str:
     if streams is None:
         return "bursts: no streams of both servers to compare"
     if not streams.known:
-        return f"bursts: unknown, {streams.baseline_tokens_per_step:.2f} tokens of the baseline arrive at a time, with nothing drafted"
+        return f"bursts: unknown, {streams.baseline_median:.2f} tokens of the baseline arrive at a time, with nothing drafted"
     return (
         f"bursts: {streams.tokens_per_step:.2f} tokens at a time, the baseline's {streams.baseline_tokens_per_step:.2f}; more: "
         f"p = {streams.coarser_p:.1g}; at the same tokens again: p = {streams.repeated_p:.1g}; drafting: both below {bursts.LEVEL:g}"

@@ -49,7 +49,7 @@ def streams(tmp_path):
 def test_a_server_that_drafts_is_known_by_its_stream_and_one_that_does_not_is_not(streams):
     """Drafted by the model itself, so that all is accepted, however busy the machine is; then by another one."""
     baseline = streams()
-    assert len(baseline) == 24
+    assert len(baseline) >= 24
     assert not bursts(streams(), baseline).drafting
     drafted = bursts(streams(*DRAFT, BUILT / "target.gguf", "--spec-draft-n-max", 3), baseline)
     assert drafted.drafting, drafted

@@ -50,16 +50,17 @@ def read(prompt, at_s, text="x" * TOKENS):
     return Stream(prompt=prompt, text=text, ends=tuple(range(1, TOKENS + 1)), at_s=tuple(map(float, at_s)), tokens=TOKENS)
 
 
-def streams(random, accepted=None, load=0.0, through=lambda at_s: at_s):
-    """One arm's answers, every prompt twice; ``accepted`` None drafts nothing."""
+def streams(random, accepted=None, load=0.0, through=lambda at_s: at_s, rounds=2):
+    """One arm's answers, every prompt so many times; ``accepted`` None drafts nothing."""
     steps = [list(range(1, TOKENS + 1)) if accepted is None else windows(random, accepted) for _ in range(PROMPTS)]
-    return [read(prompt, stalled(random, through(emitted(random, ends)), load)) for _ in range(2) for prompt, ends in enumerate(steps)]
+    return [read(prompt, stalled(random, through(emitted(random, ends)), load)) for _ in range(rounds) for prompt, ends in enumerate(steps)]
 
 
 NOT_DRAFTING = {
     "quiet": ({}, {}),
     "the variant's machine was busy": ({"load": 0.4}, {}),
     "both were": ({"load": 0.3}, {"load": 0.3}),
+    "the variant's was, and it was asked six times": ({"load": 0.6, "rounds": 6}, {"rounds": 2}),
     "a proxy sends eight tokens at a time": ({"through": lambda at_s: buffered(at_s, 8)},) * 2,
     "a proxy sends everything at once": ({"through": lambda at_s: buffered(at_s, TOKENS)},) * 2,
     "a proxy sends every 40 ms": ({"through": lambda at_s: flushed(at_s, 0.04)},) * 2,
