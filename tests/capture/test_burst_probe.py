@@ -40,15 +40,16 @@ def test_every_prompt_is_streamed_again_and_noted_chunk_by_chunk(arm):
     assert len(streams) in {24, 36, 48, 60, 72}
     assert all(stream.ends == tuple(range(1, stream.tokens + 1)) and len(stream.text) == stream.tokens for stream in streams)
     assert all(stream.at_s[0] > 0.0 and list(stream.at_s) == sorted(stream.at_s) for stream in streams)
-    assert len({stream.text for stream in streams}) == 12
+    assert len({(stream.prompt, stream.text) for stream in streams}) == 12
 
 
 def test_a_server_whose_answers_tell_their_steps_is_not_asked(arm):
     server = arm(Counting())
     assert BurstProbe(server).run() == ()
-    assert server.recipe.log.read_text().count("asked") == 1
+    assert server.recipe.log.read_text().count("asked quartz") == 1
+    assert "violin" not in server.recipe.log.read_text()
 
 
 def test_a_server_that_dies_or_refuses_leaves_what_there_was(arm):
     assert len(BurstProbe(arm(Plain(), die_on="violin")).run()) == 1
-    assert BurstProbe(arm(Plain(), refuse_fields="stream")).run() == ()
+    assert BurstProbe(arm(Plain(), refuse_on="value")).run() == ()
