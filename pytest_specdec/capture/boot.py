@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
+from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
@@ -218,9 +219,16 @@ class BootSession:
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,
                 )
+                if self._may_lack_counters:
+                    capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
+
+    @property
+    def _may_lack_counters(self) -> bool:
+        """Whether the server's engine has no counters, or they may be hidden, as those of somebody else's server."""
+        return self.boot.role not in {Role.DRAFT, Role.SCORER} and (self.boot.attached or self.arm.recipe.dialect.counters_path is None)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return the arms that this boot answers as, each with a workload: all, or those that are, or are not, ``timed``."""
@@ -329,6 +337,9 @@ class BootSession:
         """Return why this server's distribution at given tokens cannot be had; a draft model's is come by as the baseline's."""
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable(self.recipes.directory)
+        dialect = self.arm.recipe.dialect
+        if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:
+            return "the draft model's engine serves no log-probabilities of given tokens"
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from pytest_specdec.capture.sse import Burst, Event, ReceivedResponse
+    from pytest_specdec.capture.sse import Arrival, Event, ReceivedResponse
     from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import JSON, Request
@@ -107,6 +107,8 @@ class TimedAnswer:
     """The verify steps of this answer alone, where the server reports them."""
     limited: int = 0
     """Times that it was refused with a 429, too many requests, and sent again."""
+    arrivals: tuple[Arrival, ...] = ()
+    """The chunks of a stream; empty where the answer was not streamed."""
 
     @property
     def tokens(self) -> int:
@@ -241,7 +243,7 @@ class Client:
         (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
         whole = self._completed(request, responses.of_whole(data, steps))
-        return _answered(request, pass_index, exchange, whole, self._dialect.counted(data), first=None)
+        return _answered(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
     def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
         stamped = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
@@ -258,7 +260,7 @@ class Client:
         counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
         whole = self._completed(request, responses.of_stream(chunks, steps, draft_tokens))
-        return _answered(request, pass_index, exchange, whole, counters, first=sse.first(stamped))
+        return _answered(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped))
 
     def _completed(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Fill in what the dialect knows where the reply does not say it: text of ids, ids of the prompt."""
@@ -302,10 +304,11 @@ def _answered(
     pass_index: int,
     exchange: Exchange,
     parsed: responses.ParsedResponse,
-    counters: SpecCounters | None,
     *,
-    first: Burst | None,
+    counters: SpecCounters | None,
+    arrivals: tuple[Arrival, ...] = (),
 ) -> TimedAnswer:
+    first = sse.first(arrivals)
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
@@ -320,7 +323,7 @@ def _answered(
             first_tokens=first.tokens(parsed.usage) if first else None,
         ),
     )
-    return TimedAnswer(answer=answer, counters=counters)
+    return TimedAnswer(answer=answer, counters=counters, arrivals=arrivals)
 
 
 def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:

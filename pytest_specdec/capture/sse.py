@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Usage
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DONE", "WAITED_S", "Burst", "Event", "ReceivedResponse", "first", "objects", "parsed", "read"]
+__all__ = ["DONE", "WAITED_S", "Arrival", "Burst", "Event", "ReceivedResponse", "arrivals", "first", "objects", "parsed", "read"]
 
 WAITED_S = 0.0005
 """A chunk so soon behind another had been waiting: this client reads one in 10 to 90 us, and a step of a server takes a millisecond."""
@@ -51,17 +51,30 @@ class Burst:
         return max(1, round(self.share * usage.completion_tokens)) if usage else None
 
 
-def first(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> Burst | None:
-    """Return the first burst of a stream's stamped chunks; None where none of them brings text, reasoning or tokens."""
-    sizes = [(at_s, responses.size(chunk)) for at_s, chunk in stamped]
-    sized = [(at_s, size) for at_s, size in sizes if size.token_ids or size.characters]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One chunk that brings text, reasoning or tokens."""
+
+    at_s: float
+    """When its last byte came, on the monotonic clock."""
+    size: responses.ChunkSize
+
+
+def arrivals(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> tuple[Arrival, ...]:
+    """Return the chunks of a stream that bring something, in their order."""
+    sizes = ((at_s, responses.size(chunk)) for at_s, chunk in stamped)
+    return tuple(Arrival(at_s=at_s, size=size) for at_s, size in sizes if size.token_ids or size.characters)
+
+
+def first(sized: Sequence[Arrival]) -> Burst | None:
+    """Return the first burst of a stream's chunks; None without any."""
     if not sized:
         return None
-    ends = (i for i in range(1, len(sized)) if sized[i][0] - sized[i - 1][0] > WAITED_S)
-    burst = [size for _, size in sized[: next(ends, len(sized))]]
-    written = sum(size.characters for _, size in sized)
+    ends = (i for i in range(1, len(sized)) if sized[i].at_s - sized[i - 1].at_s > WAITED_S)
+    burst = [arrival.size for arrival in sized[: next(ends, len(sized))]]
+    written = sum(arrival.size.characters for arrival in sized)
     return Burst(
-        at_s=sized[0][0],
+        at_s=sized[0].at_s,
         token_ids=sum(size.token_ids for size in burst),
         share=sum(size.characters for size in burst) / written if written else 1.0,
     )

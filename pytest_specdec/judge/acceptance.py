@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
+from pytest_specdec.judge.bursts import uncounted
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge.verdicts import say
@@ -141,21 +142,28 @@ def shown(length: AcceptanceLength | None) -> str:
     return f"{length.tokens:.2f}{limits} tokens per step"
 
 
+def _by_bursts(captured: Captured) -> str:
+    """Return the estimate from the streams of a probe: other requests than the ones judged, so no gate is held against it."""
+    streams = uncounted(captured)
+    return shown(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
+
+
 def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[RuledGate], outcome: Outcome, why: str) -> Verdict:
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
     lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters)]
     proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
+    measured = shown(length) if length else _by_bursts(captured)
     return say(
         captured,
         outcome,
-        f"{shown(length)}; {why}",
+        f"{measured}; {why}",
         short=lines,
         evidence=lines,
         rules_out=f"{over} prompts; fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)" if proven else "",
         settle=_settle(length) if outcome is Outcome.NOT_DECIDED else "",
-        cell=shown(length),
+        cell=measured,
         figures=_figures(length),
     )
 

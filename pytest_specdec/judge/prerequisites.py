@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.bursts import described, uncounted
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 from pytest_specdec.model.verdict import Outcome
@@ -69,8 +70,8 @@ _NOTHING_REJECTED = (
     "the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
 )
 _UNKNOWN = (
-    "speculation unknown: no counters, no verify windows",
-    "counters or metrics are switched off, or not read for this engine",
+    "speculation unknown: no counters, no verify windows, no bursts in its streams",
+    "the speculative setting was not applied, no draft is accepted, or a proxy collects the streams; switch on counters if there are any",
 )
 
 
@@ -79,8 +80,12 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
 
     The server's counters decide; without them the windows of the answers. ``rejecting=False`` leaves the rejections to the families
     whose finding hangs on them: a document, a living server or a speedup is there whether or not a draft was refused on the way.
+    Without either, bursts in the streams of a probe show that the server drafts; what it did in the judged requests stays unknown.
     """
     if captured.is_control:
+        return None
+    streams = uncounted(captured)
+    if streams is not None and streams.drafting:
         return None
     counters = captured.speculative.counters
     missing = _by_windows(captured) if counters is None else _by_counters(counters)
@@ -102,7 +107,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         Outcome.NOT_SPECULATING,
         f"{what} in the judged requests ({shown})",
         short=(f"likely: {causes}",),
-        evidence=(f"counters over these answers: {shown}",),
+        evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (described(streams),))),
         cell="not speculating",
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge import bursts
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.verdict import Verdict
@@ -46,6 +47,8 @@ def say(
     figures: Mapping[str, float] | None = None,
 ) -> Verdict:
     """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
+    drafting = _drafting(captured)
+    limits = (*([bursts.SEEN] if drafting else []), *(["within one boot"] if captured.within_one_boot else []))
     verdict = Verdict(
         outcome=outcome,
         family=captured.family,
@@ -53,8 +56,8 @@ def say(
         workload=captured.workload.name,
         headline=headline,
         short=tuple(short),
-        evidence=(*evidence, *_route(captured), *_concurrency(captured), *_others(captured)),
-        rules_out=f"{rules_out}; within one boot" if rules_out and captured.within_one_boot else rules_out,
+        evidence=(*evidence, *drafting, *_route(captured), *_concurrency(captured), *_others(captured)),
+        rules_out="; ".join((rules_out, *limits)) if rules_out else "",
         settle=settle,
         cell=cell,
         names=names,
@@ -78,6 +81,12 @@ def against(log_evidence: float, alpha: float) -> str:
 def likely(chance: float) -> str:
     """Return a probability 0..1 as a percentage that never rounds to a certainty."""
     return "over 99%" if chance >= 0.995 else f"{chance:.0%}"  # noqa: PLR2004 - would round to a certainty
+
+
+def _drafting(captured: Captured) -> tuple[str, ...]:
+    """Return what shows that the server drafts, where nothing counts it."""
+    streams = bursts.uncounted(captured)
+    return (bursts.SEEN, bursts.described(streams)) if streams is not None and streams.drafting else ()
 
 
 def _others(captured: Captured) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.pair import BASELINE, SCORER, Pair
-from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Transcript
+from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Stream, Transcript
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
@@ -48,6 +48,8 @@ class Capabilities:
     """Engine and model; empty if unknown."""
     scored_with: str = ""
     """The engine's own options under which its tokens can be scored; empty if unknown."""
+    streams: tuple[Stream, ...] = ()
+    """Copy-heavy prompts answered one at a time, for the bursts of their chunks; empty where the server counts its drafts itself."""
 
     @property
     def route(self) -> ScoringRoute:

@@ -14,6 +14,7 @@ __all__ = [
     "ScoringRoute",
     "ServerFailure",
     "SpecCounters",
+    "Stream",
     "Timing",
     "Transcript",
     "Usage",
@@ -125,6 +126,21 @@ class Answer:
     def key(self) -> tuple[str, int]:
         """What this answer is to: request id and pass."""
         return (self.request_id, self.pass_index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """How one streamed answer arrived, chunk by chunk; chunks without text are left out."""
+
+    prompt: int
+    """Which of the prompts asked it answers, from 0."""
+    text: str
+    ends: tuple[int, ...]
+    """Characters of the text that are there with each chunk, rising to ``len(text)``."""
+    at_s: tuple[float, ...]
+    """When each chunk was read, in seconds from sending."""
+    tokens: int
+    """Completion tokens by the server's own count; the number of chunks where it does not count."""
 
 
 class ScoringRoute(StrEnum):

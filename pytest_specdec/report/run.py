@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -153,7 +153,7 @@ def document(run: Run) -> JSON:
         "plan": _plan_summary(run.plan),
         "environment": codec.encode(run.environment),
         "status": codec.encode(run.status),
-        "capabilities": codec.encode(run.capabilities),
+        "capabilities": {arm: _capabilities_summary(known) for arm, known in run.capabilities.items()},
         "notes": list(run.notes),
         "judgements": [codec.encode(judgement) for judgement in run.judgements],
     }
@@ -171,6 +171,11 @@ def _plan_summary(plan: Plan) -> JSON:
         "boots": len(plan.boots),
         "estimate_s": plan.estimate_s,
     }
+
+
+def _capabilities_summary(known: Capabilities) -> JSON:
+    """Return them without the streams, which are in the run directory: verdicts say what follows from them."""
+    return {field.name: codec.encode(getattr(known, field.name)) for field in fields(known) if field.name != "streams"}
 
 
 def _workload_summary(workload: Workload) -> JSON:

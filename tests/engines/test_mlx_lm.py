@@ -84,11 +84,40 @@ def test_a_draft_of_another_vocabulary_is_refused(checkpoints):
         MlxLm().check(checkpoints("other"))
 
 
-@pytest.mark.skipif(not (ROOT / ".venv-mlx-lm").exists(), reason="mlx-lm is not here: make mlx-env")
+installed = pytest.mark.skipif(not (ROOT / ".venv-mlx-lm").exists(), reason="mlx-lm is not here: make mlx-env")
+
+
+def judged(config, run):
+    argv = (sys.executable, "-m", "pytest", "suites/greedy", f"--specdec-config={config}", "--specdec-depth=smoke")
+    ended = subprocess.run((*argv, f"--specdec-run-dir={run}"), cwd=ROOT, capture_output=True, text=True, check=False)
+    (judgement,) = json.loads((run / "run.json").read_text())["judgements"]
+    return judgement["verdict"], ended.stdout
+
+
+@installed
 def test_a_pair_of_real_servers_is_judged_through_the_scorer(tmp_path):
     """Greedy tokens of mlx-lm, with and without a draft model, under the engine that comes with this package."""
-    argv = (sys.executable, "-m", "pytest", "suites/greedy", "--specdec-config=mlx-lm", "--specdec-depth=smoke")
-    ended = subprocess.run((*argv, f"--specdec-run-dir={tmp_path / 'run'}"), cwd=ROOT, capture_output=True, text=True, check=False)
-    (judgement,) = json.loads((tmp_path / "run" / "run.json").read_text())["judgements"]
-    assert judgement["verdict"]["outcome"] == "pass", ended.stdout
-    assert "scored by a further server of the same weights: reference target" in judgement["verdict"]["evidence"]
+    verdict, shown = judged("mlx-lm", tmp_path / "run")
+    assert verdict["outcome"] == "pass", shown
+    assert "scored by a further server of the same weights: reference target" in verdict["evidence"]
+    assert verdict["rules_out"].endswith("drafting seen by bursts of its stream, not counted")
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "complete"
+
+
+@installed
+def test_a_variant_whose_draft_model_is_not_used_is_red(tmp_path):
+    """The flags of the draft model are taken out on the way to the server: it serves the same answers, and drafts nothing."""
+    program = tmp_path / "mlx_lm.server"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, sys\nargs = sys.argv[1:]\n"
+        "for flag in ('--draft-model', '--num-draft-tokens'):\n    if flag in args:\n        del args[(at := args.index(flag)) : at + 2]\n"
+        f"os.execv({str(ROOT / '.venv-mlx-lm/bin/mlx_lm.server')!r}, ['mlx_lm.server', *args])\n"
+    )
+    program.chmod(0o755)
+    text = (
+        CONFIG.read_text().replace("../../.specdec", str(ROOT / ".specdec")).replace("venv: ../../.venv-mlx-lm", f"executable: {program}")
+    )
+    (tmp_path / "planted.yaml").write_text(text)
+    verdict, shown = judged(tmp_path / "planted.yaml", tmp_path / "run")
+    assert verdict["outcome"] == "not speculating", shown
+    assert verdict["headline"].startswith("speculation unknown")

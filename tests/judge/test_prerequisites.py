@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import greedy, logprobs, parameters, sampling, structured
+from pytest_specdec.judge import acceptance, greedy, logprobs, parameters, sampling, structured
 from pytest_specdec.judge.prerequisites import equal_answers, speculating
+from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.transcript import SpecCounters, Stream
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import a_pair, a_workload, answer, captured
@@ -88,6 +89,54 @@ def test_a_finding_that_does_not_hang_on_rejections_is_not_held_up_by_their_abse
     counters = SpecCounters(drafts=9, draft_tokens=27, accepted_tokens=27)
     assert speculating(seen(counters), rejecting=False) is None
     assert speculating(seen(SpecCounters(drafts=9, draft_tokens=27)), rejecting=False) is not None
+
+
+STEPS = (1, 5, 7, 11, 12, 16, 20)
+ONE_BY_ONE = tuple(range(1, 21))
+
+
+def streamed(*ends_of_prompt, apart_s=0.01):
+    """Two answers of twenty tokens to each prompt, in chunks that end at these characters."""
+    return tuple(
+        Stream(prompt=i, text="x" * 20, ends=ends, at_s=tuple(apart_s * (n + 1) for n in range(len(ends))), tokens=20)
+        for i, ends in enumerate(ends_of_prompt)
+        for _ in range(2)
+    )
+
+
+@pytest.mark.parametrize(
+    "mine, theirs, said",
+    [
+        ([STEPS] * 12, [ONE_BY_ONE] * 12, None),
+        ([ONE_BY_ONE] * 12, [ONE_BY_ONE] * 12, "bursts: 1.00 tokens at a time"),
+        ([STEPS] * 12, [STEPS] * 12, "bursts: unknown, 2.86 tokens of the baseline arrive at a time"),
+        ([(20,)] * 12, [(20,)] * 12, "bursts: unknown, 20.00 tokens of the baseline arrive at a time"),
+        ([STEPS] * 12, [], "bursts: no streams of both servers to compare"),
+        ([], [ONE_BY_ONE] * 12, "bursts: no streams of both servers to compare"),
+    ],
+)
+def test_without_counters_and_windows_the_bursts_of_the_streams_tell(mine, theirs, said):
+    known = {"draft-k3": Capabilities(streams=streamed(*mine)), "baseline": Capabilities(streams=streamed(*theirs))}
+    given = replace(seen(None), capabilities=known)
+    verdict = speculating(given)
+    if said is not None:
+        assert (verdict.outcome, verdict.evidence[1][: len(said)]) == (Outcome.NOT_SPECULATING, said)
+        assert verdict.headline.startswith("speculation unknown")
+        assert "counters" in verdict.short[0]
+        return
+    assert verdict is None
+    passed = say(given, Outcome.PASS, "all right", rules_out="wrong tokens")
+    assert passed.rules_out == "wrong tokens; drafting seen by bursts of its stream, not counted"
+    assert passed.evidence[1].startswith("bursts: 2.86 tokens at a time, the baseline's 1.00")
+    assert acceptance.judged(given).headline.startswith("about 2.86 tokens per step, by bursts")
+
+
+def test_counters_go_before_bursts():
+    known = {"draft-k3": Capabilities(streams=streamed(*[STEPS] * 12)), "baseline": Capabilities(streams=streamed(*[ONE_BY_ONE] * 12))}
+    verdict = speculating(replace(seen(SpecCounters()), capabilities=known))
+    assert verdict.headline.startswith("nothing drafted")
+    windowed = speculating(replace(seen(None, (1, 1, 1, 1)), capabilities=known))
+    assert windowed.headline.startswith("no draft token accepted")
 
 
 REFUSED = {"token_ids": FeatureSupport.HONOURED, "prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.REFUSED}

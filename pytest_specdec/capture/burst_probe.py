@@ -1,0 +1,92 @@
+"""The burst probe: copy-heavy prompts streamed one at a time, for evidence of drafting where a server counts no drafts.
+
+Every prompt is asked twice, and again while that takes no time: a busy machine disturbs short streams the most. Tokens of one verify step
+arrive together at the same place in every answer; tokens that arrive together because the client, the machine or the network was busy do so
+anywhere. ``stats/bursts.py`` tells the two apart.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.transcript import Stream
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["BurstProbe"]
+
+_WORDS = ("quartz", "violin", "tundra", "zebra", "jasmine", "ember", "yacht", "falcon", "indigo", "orbit", "kelp", "nutmeg")
+"""A prompt begins with each of them. With more prompts than the ten that some servers keep, all are computed anew the second time."""
+_FUNCTIONS = 4
+_TOKENS = 48
+_ROUNDS, _MOST_ROUNDS = 2, 6
+_SHORT_S = 5.0
+"""Until then the prompts are asked again."""
+_DEADLINE_S = 60.0
+
+
+class BurstProbe:
+    """Asks one arm for a thousand streamed tokens or more, and for none where its answers show their verify steps."""
+
+    def __init__(self, arm: ArmServer) -> None:
+        self._arm = arm
+
+    def run(self) -> tuple[Stream, ...]:
+        """Return how the answers arrived; what was not answered is left out, and nothing is asked of a server that counts its drafts."""
+        if self._arm.counters() is not None:
+            return ()
+        streams: list[Stream] = []
+        began_s = time.monotonic()
+        for number in range(_MOST_ROUNDS):
+            if number >= _ROUNDS and time.monotonic() - began_s > _SHORT_S:
+                break
+            for prompt in range(len(_WORDS)):
+                sent = self._send(prompt)
+                if sent is None or _is_counted(sent):
+                    return tuple(streams)
+                if stream := _stream(prompt, sent):
+                    streams.append(stream)
+        return tuple(streams)
+
+    def _send(self, prompt: int) -> TimedAnswer | None:
+        """Return the answer; None when the server failed or is gone, and when the time is used up."""
+        left_s = self._arm.left_s()
+        if not self._arm.running or left_s <= 0:
+            return None
+        body: dict[str, JSON] = {"prompt": _text(prompt), "max_tokens": _TOKENS, "temperature": 0.0}
+        request = Request(id=f"burst-{prompt:02}", route=Route.COMPLETIONS, body=body)
+        sent = self._arm.client.send(request, streamed=True, deadline_s=min(_DEADLINE_S, left_s))
+        if sent.ending is not None:
+            self._arm.wait_for_end()
+        return None if sent.ending else sent
+
+
+def _is_counted(sent: TimedAnswer) -> bool:
+    return sent.counters is not None or any(choice.windows is not None for choice in sent.answer.choices)
+
+
+def _text(prompt: int) -> str:
+    """Return a function over and over: prompt lookup finds it, and a draft model goes on with it as its target does."""
+    word = _WORDS[prompt]
+    functions = (f"def {word}_{number}(value):\n    return value + {number}\n" for number in range(1, _FUNCTIONS + 1))
+    return "\n\n".join((f"{word} = 0\n", *functions)) + "\n\n"
+
+
+def _stream(prompt: int, sent: TimedAnswer) -> Stream | None:
+    """Return the arrivals of an answer; None where it was refused or brought no text."""
+    answer, written = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
+    if not written or answer.timing is None:
+        return None
+    return Stream(
+        prompt=prompt,
+        text=answer.choice.written,
+        ends=tuple(accumulate(arrival.size.characters for arrival in written)),
+        at_s=tuple(round(arrival.at_s - answer.timing.sent_s, 6) for arrival in written),
+        tokens=sent.tokens or len(written),
+    )
