@@ -217,6 +217,7 @@ class BootSession:
                     single_precision=engine.single_precision(config),
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,
+                    penalty_window=self.arm.recipe.dialect.penalty_window,
                 )
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, Traffic
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class PlainDialect:
     counters_exact = True
     prefixes_per_request = 1
     chunk_per_step = False
+    penalty_window = PenaltyWindow()
 
     def path(self, request: Request) -> str:
         """Return the path of the request's route."""

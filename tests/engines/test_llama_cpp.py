@@ -75,6 +75,7 @@ def test_requests_say_what_the_server_would_fill_in_and_ask_for_ids():
         "top_k": 0,
         "min_p": 0.0,
         "repeat_penalty": 1.2,
+        "repeat_last_n": 64,
         "verbose": True,
         "return_tokens": True,
     }
