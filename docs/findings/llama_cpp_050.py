@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -75,28 +76,50 @@ def zeros(folder: Path) -> bool:
     return after > 0
 
 
-def acceptance(folder: Path, clients: int, *args: str) -> float:
-    """Return the share of draft tokens accepted over the same greedy answers, ``clients`` of them at a time."""
-    eagle3 = ("-md", str(folder / "eagle3.gguf"), "--spec-type", "draft-eagle3")
+def eagle3(folder: Path) -> tuple[str, ...]:
+    """Return the arguments of a server with four slots and the EAGLE-3 head."""
+    return ("-c", "4096", "-np", "4", "-md", str(folder / "eagle3.gguf"), "--spec-type", "draft-eagle3")
+
+
+def accepted(folder: Path, clients: int) -> dict[int, float]:
+    """Return the share of draft tokens accepted by slot, over the same greedy answers, ``clients`` of them at a time."""
     bodies = [{"prompt": f"def {name}(a, b):", "n_predict": 64, "temperature": 0.0, "cache_prompt": False} for name in NAMES]
-    with server(folder, "-c", "4096", "-np", "4", *eagle3, *args) as address, ThreadPoolExecutor(clients) as pool:
-        timings = [reply["timings"] for reply in pool.map(lambda body: post(address, "/completion", body), bodies)]
-    drafted, accepted = (sum(timing.get(name, 0) for timing in timings) for name in ("draft_n", "draft_n_accepted"))
-    return accepted / drafted
+    with server(folder, *eagle3(folder)) as address, ThreadPoolExecutor(clients) as pool:
+        replies = list(pool.map(lambda body: post(address, "/completion", body), bodies))
+    shares = {}
+    for slot in sorted({reply["id_slot"] for reply in replies}):
+        timings = [reply["timings"] for reply in replies if reply["id_slot"] == slot]
+        drafted, kept = (sum(timing.get(name, 0) for timing in timings) for name in ("draft_n", "draft_n_accepted"))
+        shares[slot] = kept / max(drafted, 1)
+    return shares
 
 
 def falls(folder: Path) -> bool:
-    """Print how many EAGLE-3 drafts are accepted, alone and together; return whether fewer are where slots have caches of their own."""
-    shares = {cache: [acceptance(folder, count, cache) for count in CLIENTS] for cache in ("--no-kv-unified", "--kv-unified")}
-    for cache, (alone, together) in shares.items():
-        print(f"draft-eagle3 {cache:15}: {alone:.3f} of the drafts accepted with {CLIENTS[0]} client, {together:.3f} with {CLIENTS[1]}")
-    alone, together = shares["--no-kv-unified"]
-    return together < 0.8 * alone
+    """Print how many EAGLE-3 drafts are accepted, alone and together; return whether some slot has less than half of what it has alone."""
+    shares = {clients: accepted(folder, clients) for clients in CLIENTS}
+    for clients, by_slot in shares.items():
+        listed = ", ".join(f"slot {slot} {share:.3f}" for slot, share in by_slot.items())
+        print(f"draft-eagle3, drafts accepted with {clients} at a time: {listed}")
+    return min(shares[CLIENTS[-1]].values()) < 0.5 * min(shares[1].values())
+
+
+def two_choices(folder: Path) -> bool:
+    """Ask for two answers to one prompt; return whether that is an error with the EAGLE-3 head alone."""
+    statuses = []
+    for args in (("-c", "4096", "-np", "4"), eagle3(folder)):
+        with server(folder, *args) as address:
+            try:
+                post(address, "/v1/completions", {**ASKED, "n": 2})
+                statuses.append("200")
+            except urllib.error.HTTPError as error:
+                statuses.append(f"{error.code} {json.load(error)['error']['message']}")
+    print(f"n: 2: {statuses[0]} plain, {statuses[1]!r} with draft-eagle3")
+    return statuses[0] == "200" != statuses[1]
 
 
 def main(folder: Path) -> int:
-    """Show both; 1 while one of them is there."""
-    return int(any([zeros(folder), falls(folder)]))
+    """Show each; 1 while one of them is there."""
+    return int(any([zeros(folder), falls(folder), two_choices(folder)]))
 
 
 if __name__ == "__main__":
