@@ -144,3 +144,12 @@ def test_a_baseline_that_repeats_itself_against_its_window_is_named_so():
 def test_a_baseline_that_ignores_penalties_is_named_so():
     verdict = greedy.judge(answered([[1] * 30] * 10, right=[1] * 30))
     assert (verdict.outcome, verdict.headline.split(":")[0]) == (Outcome.INVALID, f"the baseline repeats itself, but {IGNORED}")
+
+
+def test_what_is_reported_under_penalties_is_no_noise():
+    """Some engines report the distribution that penalties left: it says nothing of how scores lie about reports."""
+    seen = answered([[1, OTHER, *[1] * 28]] * 10)
+    reporting = tuple(
+        replace(each, choices=(replace(each.choice, logprobs=tuple(-3.0 * (i % 2) for i in range(30))),)) for each in seen.baseline.answers
+    )
+    assert greedy.judge(replace(seen, baseline=replace(seen.baseline, answers=reporting))).outcome is Outcome.PASS
