@@ -218,6 +218,7 @@ class BootSession:
                     single_precision=engine.single_precision(config),
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,
+                    penalty_window=self.arm.recipe.dialect.penalty_window,
                 )
                 if self._may_lack_counters:
                     capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())

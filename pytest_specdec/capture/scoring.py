@@ -189,8 +189,9 @@ class TranscriptScorer:
                 arm=transcript.arm,
                 under=self.under,
                 positions=distribution.positions,
+                prompt_token_ids=() if answer.prompt_token_ids else request.prompt_token_ids,
             )
-            for answer, distribution in zip(answers, distributions, strict=True)
+            for answer, request, distribution in zip(answers, requests, distributions, strict=True)
         )
         return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
 

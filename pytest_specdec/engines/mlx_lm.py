@@ -19,6 +19,7 @@ from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _DEFAULT_TOKENS = 3
 _PROCESS_GIB = 0.5
 _SERVED = "default_model"
 """What the server calls the models that it was started with: any other name is looked for on the hub."""
-_WHOLE_ANSWER = 1_000_000
-"""Tokens that penalties look back on: mlx-lm's own number is 20, OpenAI's all of them."""
+_ALL_TOKENS = 1_000_000
+"""Tokens that penalties look back on: mlx-lm's own number is 20."""
 _REMEDY = "pip install mlx-lm into engine.venv (on Linux with 'mlx[cpu]'), or set engine.executable"
 
 
@@ -43,15 +44,19 @@ class MlxLmDialect(PlainDialect):
     """Ids by way of ``logprobs``, and neutral values as its validation takes them."""
 
     health_path: str | None = "/health"
+    penalty_window = PenaltyWindow(prompt=True, repetition_prompt=True)
+    """The processors of all three get prompt and answer (``GenerationBatch`` and ``generate_step`` of generate.py). With a draft model they
+    get the prompt's last token alone (``speculative_generate_step``).
+    """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Ask for log-probabilities, which the ids come with; of a stream for its usage."""
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")
         fields: dict[str, JSON] = {"model": _SERVED, "logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
-        for name in ("presence", "frequency"):
+        for name in ("presence", "frequency", "repetition"):
             if body.get(f"{name}_penalty"):
-                fields[f"{name}_context_size"] = _WHOLE_ANSWER
+                fields[f"{name}_context_size"] = _ALL_TOKENS
         return {**body, **fields, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, Traffic
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class PlainDialect:
     prefixes_per_request = 1
     chunk_per_step = False
     closing_event = True
+    penalty_window = PenaltyWindow()
 
     def path(self, request: Request) -> str:
         """Return the path of the request's route."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.config.rules import EngineRules
     from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.penalty_window import PenaltyWindow
     from pytest_specdec.model.transcript import Position, ScoringRoute
     from pytest_specdec.model.workload import JSON, Request
 
@@ -220,6 +221,8 @@ class Dialect(Protocol):
     """Whether a chunk of a stream holds what one verify step emitted; False where a token has a chunk of its own."""
     closing_event: bool
     """Whether a stream ends with ``[DONE]``; otherwise the chunk with the finish_reason is its end."""
+    penalty_window: PenaltyWindow
+    """What the penalties of a request count, as it is sent."""
 
     def path(self, request: Request) -> str:
         """Return where a request is sent: its route's path, unless another one answers it with more."""

@@ -78,7 +78,8 @@ def read_scores(directory: RunDirectory, under: str, arm: str, workload: str) ->
 
 
 def _line(score: Score) -> JSON:
-    return {"request_id": score.request_id, "pass_index": score.pass_index, "positions": [_position(p) for p in score.positions]}
+    prompt: dict[str, JSON] = {"prompt_token_ids": list(score.prompt_token_ids)} if score.prompt_token_ids else {}
+    return {"request_id": score.request_id, "pass_index": score.pass_index, **prompt, "positions": [_position(p) for p in score.positions]}
 
 
 def _position(position: Position) -> JSON:
@@ -97,7 +98,9 @@ def _score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: 
             Position(token_id=token, logprob=float(logprob), top_ids=tuple(ids), top_logprobs=tuple(map(float, values)))
             for token, logprob, ids, values in fields["positions"]
         )
-        return Score(request_id=fields["request_id"], pass_index=fields["pass_index"], arm=arm, under=under, positions=positions)
+        prompt = tuple(map(int, fields.get("prompt_token_ids", ())))
+        key = {"request_id": fields["request_id"], "pass_index": fields["pass_index"]}
+        return Score(**key, arm=arm, under=under, positions=positions, prompt_token_ids=prompt)
     except (KeyError, TypeError, ValueError) as error:
         expected = "request_id, pass_index, positions of [token, logprob, [top tokens], [logprobs]]"
         raise lines.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None

@@ -19,9 +19,9 @@ from pytest_specdec.judge.greedy_diagnosis import divergence
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
-from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.tolerance import STATED, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, say
-from pytest_specdec.model.pair import BASELINE, SCORER
+from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.greedy_gap import FirstDifference, ScoredAnswer
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.penalty_window import PenaltyWindow
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.stats.penalties import Penalties
@@ -71,8 +72,10 @@ def _once(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Posit
                 yield position
 
 
-def penalised(positions: Sequence[Position], penalties: Penalties) -> tuple[Position, ...]:
-    """Return an answer's ``positions`` with what ``penalties`` add; its own tokens are what they count, the prompt's are not.
+def penalised(
+    positions: Sequence[Position], penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int] = ()
+) -> tuple[Position, ...]:
+    """Return the ``positions`` of an answer to ``prompt`` with what ``penalties`` add, of which ``window`` says what they count.
 
     An unlisted token counts with the upper bound of its log-probability. The top tokens stay sorted by falling log-probability.
     The numbers are no longer normalised: differences are all they are good for.
@@ -82,7 +85,7 @@ def penalised(positions: Sequence[Position], penalties: Penalties) -> tuple[Posi
     ids = np.full((len(positions), max(1, *(len(position.top_ids) for position in positions))), -1, dtype=np.int64)
     for row, position in enumerate(positions):
         ids[row, : len(position.top_ids)] = position.top_ids
-    added = adjustment(replace(penalties, repetition=1.0), (), [position.token_id for position in positions], ids)
+    added = adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
     return tuple(map(_raised, positions, added.top_tokens, added.chosen.tolist()))
 
 
@@ -140,8 +143,8 @@ def judge(captured: Captured) -> Verdict:
 
 def _scored(captured: Captured) -> Verdict:
     try:
-        answers = forced(captured.speculative, _scores(captured, captured.arm))
-        peers = tuple(answer for peer in _peers(captured) for answer in forced(peer, _scores(captured, peer.arm)))
+        answers = forced(captured.speculative, _scores(captured, captured.speculative))
+        peers = tuple(answer for peer in _peers(captured) for answer in forced(peer, _scores(captured, peer)))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(answer.positions for answer in answers):
@@ -158,11 +161,22 @@ def _scored(captured: Captured) -> Verdict:
     )
 
 
-def _scores(captured: Captured, arm: str) -> tuple[Score, ...]:
-    """Return the scores of ``arm``'s tokens with what each request asks to be added to the logits."""
-    by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
-    scores = captured.scores.get(arm, ())
-    return tuple(replace(score, positions=penalised(score.positions, by_request.get(score.request_id, NONE))) for score in scores)
+def _scores(captured: Captured, transcript: Transcript) -> tuple[Score, ...]:
+    """Return the scores of an arm's tokens with what each request asks to be added to the logits.
+
+    Raises ValueError where the prompt counts and its ids are missing.
+    """
+    asked = {request.id: penalties(request.body) for request in captured.workload.requests}
+    prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
+    window = captured.penalty_window
+    raised = []
+    for score in captured.scores.get(transcript.arm, ()):
+        params, prompt = asked.get(score.request_id, NONE), prompts.get(score.key) or score.prompt_token_ids
+        if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
+            msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
+            raise ValueError(msg)
+        raised.append(replace(score, positions=penalised(score.positions, params, window, prompt)))
+    return tuple(raised)
 
 
 def _peers(captured: Captured) -> tuple[Transcript, ...]:
@@ -173,7 +187,7 @@ def _peers(captured: Captured) -> tuple[Transcript, ...]:
 
 def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    distributions = {score.key: score.positions for score in _scores(captured, BASELINE)}
+    distributions = {score.key: score.positions for score in _scores(captured, captured.baseline)}
     for scored in answers:
         key = scored.answer.key
         first = difference(scored, baseline[key], allowed.gap, distributions.get(key, ())) if key in baseline else None
@@ -186,11 +200,30 @@ def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
         return None
     largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
     noise = tally.allowed.calibration.noise or 0.0
-    cause = "the baseline does not repeat itself"
-    if SCORER in captured.capabilities:
-        cause += ", or the scorer serves other weights"
-    headline = f"{cause}: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
+    headline = _contradicted(captured, tally) if tally.allowed.calibration.valid else ""
+    if not headline:
+        cause = "the baseline does not repeat itself" + _other_weights(captured)
+        headline = f"{cause}: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
     return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
+
+
+def _contradicted(captured: Captured, tally: GreedyTally) -> str:
+    """Return what the baseline's own tokens contradict; empty where its boots differ in the answer with the largest gap."""
+    boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
+    worst = max(tally.peers, key=lambda each: max(each.gaps, default=0.0))
+    if len({boot.get(worst.answer.key) for boot in boots}) != 1 or len(boots) == 1:
+        return ""
+    cause = "its greedy tokens are not its scores' best ones" + _other_weights(captured)
+    if any(penalties(request.body).adds for request in captured.workload.requests):
+        raw = [each for peer in _peers(captured) for each in forced(peer, captured.scores.get(peer.arm, ()))]
+        cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
+        cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
+    off = f"{_near_ties(tally.peers):,} of {_tokens(tally.peers):,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"
+    return f"the baseline repeats itself, but {cause}: {off}"
+
+
+def _other_weights(captured: Captured) -> str:
+    return ", or the scorer serves other weights" if SCORER in captured.capabilities else ""
 
 
 def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
@@ -259,7 +292,8 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
     figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.sigma}
     if peers.alarms(captured.alpha):
-        headline = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
+        often = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
+        headline = _contradicted(captured, tally) or often
         return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=figures)
     return say(
         captured,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.draft_distribution import DraftSource
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.penalty_window import PenaltyWindow
     from pytest_specdec.model.transcript import Answer, Position, Score
     from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.duplicates import Repeats
@@ -140,6 +141,7 @@ class _AnswerPart:
     """One answer's share of the arrays."""
 
     answer: Answer
+    prompt_token_ids: tuple[int, ...]
     params: SamplingParams
     positions: tuple[Position, ...]
     draft: DraftSource
@@ -160,10 +162,14 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
         score = scores.get(answer.key)
-        if broken := _broken(answer, score, params):
+        if broken := _broken(captured, answer, score, params):
             return SamplingData(broken=broken)
         assert score is not None
-        parts.append(_AnswerPart(answer=answer, params=params, positions=score.positions, draft=draft, slots=_slots(answer, draft)))
+        prompt = answer.prompt_token_ids or score.prompt_token_ids
+        part = _AnswerPart(
+            answer=answer, prompt_token_ids=prompt, params=params, positions=score.positions, draft=draft, slots=_slots(answer, draft)
+        )
+        parts.append(part)
     lines = tuple(f"{count} requests left out: {reason}" for reason, count in skipped.items())
     if not parts:
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
@@ -194,15 +200,15 @@ def _emitted(answer: Answer) -> bool:
     return bool(answer.choice.token_ids or answer.choice.written or said)
 
 
-def _broken(answer: Answer, score: Score | None, params: SamplingParams) -> str:
+def _broken(captured: Captured, answer: Answer, score: Score | None, params: SamplingParams) -> str:
     """Return what is missing of an answer, empty where it has token ids and scores."""
     ids = answer.choice.token_ids
     if not ids:
         return f"the answer to {answer.request_id} has no token ids"
-    if params.penalties.repetition != 1.0 and not answer.prompt_token_ids:
-        return f"the prompt's token ids of {answer.request_id} are missing: a repetition penalty needs them"
     if score is None:
         return f"the baseline's scores of {answer.request_id} are missing"
+    if params.penalties.count_prompt(captured.penalty_window) and not (answer.prompt_token_ids or score.prompt_token_ids):
+        return f"the prompt's token ids of {answer.request_id} are missing: its penalties count them"
     if tuple(position.token_id for position in score.positions) != ids:
         return f"the baseline scored {len(score.positions)} tokens of {answer.request_id}, not the {len(ids)} emitted"
     if not all(_is_told(position) for position in score.positions):
@@ -227,7 +233,7 @@ def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSour
     distribution_of = raw_distribution(
         [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
     )
-    processing = _processing(parts, distribution_of.ids)
+    processing = _processing(parts, distribution_of.ids, captured.penalty_window)
     upright = processing.biased(scoring_bias) if scoring_bias else processing
     distribution = requested(distribution_of, upright, noise)
     slots = joined([part.slots for part in parts])
@@ -286,24 +292,24 @@ def _mishandled(distribution_of: RawDistribution, processing: Processing) -> Map
     }
 
 
-def _processing(parts: Sequence[_AnswerPart], ids: Ints) -> Processing:
+def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) -> Processing:
     lengths = [len(part.positions) for part in parts]
     return Processing(
         temperature=np.repeat([part.params.temperature for part in parts], lengths),
         top_k=np.repeat(np.array([part.params.top_k for part in parts], dtype=np.int64), lengths),
         top_p=np.repeat([part.params.top_p for part in parts], lengths),
         min_p=np.repeat([part.params.min_p for part in parts], lengths),
-        adjustment=_adjustment(parts, ids, lengths),
+        adjustment=_adjustment(parts, ids, lengths, window),
     )
 
 
-def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int]) -> Adjustment | None:
+def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int], window: PenaltyWindow) -> Adjustment | None:
     if all(part.params.penalties.neutral for part in parts):
         return None
     rows = np.split(ids, np.cumsum(lengths)[:-1])
     return penalties.joined(
         [
-            penalties.adjustment(part.params.penalties, part.answer.prompt_token_ids, part.answer.choice.token_ids, top_tokens)
+            penalties.adjustment(part.params.penalties, window, part.prompt_token_ids, part.answer.choice.token_ids, top_tokens)
             for part, top_tokens in zip(parts, rows, strict=True)
         ]
     )

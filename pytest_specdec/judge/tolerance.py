@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, sigma_of
+from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +94,9 @@ def _reported(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
     known = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
     if transcript is None or (known is not None and not known.raw_logprobs):
         return
-    answers = {answer.key: answer.choice for answer in transcript.answers if answer.ok}
+    # Some engines report what penalties left, also where they report nothing else that was processed.
+    penalised = {request.id for request in captured.workload.requests if not penalties(request.body).neutral}
+    answers = {answer.key: answer.choice for answer in transcript.answers if answer.ok and answer.request_id not in penalised}
     for score in captured.scores.get(arm, ()):
         choice = answers.get(score.key)
         if choice is not None and choice.logprobs is not None:

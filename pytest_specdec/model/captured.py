@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.pair import BASELINE, SCORER, Pair
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Stream, Transcript
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
@@ -50,6 +51,8 @@ class Capabilities:
     """The engine's own options under which its tokens can be scored; empty if unknown."""
     streams: tuple[Stream, ...] = ()
     """Copy-heavy prompts answered one at a time, for the bursts of their chunks; empty where the server counts its drafts itself."""
+    penalty_window: PenaltyWindow = field(default_factory=PenaltyWindow)
+    """What its penalties count, as its dialect says; it is not probed: the control's own answers have to agree with it."""
 
     @property
     def route(self) -> ScoringRoute:
@@ -147,6 +150,12 @@ class Captured:
     def scoring(self) -> Capabilities | None:
         """What is known of the server that scored; None where it was not probed."""
         return scoring(self.capabilities)
+
+    @property
+    def penalty_window(self) -> PenaltyWindow:
+        """What the baseline's penalties count; OpenAI's rule where it was not probed."""
+        known = self.capabilities.get(BASELINE)
+        return PenaltyWindow() if known is None else known.penalty_window
 
     @property
     def vocabulary(self) -> int:

@@ -179,6 +179,8 @@ class Score:
     """The scoring server: ``baseline``, or the draft model's name."""
     positions: tuple[Position, ...]
     """One per emitted token of the answer's first choice."""
+    prompt_token_ids: tuple[int, ...] = ()
+    """Of the prompt that the tokens were scored behind; empty where the answer itself has them."""
 
     @property
     def key(self) -> tuple[str, int]:

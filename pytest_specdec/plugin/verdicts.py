@@ -116,7 +116,7 @@ def _check_control(item: pytest.Item, run: RunState, measured: Captured) -> None
         return
     outcome, text = _control_verdict(run, measured)
     if outcome is Outcome.FAIL:
-        why = f"the control fails {measured.family} on {measured.workload.name}: two boots of the baseline differ, so no variant is judged"
+        why = f"the control fails {measured.family} on {measured.workload.name}: no variant can be judged by such a baseline"
         _refuse(item, run, "invalid", f"{why}\n{text}")
 
 

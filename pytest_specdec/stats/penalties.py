@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_specdec.model.penalty_window import PenaltyWindow
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
 __all__ = ["Adjustment", "Penalties", "adjustment", "joined"]
@@ -24,11 +25,11 @@ class Penalties:
     """Penalties and biases of one request, applied to the logits before temperature."""
 
     presence: float = 0.0
-    """Taken off every token that was emitted before, nats."""
+    """Taken off every token in the penalty window, nats."""
     frequency: float = 0.0
-    """Taken off as often as it was emitted."""
+    """Taken off as often as it stands there."""
     repetition: float = 1.0
-    """Divides positive and multiplies negative logits of every token of prompt and answer."""
+    """Divides positive and multiplies negative logits of every token there."""
     bias: Mapping[int, float] = field(default_factory=dict)
     """Added by token id, nats."""
 
@@ -41,6 +42,10 @@ class Penalties:
     def neutral(self) -> bool:
         """Whether they change nothing."""
         return not self.adds and self.repetition == 1.0
+
+    def count_prompt(self, window: PenaltyWindow) -> bool:
+        """Whether they depend on the prompt's tokens under ``window``."""
+        return (window.prompt and bool(self.presence or self.frequency)) or (window.repetition_prompt and self.repetition != 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,24 +79,35 @@ class Adjustment:
         return replace(self, top_tokens=factor * self.top_tokens, chosen=factor * self.chosen)
 
 
-def adjustment(penalties: Penalties, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
+def adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
     """Return what ``penalties`` add at every token of one answer, ``ids`` [T, K] being the top tokens there, -1 for none.
 
-    As vLLM does it: presence and frequency count the answer alone, repetition the prompt as well.
+    Presence and frequency take ``presence [c > 0] + frequency c`` off a token that stands ``c`` times in ``window``
+    (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
     """
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
-    added = np.zeros((len(emitted), len(touched)))
-    scaled = np.zeros((len(emitted), len(touched)), dtype=np.bool_)
-    counts, in_text = np.zeros(len(touched)), np.zeros(len(touched), dtype=np.bool_)
-    in_text[[column[token] for token in prompt]] = True
+    text, given = [column[token] for token in (*prompt, *emitted)], len(prompt)
     bias = np.array([penalties.bias.get(token, 0.0) for token in touched])
-    for step, token in enumerate(emitted):
-        added[step] = bias - penalties.presence * (counts > 0) - penalties.frequency * counts
-        scaled[step] = in_text & (penalties.repetition != 1.0)
-        counts[column[token]] += 1
-        in_text[column[token]] = True
+    counts = _counts(text, given, len(touched), window.last_tokens, prompt=window.prompt)
+    scaled = np.zeros(counts.shape, dtype=np.bool_)
+    if penalties.repetition != 1.0:
+        scaled = _counts(text, given, len(touched), window.last_tokens, prompt=window.repetition_prompt) > 0
+    added = bias - penalties.presence * (counts > 0) - penalties.frequency * counts
     return _over(ids, np.array(emitted), np.array(touched), added, scaled)
+
+
+def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
+    """Return how often each of ``tokens`` stands before every emitted one, [T, M]; the first ``given`` of ``text`` are the prompt's."""
+    begin = 0 if prompt else given
+    counts, now = np.zeros((len(text) - given, tokens)), np.zeros(tokens)
+    for at in range(begin, len(text)):
+        if at >= given:
+            counts[at - given] = now
+        now[text[at]] += 1
+        if last is not None and at - last >= begin:
+            now[text[at - last]] -= 1
+    return counts
 
 
 def _over(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:

@@ -5,20 +5,31 @@ A pass means: with the request's penalties applied, the baseline would have chos
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
-PENALISED = ALL.greedy(
+DISCOURAGED = ALL.greedy(
     max_tokens=64,
     presence_penalty=0.8,
     frequency_penalty=0.4,
     top_tokens=20,
     concurrency=16,
-    take={Depth.SMOKE: 10, Depth.STANDARD: 12},
+    take={Depth.SMOKE: 13, Depth.STANDARD: 16},
 )
+ENCOURAGED = ALL.greedy(presence_penalty=-0.4, frequency_penalty=-0.2, max_tokens=64)
+PENALISED = replace(
+    DISCOURAGED,
+    version=2,
+    requests=tuple(
+        (less, more)[index // 12 % 2] for index, (less, more) in enumerate(zip(DISCOURAGED.requests, ENCOURAGED.requests, strict=True))
+    ),
+)
+"""Every other dozen encourages repetition: drafters that copy from the text draft nothing where it is discouraged."""
 
 
 @pytest.mark.specdec(PENALISED, family="parameters")

@@ -19,9 +19,10 @@ from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.rates import expected
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
-from pytest_specdec.engines.vllm.dialect import VllmDialect
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import FeatureSupport
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Depth, Family
@@ -115,11 +116,13 @@ def test_a_timed_workload_keeps_its_passes_and_drops_the_warm_up(run, config, wo
     assert all(1 <= answer.timing.first_tokens <= answer.usage.completion_tokens for answer in transcript.answers)
 
 
-def test_what_was_found_of_each_arm_is_written(run, config, workload, directory):
+def test_what_was_found_of_each_arm_is_written(run, config, workload, directory, monkeypatch):
+    monkeypatch.setattr(VllmDialect, "penalty_window", PenaltyWindow(prompt=True, last_tokens=9))
     run(config, workload())
     found = run_documents.read_capabilities(directory)
     assert set(found) == {"baseline", "draft-k3"}
     assert found["baseline"].vocabulary == 40
+    assert found["baseline"].penalty_window == PenaltyWindow(prompt=True, last_tokens=9)
     assert found["baseline"].support["token_ids"] is FeatureSupport.HONOURED
     assert found["baseline"].support["top_k"] is FeatureSupport.HONOURED
     assert found["baseline"].support["json_schema"] is FeatureSupport.IGNORED

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_specdec.capture.client import Exchange
-from pytest_specdec.capture.scoring import Continuations, PromptLogprobs, ScoringRequest, scorer
+from pytest_specdec.capture.scoring import Continuations, PromptLogprobs, ScoringRequest, TranscriptScorer, scorer
 from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
-from pytest_specdec.model.transcript import FailureKind, ScoringRoute
+from pytest_specdec.model.transcript import Answer, Choice, FailureKind, ScoringRoute, Transcript
 
 TOP = {"token_id:5": -0.1, "token_id:6": -2.5}
 ASKED = ScoringRequest(prompt_token_ids=(1, 2), token_ids=(10, 11, 12), top_tokens=2)
@@ -152,3 +152,20 @@ def test_the_distributions_at_many_tokens_may_take_more_bytes_than_an_answer():
     PromptLogprobs(few, 1.0).distribution(ASKED)
     PromptLogprobs(many, 1.0).distribution(ScoringRequest(prompt_token_ids=(1,) * 99_998, token_ids=(1, 2), top_tokens=20))
     assert (few.max_bytes, many.max_bytes) == (MAX_BYTES, 100_000 * 21 * 256)
+
+
+def test_a_score_keeps_the_prompt_that_the_scorer_alone_knows():
+    """An engine without token ids of prompts may have penalties that count them."""
+    server = Server(listed)
+    server.ensure_running, server.concurrency = lambda: True, lambda most: most
+    reporter = SimpleNamespace(left_s=1e6, update=lambda *_: None)
+    by_continuation = Continuations(server, 1.0, lambda: False)
+    asking = TranscriptScorer(
+        arm=server, under="baseline", scorer=lambda: by_continuation, prompt_token_ids=lambda _: (1, 2), reporter=reporter
+    )
+    answers = [
+        Answer(request_id=name, status=200, prompt_token_ids=ids, choices=(Choice(token_ids=(10, 11)),))
+        for name, ids in (("a", ()), ("b", (1, 2)))
+    ]
+    given = Transcript(arm="v", boot=0, workload="w", digest="0" * 16, answers=tuple(answers))
+    assert [score.prompt_token_ids for score in asking.score(given, 2).scores] == [(1, 2), ()]

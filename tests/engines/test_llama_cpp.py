@@ -75,6 +75,7 @@ def test_requests_say_what_the_server_would_fill_in_and_ask_for_ids():
         "top_k": 0,
         "min_p": 0.0,
         "repeat_penalty": 1.2,
+        "repeat_last_n": 64,
         "verbose": True,
         "return_tokens": True,
     }
@@ -320,9 +321,12 @@ gates: {{speedup: {{at_least: 0.1}}}}
 
 @built
 def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
-    """Variant synthetic accepts drafts at random, as the engine does for benchmarks: greedy answers are wrong there."""
+    """Variant synthetic accepts drafts at random, as the engine does for benchmarks: greedy answers are wrong there.
+
+    Penalties are judged over the engine's own window, which its baseline has to follow.
+    """
     (tmp_path / "pair.yaml").write_text(RUN.format(built=BUILT))
-    where = [str(ROOT / "suites" / family) for family in ("greedy", "logprobs")]
+    where = [str(ROOT / "suites" / family) for family in ("greedy", "logprobs", "parameters")]
     options = ("--specdec-config", str(tmp_path / "pair.yaml"), "--specdec-depth", "standard", "--specdec-run-dir", str(tmp_path / "run"))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *where, *options, "-p", "no:cacheprovider", "-q"],
@@ -339,4 +343,5 @@ def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
         outcomes.setdefault((judgement["pair"], judgement["verdict"]["family"]), set()).add(judgement["verdict"]["outcome"])
     assert outcomes["draft-k3", "greedy"] == {"pass"}, ran.stdout[-3000:]
     assert outcomes["draft-k3", "logprobs"] == {"fail"}
-    assert outcomes["synthetic", "greedy"] == {"fail"}
+    assert outcomes["draft-k3", "parameters"] == {"pass"}
+    assert outcomes["synthetic", "greedy"] == outcomes["synthetic", "parameters"] == {"fail"}

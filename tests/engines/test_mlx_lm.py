@@ -31,6 +31,7 @@ ENTRY = {"id": 394, "token": "a", "logprob": -0.5}
         ({"top_k": -1, "temperature": 1.0}, {"top_k": 0, "temperature": 1.0, "logprobs": True}),
         ({"top_k": 7}, {"top_k": 7, "logprobs": True}),
         ({"presence_penalty": 0.5}, {"presence_penalty": 0.5, "presence_context_size": 1_000_000, "logprobs": True}),
+        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1, "repetition_context_size": 1_000_000, "logprobs": True}),
     ],
 )
 def test_a_request_is_sent_as_its_validation_takes_it(body, sent):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.status import MissingAnswers, Progress, State, Status
 
 STATUS = Status(state=State.INCOMPLETE, missing=(MissingAnswers(arm="v", workload="w", reason="died\nwith a log"),), boots=2)
@@ -23,10 +26,20 @@ def test_environment_and_status_survive(directory, environment):
 
 
 def test_capabilities_are_found_by_arm_whatever_its_name(directory):
-    found = {"org/model": Capabilities(support={"seed": FeatureSupport.IGNORED}), "v": Capabilities(vocabulary=4096)}
+    window = PenaltyWindow(prompt=True, last_tokens=64)
+    found = {"org/model": Capabilities(support={"seed": FeatureSupport.IGNORED}), "v": Capabilities(vocabulary=4096, penalty_window=window)}
     for arm, capabilities in found.items():
         run_documents.write_capabilities(directory, arm, capabilities)
     assert run_documents.read_capabilities(directory) == found
+
+
+def test_capabilities_of_before_penalty_windows_have_openais(directory):
+    run_documents.write_capabilities(directory, "v", Capabilities(vocabulary=7))
+    path = directory.capabilities_of("v")
+    older = json.loads(path.read_text())
+    assert older.pop("penalty_window") == {"prompt": False, "repetition_prompt": True, "last_tokens": None}
+    path.write_text(json.dumps(older))
+    assert run_documents.read_capabilities(directory)["v"] == Capabilities(vocabulary=7)
 
 
 def test_no_probe_is_no_error(directory):

@@ -91,6 +91,7 @@ def test_scores_are_read_as_they_were_written_to_seven_digits(directory, scores)
     read = transcripts.read_scores(directory, "org/d", "v", "w")
     assert [score.key for score in read] == [("chat-00", 0), ("chat-01", 1)]
     assert (read[0].arm, read[0].under) == ("v", "org/d")
+    assert [score.prompt_token_ids for score in read] == [(), (3, 4)]
     assert read[0].positions[0] == Position(token_id=7, logprob=-0.1234568, top_ids=(7, 9), top_logprobs=(-0.1234568, float("-inf")))
 
 

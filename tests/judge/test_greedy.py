@@ -165,9 +165,14 @@ def test_the_logit_noise_raises_the_tolerance():
 
 
 def test_a_baseline_that_does_not_repeat_itself_cannot_judge():
-    assert greedy.judge(seen(control={1: {3: 2.0}})).outcome is Outcome.INVALID
+    verdict = greedy.judge(seen(control={1: {3: 2.0}}))
+    assert (verdict.outcome, verdict.headline.partition(":")[0]) == (
+        Outcome.INVALID,
+        "the baseline repeats itself, but its greedy tokens are not its scores' best ones",
+    )
     far_off = [answer(a.request_id, TOKENS, logprobs=(math.log(0.6) - 0.5,) * 60) for a in ten()]
-    assert greedy.judge(replace(seen(), control=transcript("control", far_off))).outcome is Outcome.INVALID
+    verdict = greedy.judge(replace(seen(), control=transcript("control", far_off)))
+    assert (verdict.outcome, verdict.headline.partition(":")[0]) == (Outcome.INVALID, "the baseline does not repeat itself")
 
 
 def test_the_control_is_held_to_the_largest_normal_noise():

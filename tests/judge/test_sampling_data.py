@@ -98,7 +98,7 @@ def test_a_repetition_penalty_needs_the_prompts_tokens():
     bare = tuple(replace(answer, prompt_token_ids=()) for answer in one.speculative.answers)
     verdict = sampling.judge(replace(one, speculative=replace(one.speculative, answers=bare)))
     assert verdict.outcome is Outcome.INVALID
-    assert "a repetition penalty needs them" in verdict.headline
+    assert "its penalties count them" in verdict.headline
 
 
 def test_wishes_are_read_from_the_body():

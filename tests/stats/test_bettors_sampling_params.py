@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.stats import betting, verify_slots
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.penalties import Penalties, adjustment, joined
@@ -53,7 +54,7 @@ def judged(top_tokens=20, *, listed_only=False, vocabulary=VOCABULARY, penalties
     moved = None
     if penalties is not None:
         parts = [
-            adjustment(penalties, PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, top_tokens)))
+            adjustment(penalties, PenaltyWindow(), PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, top_tokens)))
             for token in range(VOCABULARY)
         ]
         last = np.tile(np.arange(len(SAID) + 1) == len(SAID), VOCABULARY)
@@ -169,12 +170,46 @@ def test_min_p_is_bet_on_either_side_of_a_margin():
 
 def test_penalties_count_the_answer_and_repetition_the_prompt_too():
     ids = np.array([[7, 5, 2]] * 3)
-    found = adjustment(Penalties(presence=1.0, frequency=0.5, repetition=1.1, bias={2: 3.0, 50: 1.0}), (7,), (5, 5, 2), ids)
+    found = adjustment(
+        Penalties(presence=1.0, frequency=0.5, repetition=1.1, bias={2: 3.0, 50: 1.0}), PenaltyWindow(), (7,), (5, 5, 2), ids
+    )
     assert found.top_tokens.tolist() == [[0.0, 0.0, 3.0], [0.0, -1.5, 3.0], [0.0, -2.0, 3.0]]
     assert found.unsure.tolist() == [[True, False, False], [True, True, False], [True, True, False]]
     assert found.chosen.tolist() == [0.0, -1.5, 3.0]
     assert found.elsewhere.tolist() == found.upwards.tolist() == [True] * 3
     assert found.moves.all()
+
+
+@pytest.mark.parametrize(
+    "window, presence, repetition",
+    [
+        (PenaltyWindow(), [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]),
+        (PenaltyWindow(repetition_prompt=False), [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]),
+        (PenaltyWindow(prompt=True), [2, 2, 3, 3, 3], [2, 2, 3, 3, 3]),
+        (PenaltyWindow(prompt=True, last_tokens=2), [1, 0, 1, 1, 0], [1, 0, 1, 1, 0]),
+        (PenaltyWindow(prompt=True, last_tokens=100), [2, 2, 3, 3, 3], [2, 2, 3, 3, 3]),
+        (PenaltyWindow(last_tokens=1), [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]),
+        (PenaltyWindow(prompt=True, last_tokens=0), [0] * 5, [0] * 5),
+    ],
+)
+def test_a_window_says_what_penalties_count(window, presence, repetition):
+    """Of token 7, behind the prompt 7 7 5, in the answer 5 7 5 5 5."""
+    ids = np.full((5, 1), 7)
+    found = adjustment(Penalties(frequency=1.0, repetition=1.1), window, (7, 7, 5), (5, 7, 5, 5, 5), ids)
+    assert (-found.top_tokens[:, 0]).tolist() == presence
+    assert found.unsure[:, 0].tolist() == [count > 0 for count in repetition]
+
+
+def test_penalties_need_the_prompt_where_its_window_has_it():
+    openai, everything = PenaltyWindow(), PenaltyWindow(prompt=True)
+    assert [Penalties(presence=1.0).count_prompt(window) for window in (openai, everything)] == [False, True]
+    assert [Penalties(repetition=1.1).count_prompt(window) for window in (openai, PenaltyWindow(repetition_prompt=False))] == [True, False]
+    assert not Penalties(bias={1: 1.0}).count_prompt(everything)
+
+
+def test_a_window_is_said_in_words():
+    assert str(PenaltyWindow(prompt=True, last_tokens=64)) == "the last 64 tokens of prompt and answer"
+    assert str(PenaltyWindow()) == "the answer, repetition over prompt and answer"
 
 
 def test_neutral_penalties_are_told():

@@ -12,6 +12,7 @@ from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ __all__ = ["LlamaCppDialect"]
 
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
 """The server's own values stand in for what a request leaves out: temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05."""
+_LAST_TOKENS = 64
+"""``repeat_last_n`` of the server, unless its arguments or the model file give another: sent, so that they do not."""
 _TOKENS: Mapping[str, JSON] = {"verbose": True, "return_tokens": True}
 _WHOLE: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
 """Draw an ``a``: a token that ends in the midst of a character comes without log-probabilities. They are those before the bias."""
@@ -37,6 +40,10 @@ class LlamaCppDialect(PlainDialect):
     health_path: str | None = "/health"
     version_path: str | None = "/props"
     counters_path: str | None = "/metrics"
+    penalty_window = PenaltyWindow(prompt=True, repetition_prompt=True, last_tokens=_LAST_TOKENS)
+    """Before the first token is drawn, the server hands the whole prompt to the sampler, whose ring of ``penalty_last_n`` tokens all three
+    penalties count (``init_sampler`` of tools/server/server-context.cpp, ``llama_sampler_penalties_accept`` of src/llama-sampler.cpp).
+    """
 
     def __init__(self, slots: int = 0) -> None:
         """Take the number of the server's slots, 0 where it is unknown.
@@ -49,8 +56,8 @@ class LlamaCppDialect(PlainDialect):
         self._turns = itertools.count()
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Neutral values for what the request leaves out, its own name of the repetition penalty, and the fields for token ids."""
-        body = {**_NEUTRAL, **super().sent(request, stream=stream), **_TOKENS}
+        """Values for what the request leaves out, its own name of the repetition penalty, and the fields for token ids."""
+        body = {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS, **super().sent(request, stream=stream), **_TOKENS}
         if "repetition_penalty" in body:
             body["repeat_penalty"] = body.pop("repetition_penalty")
         return body

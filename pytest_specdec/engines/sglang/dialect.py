@@ -13,6 +13,7 @@ from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
 from pytest_specdec.engines.protocol import ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.workload import Route
 
@@ -43,6 +44,8 @@ class SglangDialect(PlainDialect):
     counters_path: str | None = "/metrics"
     chunk_per_step = True
     counters_exact = False
+    penalty_window = PenaltyWindow(repetition_prompt=False)
+    """All three penalizers cumulate output tokens alone (srt/sampling/penaltylib of 0.5.23)."""
 
     def __init__(self, *, draft_tokens: int = 0, has_ready_path: bool = False) -> None:
         """Take the draft tokens per verify step, and whether ``/ready`` is there: ``/health`` generates a token and takes a second."""

@@ -14,6 +14,7 @@ from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRe
 from pytest_specdec.engines.tensorrt_llm import structured
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.workload import Route
 
@@ -56,6 +57,10 @@ class TensorRtLlmDialect(PlainDialect):
     counters_path: str | None = "/metrics"
     counters_drain = True
     chunk_per_step = True
+    penalty_window = PenaltyWindow(prompt=True, repetition_prompt=True)
+    """One count of prompt and answer is behind all three (kernels/penaltyKernels.cu, and _torch/pyexecutor/sampler/ops/penalties.py, where
+    ``prompt_ignore_length`` would leave the prompt to repetition; it is not sent).
+    """
 
     def __init__(self, model: str, *, completions_list_tokens: bool) -> None:
         """Take the checkpoint's name or folder, and whether completions report log-probabilities: before 1.3 the chat route alone does."""

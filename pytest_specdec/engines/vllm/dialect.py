@@ -14,6 +14,7 @@ from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest, VerifySteps
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.engines.vllm import log_metrics
 from pytest_specdec.errors import RequestError
+from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.workload import Route
 
@@ -90,6 +91,8 @@ class VllmDialect(PlainDialect):
     version_path: str | None = "/version"
     counters_path: str | None = "/metrics"
     chunk_per_step = True
+    penalty_window = PenaltyWindow()
+    """Presence and frequency take output tokens, repetition the prompt's too (``apply_penalties`` of model_executor/layers/utils.py)."""
 
     def __init__(self, draft_tokens: int = 0) -> None:
         """Take the draft tokens of a step, which some lines of the log leave out; 0 where unknown."""

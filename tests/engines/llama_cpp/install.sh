@@ -26,7 +26,12 @@ if [ ! -e "$folder/.installed" ]; then
   cp -r "$tree/gguf-py" "$folder"
   touch "$folder/.installed"
 fi
-# The checkpoints may have changed since; converting them takes a second.
-"$python" "$here/convert.py" "$folder/gguf-py" "$here/../../../pytest_specdec/reference/checkpoints" "$folder"
+# The checkpoints may have changed since; converting them takes a second. The files are put in place by rename: a server that serves the old
+# ones has them mapped into memory, and dies of SIGBUS where they are written anew.
+converted=$(mktemp -d "$folder/.converted.XXXXXX")
+trap 'rm -rf "${sources:-}" "$converted"' EXIT
+"$python" "$here/convert.py" "$folder/gguf-py" "$here/../../../pytest_specdec/reference/checkpoints" "$converted"
+chmod a+r "$converted"/*.gguf
+mv -f "$converted"/*.gguf "$folder"
 ln -sfn "$folder" "$link"
 "$link/llama-server" --version 2>&1 | head -1
