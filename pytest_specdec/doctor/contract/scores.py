@@ -21,8 +21,10 @@ __all__ = ["CLAUSES"]
 
 _ROUNDING = 1e-3
 """Nats, and probability, by which sums and log-probabilities of one server may be off."""
-_SINGLE, _HALF = 1e-3, 0.1
-"""Nats between a token's log-probability as reported and as scored: the most in single precision, in the median elsewhere."""
+_SINGLE = 1e-3
+"""Nats at most between a token's log-probability as reported and as scored, in single precision."""
+_HALF, _FAR = 0.05, 1.0
+"""The same elsewhere: in the median, and at most."""
 
 
 def _prompt_route(visit: Visit) -> Finding:
@@ -47,9 +49,14 @@ def _route(visit: Visit, route: ScoringRoute) -> Finding:
     gaps = _gaps(scored.positions, choice.logprobs or ())
     if not gaps:
         return unchecked("no token has a log-probability both reported and scored")
+    return _close(visit, gaps, f"{len(gaps)} tokens, reported and scored log-probabilities")
+
+
+def _close(visit: Visit, gaps: Sequence[float], what: str) -> Finding:
     worst, median = max(gaps), sorted(gaps)[len(gaps) // 2]
-    shown = f"{len(gaps)} tokens, reported and scored log-probabilities at most {worst:.2g} nats apart, {median:.2g} in the median"
-    return kept(shown) if median <= _HALF else broken(shown)
+    is_close = worst <= _SINGLE if visit.engine.single_precision(visit.config) else median <= _HALF and worst <= _FAR
+    shown = f"{what} at most {worst:.2g} nats apart, {median:.2g} in the median"
+    return kept(shown) if is_close else broken(shown)
 
 
 def _claimed(visit: Visit, route: ScoringRoute) -> bool:
@@ -98,9 +105,7 @@ def _agree(visit: Visit) -> Finding:
     if missing:
         return unchecked(missing)
     gaps = [abs(a.top_logprobs[0] - b.top_logprobs[0]) for a, b in zip(both[0].positions, both[1].positions, strict=True)]
-    median = sorted(gaps)[len(gaps) // 2]
-    shown = f"the best token of {len(gaps)} positions at most {max(gaps):.2g} nats apart, {median:.2g} in the median"
-    return kept(shown) if median <= _HALF else broken(shown)
+    return _close(visit, gaps, f"the best token of {len(gaps)} positions by both routes")
 
 
 def _prefixes(visit: Visit) -> Finding:

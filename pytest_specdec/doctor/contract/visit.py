@@ -63,6 +63,7 @@ class Visit:
         """Empty for the baseline."""
         self.early = early
         self._page_sum: SpecCounters | None = None
+        self._scored: dict[tuple[ScoringRoute, ScoringRequest], ScoredSequence] = {}
 
     @property
     def dialect(self) -> Dialect:
@@ -140,9 +141,11 @@ class Visit:
         return timed, choice
 
     def scored(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int], top: int = TOP) -> ScoredSequence:
-        """Score ``ids`` after ``prompt``. Raises NoAnswerError where the server itself failed."""
+        """Score ``ids`` after ``prompt``, each sequence once. Raises NoAnswerError where the server itself failed."""
         request = ScoringRequest(prompt_token_ids=tuple(prompt), token_ids=tuple(ids), top_tokens=top)
-        scored = scorer(route, self.arm, _DEADLINE_S).distribution(request)
+        if (route, request) not in self._scored:
+            self._scored[route, request] = scorer(route, self.arm, _DEADLINE_S).distribution(request)
+        scored = self._scored[route, request]
         if scored.failed:
             raise NoAnswerError(scored.error)
         return scored
