@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
 
-__all__ = ["FOLDER", "PAGE", "add", "page", "stored"]
+__all__ = ["FOLDER", "PAGE", "add", "page", "store", "stored"]
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "benchmarks" / "results" / "capabilities"
@@ -70,9 +71,15 @@ def add(config: Config, evidence: str, variant: str = "") -> Path:
     """Hold the contract of ``config`` and store its outcome as ``seen`` or ``read``; return the file."""
     with TemporaryDirectory() as folder:
         held = contract.hold(config, Path(folder), variant=variant, on_held=_print)
-    document = {"evidence": evidence, **json.loads(contract.document(held))}
+    return store(contract.document(held), evidence)
+
+
+def store(outcome: str, evidence: str) -> Path:
+    """Store an outcome as ``doctor --contract --json`` writes it; return the file."""
+    document = {"evidence": evidence, **json.loads(outcome)}
     FOLDER.mkdir(parents=True, exist_ok=True)
-    path = FOLDER / f"{document['engine']}-{document['version'] or 'unknown'}{'' if evidence == SEEN else '-double'}.json"
+    version = re.sub(r"[^\w.+-]+", "-", document["version"]) or "unknown"
+    path = FOLDER / f"{document['engine']}-{version}{'' if evidence == SEEN else '-double'}.json"
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -152,11 +159,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capabilities", description=__doc__)
     parser.add_argument("config", nargs="*", help="as --specdec-config: the pair of a real engine on this machine")
     parser.add_argument("--variant", default="", help="of the config, by default the first one")
+    parser.add_argument(
+        "--outcome", action="append", default=[], type=Path, help="of `doctor --contract --json`, of a real engine elsewhere"
+    )
     parser.add_argument("--double", action="append", default=[], choices=list(configs.CONFIGS), help="a double in tests/engines/doubles")
     arguments = parser.parse_args(argv)
     for name in arguments.config:
         config = load.load(load.find(name, Path.cwd()))
         print(f"wrote {add(variables.filled(config, os.environ), SEEN, arguments.variant)}")
+    for outcome in arguments.outcome:
+        print(f"wrote {store(outcome.read_text(encoding='utf-8'), SEEN)}")
     for name in arguments.double:
         with TemporaryDirectory() as folder:
             print(f"wrote {add(load.load(configs.write(name, Path(folder))), READ)}")

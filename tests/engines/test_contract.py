@@ -1,7 +1,8 @@
-"""Every adapter keeps its contract, as far as its servers run here; every clause of the contract sees the lie that breaks it."""
+"""The reference engine keeps its contract, and every clause sees the lie that breaks it; other adapters: tests/faults/test_contracts.py."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import json
@@ -9,7 +10,6 @@ import math
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -32,10 +32,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Depth, Route
-from tests.engines.doubles import configs
 
-ROOT = Path(__file__).parents[2]
-LLAMA = ROOT / ".llama-server" / "llama-server"
 CONFIG = """\
 engine: {kind: reference, model: target, args: {max-model-len: 512}}
 variants:
@@ -86,20 +83,6 @@ def test_the_reference_engine_keeps_it_and_the_command_says_so(tmp_path, capsys,
         assert arm["survey"]["depths"] == {"completions": 20, "chat": 20}
 
 
-@pytest.mark.parametrize("name", list(configs.CONFIGS))
-def test_an_adapter_keeps_it_towards_its_double(name, tmp_path):
-    """What is broken here is a mistake of the adapter or of the double: both were written by the same sources. Two boots each."""
-    held = contract.hold(load(configs.write(name, tmp_path)), tmp_path / "run", surveyed=False)
-    assert [outcomes(arm, Outcome.BROKEN) for arm in held.arms] == [{}, {}]
-
-
-@pytest.mark.skipif(not LLAMA.exists(), reason="make llama-env builds llama-server")
-def test_llama_cpp_keeps_it(tmp_path):
-    """What it breaks is the stock engine's: tests/engines/test_llama_cpp.py has its findings."""
-    held = contract.hold(load(ROOT / "suites" / "configs" / "llama-cpp.yaml"), tmp_path, surveyed=False)
-    assert [outcomes(arm, Outcome.BROKEN) for arm in held.arms] == [{}, {}]
-
-
 def test_a_variant_that_is_not_there_and_a_server_that_does_not_come_up_are_errors(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(CONFIG)
@@ -111,25 +94,36 @@ def test_a_variant_that_is_not_there_and_a_server_that_does_not_come_up_are_erro
 
 
 @pytest.fixture(scope="module")
-def arms(tmp_path_factory):
-    """The pair of CONFIG at work, by arm."""
+def recipes(tmp_path_factory):
+    """The servers of CONFIG, none started."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "mine.yaml").write_text(CONFIG)
     config = load(folder / "mine.yaml")
     plan = planner.make(config, (contract._PLACEHOLDER,), Depth.STANDARD, rates=contract.rates.expected(config, folder))
-    recipes = ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
+    return ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
+
+
+@pytest.fixture(scope="module")
+def arms(recipes):
+    """The pair at work, by role: server, config, drafting."""
     started = {}
     try:
-        for boot in plan.boots:
+        for boot in recipes.plan.boots:
             if boot.role in {Role.BASELINE, Role.VARIANT}:
                 arm = recipes.arm(boot, lambda: None, lambda: math.inf)
                 arm.start()
-                pair = None if boot.role is Role.BASELINE else plan.pair(boot.arm)
-                started[boot.role.value] = (arm, config, pair.variant.draft if pair else None)
+                draft = None if boot.role is Role.BASELINE else recipes.plan.pair(boot.arm).variant.draft
+                started[boot.role.value] = (arm, recipes.config, draft)
         yield started
     finally:
         for arm, _, _ in started.values():
             arm.stop(0.0)
+
+
+@pytest.fixture(scope="module")
+def truth(arms):
+    """What the clauses find of the true adapter, each asked once."""
+    return functools.cache(lambda role, clause: found(arms, role, clause))
 
 
 class Posing:
@@ -306,16 +300,29 @@ LIES = [
 
 
 @pytest.mark.parametrize("clause,role,lying", LIES)
-def test_a_lie_is_broken_by_its_clause_and_the_truth_is_not(clause, role, lying, arms):
+def test_a_lie_is_broken_by_its_clause_and_the_truth_is_not(clause, role, lying, arms, truth):
     assert found(arms, role, clause, **lying).outcome is Outcome.BROKEN
-    truth = found(arms, role, clause)
-    assert truth.outcome in {Outcome.KEPT, Outcome.NOT_CLAIMED, Outcome.UNCHECKED}, truth.evidence
-    assert truth.outcome is Outcome.KEPT or clause in {"build", "log lines"}
+    wanted = {"build": Outcome.NOT_CLAIMED, "log lines": Outcome.UNCHECKED}.get(clause, Outcome.KEPT)
+    assert truth(role, clause).outcome is wanted, truth(role, clause).evidence
 
 
 def test_every_clause_but_the_boot_is_broken_by_a_lie():
     rest = {"boot", "path", "end"}  # no server without a boot; chat and completion are the path; the end has a test of its own
     assert CLAUSES.keys() - {lie.values[0] for lie in LIES} == rest
+
+
+def test_attached_servers_are_visited_and_left_alone(tmp_path, arms):
+    """Somebody else's are neither started nor ended, and without may_kill no parameter is tried that has ended servers."""
+    urls = {role: arm.recipe.setup.url for role, (arm, _, _) in arms.items()}
+    document = CONFIG.replace("  draft-k3:\n", f"  draft-k3:\n    url: {urls['variant']}\n")
+    (tmp_path / "mine.yaml").write_text(f"{document}baseline: {{url: {urls['baseline']}}}\n")
+    held = contract.hold(load(tmp_path / "mine.yaml"), tmp_path / "run")
+    for arm in held.arms:
+        assert outcomes(arm, Outcome.BROKEN) == {}
+        assert {"boot", "end"} <= outcomes(arm, Outcome.NOT_CLAIMED).keys()
+        assert arm.survey is None
+    assert "log lines" in outcomes(held.arms[1], Outcome.UNCHECKED)
+    assert all(arm.running for arm, _, _ in arms.values())
 
 
 def test_a_plain_dialect_claims_nothing_and_is_held_to_the_protocol(arms):
@@ -325,10 +332,11 @@ def test_a_plain_dialect_claims_nothing_and_is_held_to_the_protocol(arms):
     assert found(arms, "variant", "token ids", dialect=PlainDialect).outcome is Outcome.NOT_CLAIMED
 
 
-def test_a_server_that_has_to_be_killed_breaks_the_end(tmp_path):
-    (tmp_path / "mine.yaml").write_text(f"{CONFIG}limits: {{stop_s: 0.01}}\n")
-    held = contract.hold(load(tmp_path / "mine.yaml"), tmp_path / "run", surveyed=False)
-    assert all("end" in arm.broken for arm in held.arms)
+def test_a_server_that_has_to_be_killed_breaks_the_end(recipes):
+    arm = recipes.arm(recipes.plan.boots[0], lambda: None, lambda: math.inf)
+    arm.recipe = replace(arm.recipe, stop_s=0.001, log=arm.recipe.log.with_name("killed.log"))
+    with arm:
+        assert contract._checked(Visit(arm, recipes.config, Reference(), draft=None), CLAUSES["end"]).outcome is Outcome.BROKEN
 
 
 class Hasty(BaseHTTPRequestHandler):

@@ -103,8 +103,10 @@ def _same(name: str, one: Choice, other_name: str, other: Choice) -> Finding:
 
 
 def _text(visit: Visit) -> Finding:
-    """Check that an answer has the text that the server gives to a request without any field of ours."""
-    plain = visit.reply(COMPLETIONS, GREEDY).get("choices")
+    """Check that an answer has the text that the server gives to a request without fields of ours, but for the model's name."""
+    named = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=GREEDY), stream=False)
+    model = {name: named[name] for name in ("model",) if name in named}
+    plain = visit.reply(COMPLETIONS, {**GREEDY, **model}).get("choices")
     first = plain[0] if isinstance(plain, list) and plain else {}
     theirs, ours = str(first.get("text", "")), visit.greedy.answer.choice.text
     if theirs != ours:

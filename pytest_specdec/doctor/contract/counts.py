@@ -172,13 +172,22 @@ def _traffic(visit: Visit) -> Finding:
         return not_claimed("the page says nothing of start and tokens")
     if after.started_s is not None and not time.time() - _YEAR_S < after.started_s < time.time() + _CLOCK_S:
         return broken(f"started at {after.started_s:.0f} s since 1970, which is no start of this server")
-    generated = (after.generated_tokens or 0) - (before.generated_tokens or 0)
-    prompt = (after.prompt_tokens or 0) - (before.prompt_tokens or 0)
     if usage is None:
         return unchecked("no usage to hold it against")
-    shown = f"{prompt} prompt and {generated} generated tokens for {usage.prompt_tokens} and {usage.completion_tokens}"
-    told = (after.generated_tokens is None or generated >= usage.completion_tokens - 1) and (after.prompt_tokens is None or prompt >= 0)
-    return kept(shown) if told else broken(shown)
+    prompt, generated = _rise(before.prompt_tokens, after.prompt_tokens), _rise(before.generated_tokens, after.generated_tokens)
+    asked = f"for {usage.prompt_tokens} and {usage.completion_tokens}"
+    shown = f"{_told(prompt)} prompt and {_told(generated)} generated tokens {asked}"
+    # A prompt that is cached may count as one token, and a token of the next answer may be in.
+    is_told = (generated is None or generated >= usage.completion_tokens - 1) and (prompt is None or prompt >= 0)
+    return kept(shown) if is_told else broken(shown)
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    return None if after is None else after - (before or 0)
+
+
+def _told(count: int | None) -> str:
+    return "untold" if count is None else str(count)
 
 
 def _shown(counters: SpecCounters) -> str:

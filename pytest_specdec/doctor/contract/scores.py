@@ -37,9 +37,9 @@ def _continuations_route(visit: Visit) -> Finding:
 
 def _route(visit: Visit, route: ScoringRoute) -> Finding:
     """Check that the reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones."""
-    timed, choice = visit.reported
     if not _claimed(visit, route):
         return not_claimed("no such request")
+    timed, choice = visit.reported
     scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
     if not scored.positions:
         refused = scored.error.startswith("4")
@@ -96,10 +96,10 @@ def _gaps(positions: Sequence[Position], reported: Sequence[float]) -> list[floa
 
 def _agree(visit: Visit) -> Finding:
     """Check that both routes give the same distribution."""
-    timed, choice = visit.reported
     routes = (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS)
     if not all(_claimed(visit, route) for route in routes):
         return not_claimed("there are no two routes")
+    timed, choice = visit.reported
     both = [visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids) for route in routes]
     missing = next((f"{route.value}: {scored.error[:150]}" for route, scored in zip(routes, both, strict=True) if not scored.positions), "")
     if missing:
@@ -138,9 +138,9 @@ def _precision(visit: Visit) -> Finding:
     """Check that a server in single precision scores its tokens as it reported them, but for rounding in the last digits."""
     if not visit.engine.single_precision(visit.config):
         return not_claimed("not single precision, or unknown")
-    timed, choice = visit.reported
     for route in (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS):
         if _claimed(visit, route):
+            timed, choice = visit.reported
             gaps = _gaps(visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids).positions, choice.logprobs or ())
             if gaps:
                 shown = f"{len(gaps)} tokens, reported and scored at most {max(gaps):.2g} nats apart"
