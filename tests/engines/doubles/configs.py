@@ -38,7 +38,7 @@ def _tensorrt_llm(folder: Path) -> dict:
         "engine": {
             "kind": "tensorrt_llm",
             "model": TARGET,
-            "executable": str(trtllm_serve(folder)),
+            "executable": str(trtllm_serve(folder, OPENBLAS_NUM_THREADS="1")),
             "args": {"max_batch_size": 32, "max_seq_len": 512, "extra_llm_api_options": options},
         },
         "variants": {"draft-k3": {"args": {"speculative_config": drafted}}},
