@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.server import ReadyServer, ask, get, look
+from pytest_specdec.capture.server.readiness import ReadyServer, ask, get, look
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.contract.clause import Clause, broken, kept, not_claimed, unchecked
 from pytest_specdec.engines.protocol import AnyEngine, Recognising

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import sse
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
-from pytest_specdec.capture.server.server import get
+from pytest_specdec.capture.server.readiness import get
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.model.transcript import SpecCounters
