@@ -67,10 +67,25 @@ def _exact(visit: Visit) -> Finding:
     if not visit.dialect.counters_exact:
         return not_claimed("the dialect says that they are not")
     rise, _ = visit.drafted
-    if rise is None or visit.own is None:
-        return unchecked("the answers report no counts of their own")
+    if rise is None:
+        return unchecked("no counters in the page")
+    if visit.own is None:
+        return _by_chunks(visit)
     same = (rise.drafts, rise.draft_tokens, rise.accepted_tokens) == (visit.own.drafts, visit.own.draft_tokens, visit.own.accepted_tokens)
     return kept(_shown(rise)) if same else broken(f"the counters rose by {_shown(rise)}, the answers report {_shown(visit.own)}")
+
+
+def _by_chunks(visit: Visit) -> Finding:
+    """Hold the rise against the chunks of streams, where each is a step: exact but for what a limit cut off the last one."""
+    rise, answers = visit.streamed_drafts
+    windows = [timed.answer.choice.windows for timed in answers]
+    if rise is None or any(one is None for one in windows):
+        return unchecked("the answers report no counts of their own, and chunks are no steps")
+    steps = sum(len(one or ()) - 1 for one in windows)
+    accepted = sum(sum(one or ()) - len(one or ()) for one in windows)
+    most = accepted + (visit.draft.tokens if visit.draft else 0) * len(answers)
+    shown = f"{_shown(rise)}; by the chunks {steps} steps and {accepted} to {most} accepted"
+    return kept(shown) if rise.drafts <= steps and accepted <= rise.accepted_tokens <= most else broken(shown)
 
 
 def _drain(visit: Visit) -> Finding:

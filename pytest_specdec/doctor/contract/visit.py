@@ -180,8 +180,16 @@ class Visit:
     @cached_property
     def drafted(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
         """By how much the counters rose over a few answers, None without counters, and those answers."""
+        return self._counting(streamed=False)
+
+    @cached_property
+    def streamed_drafts(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
+        """The same of streamed answers."""
+        return self._counting(streamed=True)
+
+    def _counting(self, *, streamed: bool) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
         before = self.settled()
-        answers = tuple(self.asked({**GREEDY, "prompt": prompt}) for prompt in _COUNTED)
+        answers = tuple(self.asked({**GREEDY, "prompt": prompt}, streamed=streamed) for prompt in _COUNTED)
         after = self.settled()
         return (None if after is None else after - (before or SpecCounters())), answers
 
