@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,8 @@ class ArmContract:
     arm: str
     version: str
     """As the server says it; empty without."""
+    program: str
+    """The version that the server's program prints; empty where it is not asked, as for a variant."""
     clauses: tuple[Held, ...]
     survey: Survey | None
     """None where nothing was asked beyond the clauses: somebody else's server without ``may_kill``, or one that is gone."""
@@ -116,7 +118,7 @@ def _held(recipes: ServerRecipes, boot: Boot, *, surveyed: bool, on_held: Callab
             variant="" if is_baseline else boot.arm,
             early=watch.early if watch else None,
         )
-        held = []
+        held, program = [], ""
         for one in _outcomes(visit, [clause for clause in CLAUSES if (clause.baseline if is_baseline else clause.variant)]):
             held.append(one)
             on_held(boot.arm, one)
@@ -125,7 +127,9 @@ def _held(recipes: ServerRecipes, boot: Boot, *, surveyed: bool, on_held: Callab
         for one in _outcomes(visit, [lifecycle.ENDING]):
             held.append(one)
             on_held(boot.arm, one)
-        return ArmContract(arm=boot.arm, version=arm.version, clauses=tuple(held), survey=found)
+        with suppress(SpecdecError):
+            program = (visit.program_version or "") if is_baseline else ""
+        return ArmContract(arm=boot.arm, version=arm.version, program=program, clauses=tuple(held), survey=found)
 
 
 def _outcomes(visit: Visit, clauses: list[Clause]) -> Iterator[Held]:
@@ -148,7 +152,7 @@ def _checked(visit: Visit, clause: Clause) -> Finding:
 def document(contract: Contract) -> str:
     """Return the outcome as JSON, with when and where it was seen."""
     config = contract.config
-    version = next((arm.version for arm in contract.arms if arm.version), "")
+    version = next((version for arm in contract.arms for version in (arm.program, arm.version) if version), "")
     machine = environment.environment(config, version)
     told = {
         "config": config.name,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import sse
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.server.readiness import get
+from pytest_specdec.doctor import probe
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.errors import SpecdecError
+from pytest_specdec.errors import EngineError, SpecdecError
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Request, Route
 
@@ -69,6 +70,21 @@ class Visit:
     def dialect(self) -> Dialect:
         """The dialect, which an attached server may have been recognised for."""
         return self.arm.recipe.dialect
+
+    @cached_property
+    def program_version(self) -> str | None:
+        """The version that the server's program prints; None where it is not asked. Raises EngineError where it prints none."""
+        command = self.arm.recipe.command
+        program = self.engine.program(command.argv) if command is not None and not self.config.engine.image else None
+        if program is None or command is None:
+            return None
+        result = probe.run(program.version, command.env)
+        lines = [line.strip() for line in (result.lines if program.version_prefix else result.out.splitlines()) if line.strip()]
+        versions = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
+        if result.exit_code != 0 or not versions:
+            what = f"the program prints no version and ended with exit code {result.exit_code}"
+            raise EngineError(what, found=result.last_words[:150])
+        return versions[-1]
 
     def claims(self, member: str) -> bool:
         """Whether the dialect has its own word on ``member``, beyond that of the plain protocol."""
