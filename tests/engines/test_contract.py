@@ -20,7 +20,7 @@ from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ServerRecipe
 from pytest_specdec.config.load import load
-from pytest_specdec.doctor.contract import contract, lifecycle, visit
+from pytest_specdec.doctor.contract import contract, lifecycle, parameters, visit
 from pytest_specdec.doctor.contract.clause import Outcome
 from pytest_specdec.doctor.contract.visit import Visit
 from pytest_specdec.engines.plain_dialect import PlainDialect
@@ -29,6 +29,7 @@ from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.vllm.dialect import VllmDialect
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Depth, Route
@@ -195,6 +196,11 @@ def _only_streamed(self, request, *, stream):
     return {**asked, "seed": 7 if stream else 8, "temperature": 2.0}
 
 
+def _refused_but_plain(_self, request, *, stream):
+    plain = request.body.keys() <= {"prompt", "messages", "max_tokens", "temperature"} and request.body.get("temperature") == 0.0
+    return VllmDialect().sent(request, stream=stream) | ({} if plain else {"top_k": -5})
+
+
 def _wrong_chat(_self, request):
     return "/v1/nowhere" if request.route is Route.CHAT else "/v1/completions"
 
@@ -309,6 +315,26 @@ def test_a_lie_is_broken_by_its_clause_and_the_truth_is_not(clause, role, lying,
 def test_every_clause_but_the_boot_is_broken_by_a_lie():
     rest = {"boot", "path", "end"}  # no server without a boot; chat and completion are the path; the end has a test of its own
     assert CLAUSES.keys() - {lie.values[0] for lie in LIES} == rest
+
+
+@pytest.mark.parametrize("name", ["temperature", "n", "frequency_penalty", "logit_bias", "ignore_eos"])
+def test_a_parameter_without_effect_is_ignored_and_one_with_it_honoured(name, arms):
+    arm, config, _ = arms["baseline"]
+
+    def support(dialect):
+        posing = Posing(arm, dialect())
+        try:
+            return parameters._support(Visit(posing, config, Reference(), draft=None), parameters.PARAMETERS[name])
+        finally:
+            posing.client.close()
+
+    def without(_self, request, *, stream):
+        kept = {field: value for field, value in request.body.items() if field != name}
+        return VllmDialect().sent(replace(request, body={"temperature": 0.0, **kept}), stream=stream)
+
+    assert support(VllmDialect) == (FeatureSupport.HONOURED, False)
+    assert support(type("Dropping", (VllmDialect,), {"sent": without})) == (FeatureSupport.IGNORED, False)
+    assert support(type("Refused", (VllmDialect,), {"sent": _refused_but_plain})) == (FeatureSupport.REFUSED, False)
 
 
 def test_attached_servers_are_visited_and_left_alone(tmp_path, arms):
