@@ -55,9 +55,11 @@ _REQUESTS = """
 ## What the servers do with requests
 
 By effect, baseline / variant: *yes* is honoured, *no* refused with a 4xx, **ignored** answered with 200 and without effect, `?` where
-neither showed. What needs an option of the server, such as a grammar back end, is judged as the config starts it.
+neither showed. What needs an option of the server, such as a grammar back end, is judged as the config starts it. Nothing shows on an arm
+whose greedy answers do not repeat. The refusals of a double are left out: it refuses what the model underneath has not.
 
 """
+_REPEATS = "greedy repeats"
 _OUTCOMES = {Outcome.KEPT: "kept", Outcome.BROKEN: "**broken**", Outcome.NOT_CLAIMED: "-", Outcome.UNCHECKED: "?"}
 _SUPPORT = {
     FeatureSupport.HONOURED: "yes",
@@ -126,7 +128,15 @@ def _claim(document: Mapping, name: str) -> str:
 
 
 def _support(document: Mapping, name: str) -> str:
-    return _surveyed(document, lambda survey: _SUPPORT[FeatureSupport(survey["support"].get(name, "unknown"))])
+    return _arms([_SUPPORT[_support_of(document, arm, name)] for arm in document["arms"]])
+
+
+def _support_of(document: Mapping, arm: Mapping, name: str) -> FeatureSupport:
+    """Return how an arm takes a parameter; unknown where what it answers says nothing of that."""
+    repeats = all(held["outcome"] != Outcome.BROKEN for held in arm["clauses"] if held["name"] == _REPEATS)
+    support = FeatureSupport((arm["survey"] or {}).get("support", {}).get(name, "unknown")) if repeats else FeatureSupport.UNKNOWN
+    by_double = document["evidence"] == READ and support is FeatureSupport.REFUSED
+    return FeatureSupport.UNKNOWN if by_double else support
 
 
 def _depth(document: Mapping, route: str) -> str:
