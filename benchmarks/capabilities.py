@@ -80,7 +80,7 @@ def store(outcome: str, evidence: str) -> Path:
     """Store an outcome as ``doctor --contract --json`` writes it; return the file."""
     document = {"evidence": evidence, **json.loads(outcome)}
     FOLDER.mkdir(parents=True, exist_ok=True)
-    version = re.sub(r"[^\w.+-]+", "-", document["version"]) or "unknown"
+    version = re.sub(r"[^\w.+-]+", "-", document["version"]).strip("-") or "unknown"
     path = FOLDER / f"{document['engine']}-{version}{'' if evidence == SEEN else '-double'}.json"
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return path
