@@ -24,70 +24,19 @@ from benchmarks import results
 from pytest_specdec.files import yaml
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults import FAULTS, Place
-from tests.engines.doubles import arctic, serving, sglang
+from tests.engines.doubles.configs import CONFIGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON
 
 ROOT = Path(__file__).parents[1]
-CHECKPOINTS = ROOT / "pytest_specdec" / "reference" / "checkpoints"
-TARGET, DRAFT = str(CHECKPOINTS / "target"), str(CHECKPOINTS / "draft")
 PLANTED = ("accept-all", "report-draft-logprobs", "cut-short")
 DEPTHS = ("smoke", "standard")
 COLOURS = ("green", "red")
 GOOD = {"pass", "speed not decided", "refused"}
 BAD = {"fail", "not speculating", "invalid"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Double:
-    """One engine's double: the program to start, and the settings of a pair."""
-
-    program: Callable[[Path], Path]
-    """Writes the program into a folder."""
-    engine: Mapping[str, JSON]
-    variant: Mapping[str, JSON]
-    """Arguments that speculate."""
-
-
-DOUBLES = {
-    "sglang": Double(
-        program=sglang.python,
-        engine={"kind": "sglang", "model": TARGET, "args": {"max-running-requests": 32, "context-length": 1024}},
-        variant={
-            "speculative-algorithm": "STANDALONE",
-            "speculative-draft-model-path": DRAFT,
-            "speculative-num-steps": 3,
-            "speculative-eagle-topk": 1,
-            "speculative-num-draft-tokens": 4,
-        },
-    ),
-    "tensorrt_llm": Double(
-        program=serving.trtllm_serve,
-        engine={
-            "kind": "tensorrt_llm",
-            "model": TARGET,
-            "args": {
-                "max_batch_size": 32,
-                "max_seq_len": 1024,
-                "extra_llm_api_options": {"dtype": "float32", "disable_overlap_scheduler": True, "guided_decoding_backend": "xgrammar"},
-            },
-        },
-        variant={"speculative_config": {"decoding_type": "DraftTarget", "max_draft_len": 3, "speculative_model": DRAFT}},
-    ),
-    "arctic": Double(
-        program=arctic.vllm,
-        engine={"kind": "arctic", "model": "target", "args": {"max-num-seqs": 32, "max-model-len": 1024, "async-scheduling": None}},
-        variant={"speculative-config": {"method": "arctic", "model": "draft", "num_speculative_tokens": 3}},
-    ),
-    "vllm-0.7": Double(
-        program=serving.legacy_vllm,
-        engine={"kind": "vllm", "model": TARGET, "args": {"max-num-seqs": 32, "max-model-len": 1024}},
-        variant={"speculative-model": DRAFT, "num-speculative-tokens": 3},
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +72,11 @@ class Run:
 
     def config(self) -> dict[str, JSON]:
         """Return the double's pair with a variant per fault."""
-        double = DOUBLES[self.engine]
+        double = CONFIGS[self.engine](self.folder)
+        args = double["variants"]["draft-k3"]["args"]
         planted = {fault: {"env": {"SPECDEC_FAULT": fault}} if fault else {} for fault in self.faults}
-        variants = {name_of(fault): {"args": double.variant, **planted[fault]} for fault in self.faults}
-        program = str(double.program(self.folder))
-        return {"engine": {**double.engine, "executable": program}, "variants": variants}
+        variants = {name_of(fault): {"args": args, **planted[fault]} for fault in self.faults}
+        return {"engine": double["engine"], "variants": variants}
 
     def capture(self) -> int:
         """Run the suites and return pytest's exit code."""
@@ -176,7 +125,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engines", nargs="+", choices=DOUBLES, default=list(DOUBLES), metavar="ENGINE")
+    parser.add_argument("--engines", nargs="+", choices=CONFIGS, default=list(CONFIGS), metavar="ENGINE")
     parser.add_argument("--depths", nargs="+", choices=DEPTHS, default=list(DEPTHS), metavar="DEPTH")
     parser.add_argument("--colours", nargs="+", choices=COLOURS, default=list(COLOURS), metavar="COLOUR")
     parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "doubles", help="of the configs and the runs")

@@ -345,7 +345,7 @@ class WorkloadRunner:
     @property
     def _needs_chunks(self) -> bool:
         """Whether chunks alone tell what was drafted for these answers; outside packages have dialects from before this member."""
-        return bool(getattr(self._arm.recipe.dialect, "counters_late", False))
+        return self._arm.recipe.dialect.counters_late
 
     def _has_windows(self) -> bool:
         """Whether answers tell their verify steps."""

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
@@ -16,8 +17,8 @@ from pytest_specdec.doctor import attached, boot_checks, config_checks, machine
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level, failed, ok
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.errors import ConfigError, EngineError
-from pytest_specdec.files.run_directory import RUNS
+from pytest_specdec.errors import ConfigError, EngineError, SpecdecError
+from pytest_specdec.files.run_directory import RUNS, atomic_write
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.report.escape import printable
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.doctor.check import Check
+    from pytest_specdec.doctor.contract.contract import Held
 
 __all__ = ["add", "run"]
 
-_ABOUT = "Say in seconds what would keep a run from starting. Nothing is booted. Exits with 0 when no check failed, otherwise with 1."
+_ABOUT = (
+    "Say in seconds what would keep a run from starting. Nothing is booted, unless --contract asks for it. "
+    "Exits with 0 when no check failed, otherwise with 1."
+)
 _NAME = 11
 
 
@@ -41,6 +46,12 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one here, in suites/configs or in the package")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.STANDARD.value, help="as --specdec-depth")
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="as --specdec-baselines")
+    of_contract = parser.add_argument_group("the contract of the engine's adapter")
+    of_contract.add_argument(
+        "--contract", action="store_true", help="boot, or visit, the baseline and a variant, and hold what the adapter claims against them"
+    )
+    of_contract.add_argument("--variant", metavar="NAME", default="", help="the variant that is held to it, by default the first one")
+    of_contract.add_argument("--json", metavar="FILE", type=Path, help="where the outcome is written as data")
     parser.set_defaults(run=run)
 
 
@@ -52,6 +63,8 @@ def run(arguments: Namespace) -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    if arguments.contract:
+        return _contract(path, arguments.variant, arguments.json)
     _print(f"doctor: {path} at depth {depth.value}", Secrets())
     command = f"pytest {shipped.arguments(here)} --specdec-config={shlex.quote(arguments.config)}" + (
         "" if depth is Depth.STANDARD else f" --specdec-depth={depth.value}"
@@ -61,6 +74,34 @@ def run(arguments: Namespace) -> int:
     except ConfigError as error:
         return _report([failed("config", error)], command, Secrets.of(os.environ))
     return _report(_checks(config, depth, arguments.baselines, here), command, variables.secrets_of(config.text))
+
+
+def _contract(path: Path, variant: str, document: Path | None) -> int:
+    """Hold the contract, print every outcome as it comes, and return the exit code."""
+    from pytest_specdec.doctor.contract import contract  # noqa: PLC0415 - the checks without it pay for no client
+    from pytest_specdec.doctor.contract.clause import Outcome  # noqa: PLC0415 - as above
+
+    try:
+        config = variables.filled(load.load(path), os.environ)
+        names = [each.name for each in config.variants]
+        if variant and variant not in names:
+            what = f"{path} has no variant {variant}"
+            raise ConfigError(what, expected=f"one of {', '.join(names)}")
+        with TemporaryDirectory() as folder:
+            held = contract.hold(config, Path(folder), variant=variant, on_held=_print_held)
+    except SpecdecError as error:
+        return _report([failed("contract", error)], "", Secrets.of(os.environ))
+    if document is not None:
+        atomic_write(document, contract.document(held))
+    for arm in held.arms:
+        counts = Counter(one.outcome for one in arm.clauses)
+        _print(f"{arm.arm}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome), Secrets())
+    return int(any(arm.broken for arm in held.arms))
+
+
+def _print_held(arm: str, held: Held) -> None:
+    outcome = held.outcome.upper() if held.outcome == "broken" else held.outcome
+    _print(printable(f"  {arm:<12}  {outcome:<20}  {held.name:<22}  {held.evidence}"), Secrets())
 
 
 def _path(name: str, here: Path) -> Path:

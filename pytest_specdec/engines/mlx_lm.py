@@ -35,6 +35,8 @@ _DEFAULT_TOKENS = 3
 _PROCESS_GIB = 0.5
 _SERVED = "default_model"
 """What the server calls the models that it was started with: any other name is looked for on the hub."""
+_NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""The server's own values, of its command line, stand in for what a request leaves out: temperature 0 by default."""
 _ALL_TOKENS = 1_000_000
 """Tokens that penalties look back on: mlx-lm's own number is 20."""
 _REMEDY = "pip install mlx-lm into engine.venv (on Linux with 'mlx[cpu]'), or set engine.executable"
@@ -50,14 +52,14 @@ class MlxLmDialect(PlainDialect):
     """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Ask for log-probabilities, which the ids come with; of a stream for its usage."""
+        """Neutral values for what the request leaves out, log-probabilities, which the ids come with, and the usage of a stream."""
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")
         fields: dict[str, JSON] = {"model": _SERVED, "logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
         for name in ("presence", "frequency", "repetition"):
             if body.get(f"{name}_penalty"):
                 fields[f"{name}_context_size"] = _ALL_TOKENS
-        return {**body, **fields, **(with_usage(request) if stream else {})}
+        return {**_NEUTRAL, **body, **fields, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Take the ids out of ``logprobs.content``."""

@@ -95,8 +95,8 @@ class PlainDialect:
         """Read the Prometheus counters that most engines have: start of the process, prompt tokens, generated tokens."""
         return Traffic(
             started_s=_sample(text, "process_start_time_seconds"),
-            prompt_tokens=_total(text, "prompt_tokens_total"),
-            generated_tokens=_total(text, "generation_tokens_total"),
+            prompt_tokens=total(text, "prompt_tokens_total"),
+            generated_tokens=total(text, "generation_tokens_total"),
         )
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002
@@ -149,7 +149,8 @@ def _sample(text: str, name: str) -> float | None:
     return next(iter(_samples(text, name)), None)
 
 
-def _total(text: str, name: str) -> int | None:
+def total(text: str, name: str) -> int | None:
+    """Return the sum of a series, whatever its labels and the engine's prefix; None without it."""
     values = _samples(text, name)
     return round(math.fsum(values)) if values else None
 

@@ -46,7 +46,7 @@ __all__ = [
 HOST = "127.0.0.1"
 COMPLETIONS, CHAT_COMPLETIONS = "/v1/completions", "/v1/chat/completions"
 """Paths of the OpenAI protocol."""
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Of this module; raised whenever an engine written for the one before could not be used."""
 
 
@@ -211,10 +211,7 @@ class Dialect(Protocol):
     counters_exact: bool
     """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
     counters_late: bool
-    """Whether the counters may come after the answers that they count; those are streamed then, so that their chunks tell the verify steps.
-
-    A dialect without this member has none such.
-    """
+    """Whether the counters may come after the answers that they count; those are streamed then, so that their chunks tell the verify steps."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
     chunk_per_step: bool

@@ -35,7 +35,8 @@ ENTRY = {"id": 394, "token": "a", "logprob": -0.5}
     ],
 )
 def test_a_request_is_sent_as_its_validation_takes_it(body, sent):
-    assert MlxLmDialect().sent(Request(id="a", route=Route.COMPLETIONS, body=body), stream=False) == {"model": "default_model", **sent}
+    neutral = {"model": "default_model", "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    assert MlxLmDialect().sent(Request(id="a", route=Route.COMPLETIONS, body=body), stream=False) == {**neutral, **sent}
 
 
 def test_a_stream_is_asked_for_its_usage():

@@ -77,8 +77,8 @@ def test_the_page_names_every_member_of_the_protocol():
 
 
 BROKEN = [
-    (("protocol_version = 2", "protocol_version = 99"), f"protocol_version {PROTOCOL_VERSION}", "protocol_version 99"),
-    (("protocol_version = 2", "protocol_version = None"), f"protocol_version {PROTOCOL_VERSION}", "protocol_version None"),
+    (("protocol_version = 3", "protocol_version = 99"), f"protocol_version {PROTOCOL_VERSION}", "protocol_version 99"),
+    (("protocol_version = 3", "protocol_version = None"), f"protocol_version {PROTOCOL_VERSION}", "protocol_version None"),
     (('kind = "my-engine"', 'kind = "yours"'), "kind 'my-engine'", "kind 'yours'"),
     (("class MyEngine(Reference):", "class MyEngine:"), "every member", "no check, command, dialect, draft"),
     (("class MyEngine", "class YourEngine"), "a class", "AttributeError"),

@@ -10,37 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.doubles import arctic, serving, sglang
+from tests.engines.doubles import configs
 from tests.faults.test_continuations import TESTS
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINTS = ROOT / "pytest_specdec" / "reference" / "checkpoints"
-CONFIGS = {
-    "sglang": f"""
-engine: {{kind: sglang, executable: ./python, model: {CHECKPOINTS}/target, args: {{max-running-requests: 32, context-length: 512}}}}
-variants:
-  draft-k3:
-    args:
-      speculative-algorithm: STANDALONE
-      speculative-draft-model-path: {CHECKPOINTS}/draft
-      speculative-num-steps: 3
-      speculative-eagle-topk: 1
-      speculative-num-draft-tokens: 4
-""",
-    "vllm": f"""
-engine: {{kind: vllm, executable: bin/vllm, model: {CHECKPOINTS}/target, args: {{max-num-seqs: 32, max-model-len: 512}}}}
-variants:
-  draft-k3:
-    args: {{speculative-model: {CHECKPOINTS}/draft, num-speculative-tokens: 3}}
-""",
-    "arctic": """
-engine: {kind: arctic, executable: ./vllm, model: target, args: {max-num-seqs: 32, max-model-len: 512, async-scheduling: null}}
-variants:
-  draft-k3:
-    args:
-      speculative-config: {method: arctic, model: draft, num_speculative_tokens: 3}
-""",
-}
 HEALTHY = pytest.mark.faults
 QUICK = pytest.mark.faults(quick=True)
 
@@ -51,19 +24,16 @@ QUICK = pytest.mark.faults(quick=True)
         pytest.param("sglang", {}, "", marks=HEALTHY, id="sglang"),
         pytest.param("sglang", {"SGLANG_DOUBLE_NO_SPEC_DETAILS": "1"}, "", marks=HEALTHY, id="sglang-without-details"),
         pytest.param("sglang", {}, "accept-all", marks=QUICK, id="sglang-accept-all"),
-        pytest.param("vllm", {}, "", marks=HEALTHY, id="vllm-0.7"),
-        pytest.param("vllm", {"VLLM_DOUBLE_RELEASE": "0.6.3"}, "accept-all", marks=HEALTHY, id="vllm-0.6-accept-all"),
+        pytest.param("vllm-0.7", {}, "", marks=HEALTHY, id="vllm-0.7"),
+        pytest.param("vllm-0.6", {}, "accept-all", marks=HEALTHY, id="vllm-0.6-accept-all"),
         pytest.param("arctic", {}, "", marks=HEALTHY, id="arctic"),
         pytest.param("arctic", {}, "accept-all", marks=HEALTHY, id="arctic-accept-all"),
     ],
 )
 def test_a_double_is_green_and_with_a_planted_fault_red(engine, env, fault, tmp_path):
-    sglang.python(tmp_path)
-    arctic.vllm(tmp_path)
-    serving.legacy_vllm(tmp_path, env.get("VLLM_DOUBLE_RELEASE", "0.7.3"))
-    (tmp_path / "double.yaml").write_text(CONFIGS[engine])
+    config = configs.write(engine, tmp_path)
     (tmp_path / "test_few.py").write_text(TESTS)
-    options = ["--specdec-config", "double.yaml", "--specdec-depth", "smoke", "--specdec-run-dir", "run", "-p", "no:cacheprovider", "-q"]
+    options = ["--specdec-config", str(config), "--specdec-depth", "smoke", "--specdec-run-dir", "run", "-p", "no:cacheprovider", "-q"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "test_few.py", *options],
         cwd=tmp_path,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import top_logprobs, vllm
-from pytest_specdec.engines.plain_dialect import PlainDialect
+from pytest_specdec.engines.plain_dialect import PlainDialect, total
 from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
@@ -16,7 +17,7 @@ from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from pytest_specdec.engines.protocol import Ask
+    from pytest_specdec.engines.protocol import Ask, Traffic
     from pytest_specdec.model.transcript import Position, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
@@ -96,6 +97,10 @@ class LlamaCppDialect(PlainDialect):
     def counters(self, text: str) -> SpecCounters | None:
         """Read the ``llamacpp:spec_decode_num_*`` series, which have vLLM's names."""
         return vllm.parse(text, "llamacpp")
+
+    def traffic(self, text: str) -> Traffic:
+        """Read generated tokens off the server's own series, ``llamacpp:tokens_predicted_total``; it tells no start."""
+        return replace(super().traffic(text), generated_tokens=total(text, "tokens_predicted_total"))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token after each prefix, with the most probable ones; a first token is never drafted."""

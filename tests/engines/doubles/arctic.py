@@ -15,6 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest_specdec
 from pytest_specdec.reference import cli
 
 # vllm/plugins.py: the plugin does nothing without the variable, and steps aside where vLLM is not of its release.
@@ -25,6 +26,9 @@ KEYS = {
     *("suffix_cache_max_depth", "suffix_cache_max_requests", "suffix_speculative_tokens", "suffix_max_spec_factor"),
     *("suffix_max_spec_offset", "suffix_min_token_prob", "draft_tensor_parallel_size", "prompt_lookup_max", "prompt_lookup_min"),
 }
+
+
+VERSION = "0.26.0"  # of vLLM, which the plugin is made for; /version says it as well
 
 
 def vllm(folder: Path) -> Path:
@@ -55,10 +59,11 @@ def setting(text: str) -> dict[str, object]:
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--version"]:
-        print("0.26.0")  # noqa: T201 - a command talks to its user
+        print(VERSION)  # noqa: T201 - a command talks to its user
         return 0
     if ENABLED:
         print("Arctic Inference plugin is enabled!", file=sys.stderr, flush=True)  # noqa: T201 - vllm/plugins.py
+    pytest_specdec.__version__ = VERSION
     arguments = arguments[1:]  # behind `serve`
     if "--speculative-config" in arguments:
         at = arguments.index("--speculative-config") + 1

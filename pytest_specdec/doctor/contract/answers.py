@@ -1,0 +1,231 @@
+"""The clauses on answers: routes, neutral values, text, token ids, streams, usage."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pytest_specdec.doctor.contract.clause import Clause, broken, kept, not_claimed, unchecked
+from pytest_specdec.doctor.contract.visit import CONVERSATION, GREEDY, PROMPT, NoAnswerError
+from pytest_specdec.engines.protocol import COMPLETIONS
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.doctor.contract.clause import Finding
+    from pytest_specdec.doctor.contract.visit import Visit
+    from pytest_specdec.model.transcript import Choice
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["CLAUSES"]
+
+_NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+_DRAWS = 4
+_SHOWN = 60
+"""Characters of a text in a line of evidence."""
+
+
+def _completion(visit: Visit) -> Finding:
+    return _answered(lambda: visit.greedy)
+
+
+def _chat(visit: Visit) -> Finding:
+    return _answered(lambda: visit.chat)
+
+
+def _answered(answer: Callable[[], TimedAnswer]) -> Finding:
+    try:
+        timed = answer()
+    except NoAnswerError as error:
+        return broken(str(error))
+    written = timed.answer.choice.written if timed.answer.choices else ""
+    return kept(f"200: {written[:_SHOWN]!r}") if written else broken("200 without a text")
+
+
+def _path(visit: Visit) -> Finding:
+    paths = {route: visit.dialect.path(Request(id="contract", route=route, body={})) for route in Route}
+    for route, body in ((Route.COMPLETIONS, GREEDY), (Route.CHAT, CONVERSATION)):
+        visit.asked(body, route)
+    return kept(", ".join(f"{route.value}: {path}" for route, path in paths.items()))
+
+
+def _neutral(visit: Visit) -> Finding:
+    """Check that what the dialect adds to a bare request is taken, and so are neutral values that the request states."""
+    bare: dict[Route, dict[str, JSON]] = {
+        Route.COMPLETIONS: {"prompt": PROMPT, "max_tokens": 2},
+        Route.CHAT: {"messages": CONVERSATION["messages"], "max_tokens": 2},
+    }
+    for route, body in bare.items():
+        for asked in (body, {**body, **_NEUTRAL}):
+            for streamed in (False, True):
+                answer = visit.sent(asked, route, streamed=streamed).answer
+                if not answer.ok:
+                    stated = " with neutral values" if asked is not body else ""
+                    return broken(f"{route.value}{stated}, streamed {streamed}: {answer.status}: {answer.error}")
+    added = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=bare[Route.COMPLETIONS]), stream=False)
+    names = sorted(added.keys() - bare[Route.COMPLETIONS].keys())
+    return kept(f"8 requests taken; added to a bare completion: {', '.join(names) or 'nothing'}")
+
+
+def _undefaulted(visit: Visit) -> Finding:
+    """Check that a request without a temperature is drawn at 1, as in the OpenAI protocol, whatever the server's own default is."""
+    body = {name: value for name, value in GREEDY.items() if name != "temperature"}
+    texts = [visit.asked(body).answer.choice.written for _ in range(_DRAWS)]
+    if set(texts) == {visit.greedy.answer.choice.written}:
+        return broken(f"{_DRAWS} answers without a temperature are the greedy one: {texts[0][:_SHOWN]!r}")
+    return kept(f"{len(set(texts))} different answers of {_DRAWS} without a temperature")
+
+
+def _repeatable(visit: Visit) -> Finding:
+    again = visit.asked(GREEDY).answer.choice
+    return _same("the first greedy answer", visit.greedy.answer.choice, "the second", again)
+
+
+def _streamed(visit: Visit) -> Finding:
+    return _same("the whole answer", visit.greedy.answer.choice, "the stream", visit.streamed.answer.choice)
+
+
+def _streamed_chat(visit: Visit) -> Finding:
+    return _same("the whole answer", visit.chat.answer.choice, "the stream", visit.streamed_chat.answer.choice)
+
+
+def _same(name: str, one: Choice, other_name: str, other: Choice) -> Finding:
+    if one.written != other.written:
+        return broken(f"{name}: {one.written[:_SHOWN]!r}; {other_name}: {other.written[:_SHOWN]!r}")
+    if one.token_ids and other.token_ids and one.token_ids != other.token_ids:
+        return broken(f"one text, other ids: {one.token_ids[:8]} and {other.token_ids[:8]}")
+    if one.finish_reason != other.finish_reason:
+        return broken(f"one text, other ends: {one.finish_reason} and {other.finish_reason}")
+    without = next((which for which, choice in ((name, one), (other_name, other)) if not choice.token_ids), "")
+    return kept(f"{len(one.written)} characters" + (f"; no ids in {without}" if without else f", {len(one.token_ids)} ids"))
+
+
+def _text(visit: Visit) -> Finding:
+    """Check that an answer has the text that the server gives to a request without fields of ours, but for the model's name."""
+    named = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=GREEDY), stream=False)
+    model = {name: named[name] for name in ("model",) if name in named}
+    plain = visit.reply(COMPLETIONS, {**GREEDY, **model}).get("choices")
+    first = plain[0] if isinstance(plain, list) and plain else {}
+    theirs, ours = str(first.get("text", "")), visit.greedy.answer.choice.text
+    if theirs != ours:
+        return broken(f"a plain reply: {theirs[:_SHOWN]!r}; by the dialect: {ours[:_SHOWN]!r}")
+    return kept(f"{len(ours)} characters as in a plain reply")
+
+
+def _ids(visit: Visit) -> Finding:
+    """Sent back as a prompt, the first half of an answer's ids is continued by the other half."""
+    answer = visit.greedy.answer
+    ids, prompt = answer.choice.token_ids, answer.prompt_token_ids
+    if not ids:
+        return not_claimed("replies hold no token ids")
+    if not prompt:
+        return unchecked("the ids of the prompt are unknown")
+    half = len(ids) // 2
+    continued = visit.sent({**GREEDY, "prompt": [*prompt, *ids[:half]], "max_tokens": len(ids) - half}).answer
+    if not continued.ok:
+        return unchecked(f"the server takes no ids as a prompt: {continued.status}: {str(continued.error)[:_SHOWN]}")
+    rest = continued.choice.token_ids
+    if rest != ids[half:]:
+        return broken(f"{list(ids[half : half + 5])} came before, and {list(rest[:5])} after the same ids as a prompt")
+    return kept(f"{half} ids as a prompt are continued by the other {len(rest)}")
+
+
+def _prompt_ids(visit: Visit) -> Finding:
+    """They are as many as the usage counts, and as a prompt they get the same answer."""
+    evidence = []
+    for name, timed in (("completion", visit.greedy), ("chat", visit.chat)):
+        answer = timed.answer
+        prompt, usage = answer.prompt_token_ids, answer.usage
+        if not prompt:
+            evidence.append(f"{name}: none")
+            continue
+        if usage is not None and usage.prompt_tokens != len(prompt):
+            return broken(f"{name}: {len(prompt)} ids, and the usage counts {usage.prompt_tokens} prompt tokens")
+        again = visit.sent({**GREEDY, "prompt": list(prompt)}).answer
+        if again.ok and again.choice.token_ids and answer.choice.token_ids != again.choice.token_ids:
+            return broken(f"{name}: as a prompt the ids get {again.choice.written[:_SHOWN]!r}, not {answer.choice.written[:_SHOWN]!r}")
+        evidence.append(f"{name}: {len(prompt)}" + ("" if again.ok else ", no ids taken as a prompt"))
+    return kept("; ".join(evidence)) if visit.greedy.answer.prompt_token_ids else not_claimed("; ".join(evidence))
+
+
+def _usage(visit: Visit) -> Finding:
+    evidence = []
+    for name, timed in (
+        ("whole", visit.greedy),
+        ("streamed", visit.streamed),
+        ("chat", visit.chat),
+        ("streamed chat", visit.streamed_chat),
+    ):
+        usage, ids = timed.answer.usage, timed.answer.choice.token_ids
+        if usage is None:
+            return broken(f"{name}: no usage")
+        if ids and usage.completion_tokens != len(ids):
+            return broken(f"{name}: {len(ids)} ids, and the usage counts {usage.completion_tokens}")
+        evidence.append(f"{name} {usage.completion_tokens}" + ("" if ids else " (no ids)"))
+    return kept(", ".join(evidence))
+
+
+def _limit(visit: Visit) -> Finding:
+    """Lengths that end inside a window are kept to."""
+    for limit in (1, 2, 3, 5):
+        answer = visit.asked({**GREEDY, "max_tokens": limit}).answer
+        count = len(answer.choice.token_ids) or (answer.usage.completion_tokens if answer.usage else 0)
+        if count > limit or (count < limit and answer.choice.finish_reason == "length"):
+            return broken(f"max_tokens {limit}: {count} tokens, end {answer.choice.finish_reason}")
+    return kept("max_tokens 1, 2, 3 and 5 give as many tokens")
+
+
+def _chunks(visit: Visit) -> Finding:
+    if visit.variant == "":
+        return not_claimed("the baseline has no verify steps")
+    chunks = visit.chunks({**GREEDY, "prompt": "one two three one two three one two"})
+    lengths = [length for chunk in chunks if (length := _tokens(chunk))]
+    if not lengths:
+        return unchecked("chunks hold no ids") if visit.dialect.chunk_per_step else not_claimed("chunks hold no ids")
+    shape = f"chunks of {', '.join(map(str, lengths[:12]))}{' …' if len(lengths) > 12 else ''} tokens"  # noqa: PLR2004 - a line's worth
+    if not visit.dialect.chunk_per_step:
+        return kept(shape) if max(lengths) == 1 else broken(f"a token has a chunk of its own, says the dialect: {shape}")
+    steps = next((steps for chunk in reversed(chunks) if (steps := visit.dialect.steps(chunk))), None)
+    return _stepwise(visit, lengths, shape) if steps is None else _as_told(steps.windows, lengths, shape)
+
+
+def _as_told(windows: Sequence[int], lengths: Sequence[int], shape: str) -> Finding:
+    """Hold chunks against the windows that the reply tells: a chunk ends where a step does."""
+    if not set(list(accumulate(lengths))[:-1]) <= set(accumulate(windows)):
+        return broken(f"{shape}, of steps of {', '.join(map(str, windows[:12]))}")
+    return kept(f"{shape}, as the {len(windows)} steps that the reply tells")
+
+
+def _stepwise(visit: Visit, lengths: Sequence[int], shape: str) -> Finding:
+    """Hold chunks against the longest step there is."""
+    if visit.draft and visit.draft.tokens and max(lengths) > visit.draft.tokens + 1:
+        return broken(f"{shape}, and a step emits {visit.draft.tokens + 1} at most")
+    return kept(shape) if max(lengths) > 1 else unchecked(f"{shape}: no draft was accepted, or every token has a chunk of its own")
+
+
+def _tokens(chunk: Mapping[str, JSON]) -> int:
+    choices = chunk.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else {}
+    ids: Sequence[JSON] = first.get("token_ids") or ()
+    return len(ids)
+
+
+CLAUSES = (
+    Clause(name="completion", members=("path", "sent", "reply", "answer"), check=_completion),
+    Clause(name="chat", members=("path", "sent", "reply"), check=_chat),
+    Clause(name="path", members=("path",), check=_path),
+    Clause(name="fields accepted", members=("sent",), check=_neutral),
+    Clause(name="neutral temperature", members=("sent",), check=_undefaulted),
+    Clause(name="greedy repeats", members=("sent",), check=_repeatable),
+    Clause(name="stream as whole", members=("sent", "reply", "closing_event"), check=_streamed),
+    Clause(name="chat stream as whole", members=("sent", "reply"), check=_streamed_chat),
+    Clause(name="text", members=("text", "reply"), check=_text),
+    Clause(name="token ids", members=("reply",), check=_ids),
+    Clause(name="prompt token ids", members=("prompt_token_ids", "reply"), check=_prompt_ids),
+    Clause(name="usage", members=("reply", "sent"), check=_usage),
+    Clause(name="max_tokens", members=("sent",), check=_limit),
+    Clause(name="chunk per step", members=("chunk_per_step", "reply"), check=_chunks),
+)
+"""In the order in which a server is asked."""

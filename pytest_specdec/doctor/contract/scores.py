@@ -1,0 +1,180 @@
+"""The clauses on scores: either route to the baseline's distribution, held against what the server reported when it emitted the tokens."""
+
+from __future__ import annotations
+
+import math
+from itertools import cycle, islice, pairwise
+from typing import TYPE_CHECKING
+
+from pytest_specdec.doctor.contract.clause import Clause, broken, kept, not_claimed, unchecked
+from pytest_specdec.doctor.contract.visit import TOP, NoAnswerError
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.doctor.contract.clause import Finding
+    from pytest_specdec.doctor.contract.visit import Visit
+    from pytest_specdec.model.transcript import Position
+
+__all__ = ["CLAUSES"]
+
+_ROUNDING = 1e-3
+"""Nats, and probability, by which sums and log-probabilities of one server may be off."""
+_SINGLE = 1e-3
+"""Nats at most between a token's log-probability as reported and as scored, in single precision."""
+_HALF, _FAR = 0.05, 1.0
+"""The same elsewhere: in the median, and at most."""
+
+
+def _prompt_route(visit: Visit) -> Finding:
+    return _route(visit, ScoringRoute.PROMPT_LOGPROBS)
+
+
+def _continuations_route(visit: Visit) -> Finding:
+    return _route(visit, ScoringRoute.CONTINUATIONS)
+
+
+def _route(visit: Visit, route: ScoringRoute) -> Finding:
+    """Check that the reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones."""
+    if not _claimed(visit, route):
+        return not_claimed("no such request")
+    timed, choice = visit.reported
+    scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
+    if not scored.positions:
+        refused = scored.error.startswith("4")
+        return unchecked(f"refused: {scored.error[:200]}") if refused else broken(scored.error.splitlines()[0][:200])
+    if fault := _unsound(scored.positions, choice.token_ids, TOP):
+        return broken(fault)
+    gaps = _gaps(scored.positions, choice.logprobs or ())
+    if not gaps:
+        return unchecked("no token has a log-probability both reported and scored")
+    return _close(visit, gaps, f"{len(gaps)} tokens, reported and scored log-probabilities")
+
+
+def _close(visit: Visit, gaps: Sequence[float], what: str) -> Finding:
+    worst, median = max(gaps), sorted(gaps)[len(gaps) // 2]
+    is_close = worst <= _SINGLE if visit.engine.single_precision(visit.config) else median <= _HALF and worst <= _FAR
+    shown = f"{what} at most {worst:.2g} nats apart, {median:.2g} in the median"
+    return kept(shown) if is_close else broken(shown)
+
+
+def _claimed(visit: Visit, route: ScoringRoute) -> bool:
+    if route is ScoringRoute.PROMPT_LOGPROBS:
+        return visit.dialect.scoring([1], [1], TOP) is not None
+    return visit.dialect.continuations([[1]], TOP) is not None
+
+
+def _unsound(positions: Sequence[Position], ids: Sequence[int], top: int) -> str:
+    """Return what is wrong with the form of a distribution at ``ids``; empty where nothing is."""
+    if [position.token_id for position in positions] != list(ids):
+        return f"{len(positions)} positions of tokens {[position.token_id for position in positions][:5]}, expected {len(ids)} of {ids[:5]}"
+    faults = ((number, _unsound_position(position, top)) for number, position in enumerate(positions))
+    return next((f"position {number} {fault}" for number, fault in faults if fault), "")
+
+
+def _unsound_position(position: Position, top: int) -> str:
+    logprobs = position.top_logprobs
+    if len(logprobs) != len(position.top_ids) or not 0 < len(logprobs) <= top:
+        return f"lists {len(logprobs)} tokens, asked for {top}"
+    if any(b > a for a, b in pairwise(logprobs)):
+        return f"is not ranked: {logprobs}"
+    if (total := math.fsum(map(math.exp, logprobs))) > 1 + _ROUNDING:
+        return f"has probabilities that sum to {total:.4f}"
+    own = dict(zip(position.top_ids, logprobs, strict=True)).get(position.token_id)
+    if own is not None and abs(own - position.logprob) > _ROUNDING:
+        return f"has token {position.token_id} at {position.logprob:.4f} and in the list at {own:.4f} nats"
+    if own is None and position.logprob > logprobs[0] + _ROUNDING:
+        return "has a token above the best one listed"
+    return ""
+
+
+def _gaps(positions: Sequence[Position], reported: Sequence[float]) -> list[float]:
+    pairs = zip(positions, reported, strict=False)
+    return [abs(position.logprob - logprob) for position, logprob in pairs if math.isfinite(position.logprob) and math.isfinite(logprob)]
+
+
+def _agree(visit: Visit) -> Finding:
+    """Check that both routes give the same distribution."""
+    routes = (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS)
+    if not all(_claimed(visit, route) for route in routes):
+        return not_claimed("there are no two routes")
+    timed, choice = visit.reported
+    both = [visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids) for route in routes]
+    missing = next((f"{route.value}: {scored.error[:150]}" for route, scored in zip(routes, both, strict=True) if not scored.positions), "")
+    if missing:
+        return unchecked(missing)
+    gaps = [abs(a.top_logprobs[0] - b.top_logprobs[0]) for a, b in zip(both[0].positions, both[1].positions, strict=True)]
+    return _close(visit, gaps, f"the best token of {len(gaps)} positions by both routes")
+
+
+def _prefixes(visit: Visit) -> Finding:
+    """Check that so many prefixes are taken in one request, and that one more goes into the next."""
+    count = visit.dialect.prefixes_per_request
+    if count < 1:
+        return broken(f"{count} prefixes in a request")
+    if not _claimed(visit, ScoringRoute.CONTINUATIONS):
+        return not_claimed("no continuations")
+    timed, choice = visit.reported
+    ids = tuple(islice(cycle(choice.token_ids), count + 1))
+    scored = visit.scored(ScoringRoute.CONTINUATIONS, timed.answer.prompt_token_ids, ids)
+    if len(scored.positions) == len(ids):
+        return kept(f"{count} in a request, {len(ids)} in two")
+    first = visit.scored(ScoringRoute.CONTINUATIONS, timed.answer.prompt_token_ids, ids[:1])
+    return broken(f"{count} prefixes: {scored.error[:200]}") if first.positions else unchecked(f"not even one: {first.error[:200]}")
+
+
+def _expected_route(visit: Visit) -> Finding:
+    """Check that the route of the plan serves."""
+    route = visit.engine.route(visit.config)
+    if not _claimed(visit, route):
+        return not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
+    timed, choice = visit.reported
+    scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
+    return kept(route.value) if scored.positions else broken(f"planned are {route.value}: {scored.error[:200]}")
+
+
+def _precision(visit: Visit) -> Finding:
+    """Check that a server in single precision scores its tokens as it reported them, but for rounding in the last digits."""
+    if not visit.engine.single_precision(visit.config):
+        return not_claimed("not single precision, or unknown")
+    for route in (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS):
+        if _claimed(visit, route):
+            timed, choice = visit.reported
+            gaps = _gaps(visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids).positions, choice.logprobs or ())
+            if gaps:
+                shown = f"{len(gaps)} tokens, reported and scored at most {max(gaps):.2g} nats apart"
+                return kept(shown) if max(gaps) <= _SINGLE else broken(shown)
+    return unchecked("no route gives the scores of reported tokens")
+
+
+def _vocabulary(visit: Visit) -> Finding:
+    """Check that no id reaches the size of the vocabulary."""
+    size = visit.engine.vocabulary(visit.config)
+    if size == 0:
+        return not_claimed("unknown")
+    answers = [visit.greedy.answer, visit.chat.answer]
+    seen = {token for answer in answers for token in (*answer.prompt_token_ids, *(i for c in answer.choices for i in c.token_ids))}
+    try:
+        timed, choice = visit.reported
+        for route in (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS):
+            if _claimed(visit, route):
+                positions = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids).positions
+                seen |= {token for position in positions for token in position.top_ids}
+    except NoAnswerError:
+        pass
+    if not seen:
+        return unchecked("no ids were seen")
+    shown = f"ids up to {max(seen)}, {size} tokens"
+    return kept(shown) if max(seen) < size else broken(shown)
+
+
+CLAUSES = (
+    Clause(name="prompt scores", members=("scoring", "positions"), check=_prompt_route, variant=False),
+    Clause(name="continuations", members=("continuations", "continued"), check=_continuations_route, variant=False),
+    Clause(name="routes agree", members=("positions", "continued"), check=_agree, variant=False),
+    Clause(name="prefixes per request", members=("prefixes_per_request",), check=_prefixes, variant=False),
+    Clause(name="planned route", members=("route",), check=_expected_route, variant=False),
+    Clause(name="single precision", members=("single_precision",), check=_precision, variant=False),
+    Clause(name="vocabulary", members=("vocabulary",), check=_vocabulary),
+)

@@ -1,0 +1,225 @@
+"""One live server under the contract: its adapter, its client, and the answers that several clauses look at."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import sse
+from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
+from pytest_specdec.capture.server.readiness import get
+from pytest_specdec.doctor import probe
+from pytest_specdec.engines.plain_dialect import PlainDialect
+from pytest_specdec.errors import EngineError, SpecdecError
+from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.model.workload import Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Dialect, Engine
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.transcript import Choice, ScoringRoute
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["CONVERSATION", "GREEDY", "PROMPT", "TOKENS", "TOP", "NoAnswerError", "Visit"]
+
+PROMPT = "Once upon a time there was a"
+TOKENS = 32
+TOP = 5
+"""Most probable tokens asked for at a scored position."""
+GREEDY: Mapping[str, JSON] = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0.0}
+CONVERSATION: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": TOKENS, "temperature": 0.0}
+_COUNTED = ("def main():\n", "one two three one two three one two", PROMPT)
+"""Prompts that give a drafter something to draft, n-grams too."""
+_DEADLINE_S = 60.0
+_SETTLED_S, _PAUSE_S = 3.0, 0.1
+_LOGGED_S = 12.0
+"""An engine that logs its counters does so every ten seconds."""
+
+
+class NoAnswerError(SpecdecError):
+    """The server did not answer what a clause rests on."""
+
+
+class Visit:
+    """Asks a server what the clauses want to know, each thing once."""
+
+    def __init__(
+        self, arm: ArmServer, config: Config, engine: Engine, *, draft: Draft | None, variant: str = "", early: str | None = None
+    ) -> None:
+        """Take a started server, the variant's name and drafting, and what was wrong with its readiness.
+
+        ``early`` is empty where nothing was wrong, None where nothing could be seen of it.
+        """
+        self.arm = arm
+        self.config = config
+        self.engine = engine
+        self.draft = draft
+        self.variant = variant
+        """Empty for the baseline."""
+        self.early = early
+        self._page_sum: SpecCounters | None = None
+        self._scored: dict[tuple[ScoringRoute, ScoringRequest], ScoredSequence] = {}
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect, which an attached server may have been recognised for."""
+        return self.arm.recipe.dialect
+
+    @cached_property
+    def program_version(self) -> str | None:
+        """The version that the server's program prints; None where it is not asked. Raises EngineError where it prints none."""
+        command = self.arm.recipe.command
+        program = self.engine.program(command.argv) if command is not None and not self.config.engine.image else None
+        if program is None or command is None:
+            return None
+        result = probe.run(program.version, command.env)
+        lines = [line.strip() for line in (result.lines if program.version_prefix else result.out.splitlines()) if line.strip()]
+        versions = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
+        if result.exit_code != 0 or not versions:
+            what = f"the program prints no version and ended with exit code {result.exit_code}"
+            raise EngineError(what, found=result.last_words[:150])
+        return versions[-1]
+
+    def claims(self, member: str) -> bool:
+        """Whether the dialect has its own word on ``member``, beyond that of the plain protocol."""
+        return getattr(type(self.dialect), member, None) is not getattr(PlainDialect, member, None)
+
+    def sent(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
+        """Return what came of a request, also where that is a refusal or a failure."""
+        if not self.arm.running:
+            what = f"the server is gone: {self.arm.wait_for_end() or 'it ended before'}"
+            raise NoAnswerError(what)
+        answer = self.arm.client.send(Request(id="contract", route=route, body=body), streamed=streamed, deadline_s=_DEADLINE_S)
+        if answer.ending is not None:
+            self.arm.wait_for_end()
+        return answer
+
+    def asked(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
+        """Return the answer. Raises NoAnswerError unless the status is 200."""
+        timed = self.sent(body, route, streamed=streamed)
+        if not timed.answer.ok:
+            what = f"{route.value}{', streamed' if streamed else ''}: {timed.answer.status or timed.ending}: {timed.answer.error}"
+            raise NoAnswerError(what)
+        return timed
+
+    def reply(self, path: str, body: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        """Return the reply to a body that no dialect has touched. Raises NoAnswerError unless it is an object with status 200."""
+        exchange = self.arm.client.exchange(path, body, deadline_s=_DEADLINE_S)
+        if exchange.received is None:
+            what = f"{path}: {exchange.status or exchange.ending}: {exchange.error}"
+            raise NoAnswerError(what)
+        return exchange.received.json()
+
+    def chunks(self, body: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
+        """Return the chunks of a streamed completion as the dialect reads them."""
+        request = Request(id="contract", route=Route.COMPLETIONS, body=body)
+        asked = {**self.dialect.sent(request, stream=True), **self.arm.recipe.setup.body}
+        exchange = self.arm.client.exchange(self.dialect.path(request), asked, streamed=True, deadline_s=_DEADLINE_S)
+        if exchange.received is None:
+            what = f"a streamed completion: {exchange.status or exchange.ending}: {exchange.error}"
+            raise NoAnswerError(what)
+        return [self.dialect.reply(chunk) for _, chunk in sse.objects(exchange.received.events())]
+
+    @cached_property
+    def greedy(self) -> TimedAnswer:
+        """A greedy completion."""
+        return self.asked(GREEDY)
+
+    @cached_property
+    def streamed(self) -> TimedAnswer:
+        """The same, streamed."""
+        return self.asked(GREEDY, streamed=True)
+
+    @cached_property
+    def chat(self) -> TimedAnswer:
+        """A greedy conversation."""
+        return self.asked(CONVERSATION, Route.CHAT)
+
+    @cached_property
+    def streamed_chat(self) -> TimedAnswer:
+        """The same, streamed."""
+        return self.asked(CONVERSATION, Route.CHAT, streamed=True)
+
+    @cached_property
+    def reported(self) -> tuple[TimedAnswer, Choice]:
+        """A greedy completion with log-probabilities, and its choice. Raises NoAnswerError where ids or log-probabilities are missing."""
+        timed = self.asked({**GREEDY, "logprobs": 1})
+        choice = timed.answer.choice
+        if not choice.token_ids or choice.logprobs is None or not timed.answer.prompt_token_ids:
+            what = "no ids of prompt and answer with log-probabilities, which scores are held against"
+            raise NoAnswerError(what)
+        return timed, choice
+
+    def scored(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int], top: int = TOP) -> ScoredSequence:
+        """Score ``ids`` after ``prompt``, each sequence once. Raises NoAnswerError where the server itself failed."""
+        request = ScoringRequest(prompt_token_ids=tuple(prompt), token_ids=tuple(ids), top_tokens=top)
+        if (route, request) not in self._scored:
+            self._scored[route, request] = scorer(route, self.arm, _DEADLINE_S).distribution(request)
+        scored = self._scored[route, request]
+        if scored.failed:
+            raise NoAnswerError(scored.error)
+        return scored
+
+    def log(self) -> str:
+        """Return what the server wrote."""
+        return self.arm.recipe.log.read_text(encoding="utf-8", errors="replace")
+
+    def page(self) -> str | None:
+        """Return the text of ``counters_path``; None without a 200."""
+        return get(self.arm.recipe.setup, self.dialect.counters_path)
+
+    def read(self) -> SpecCounters | None:
+        """Return the counters of the page, those that earlier readings drained included; None where it has none."""
+        page = self.page()
+        counters = None if page is None else self.dialect.counters(page)
+        if counters is None or not self.dialect.counters_drain:
+            return counters
+        self._page_sum = counters if self._page_sum is None else self._page_sum + counters
+        return self._page_sum
+
+    def settled(self) -> SpecCounters | None:
+        """Return the counters once two readings agree: some engines enter a step after they have sent its tokens."""
+        until_s, last = time.monotonic() + _SETTLED_S, self.read()
+        while last is not None and time.monotonic() < until_s:
+            time.sleep(_PAUSE_S)
+            last, before = self.read(), last
+            if last == before:
+                break
+        return last
+
+    @cached_property
+    def drafted(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
+        """By how much the counters rose over a few answers, None without counters, and those answers."""
+        return self._counting(streamed=False)
+
+    @cached_property
+    def streamed_drafts(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
+        """The same of streamed answers."""
+        return self._counting(streamed=True)
+
+    def _counting(self, *, streamed: bool) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
+        before = self.settled()
+        answers = tuple(self.asked({**GREEDY, "prompt": prompt}, streamed=streamed) for prompt in _COUNTED)
+        after = self.settled()
+        return (None if after is None else after - (before or SpecCounters())), answers
+
+    @cached_property
+    def own(self) -> SpecCounters | None:
+        """What those answers report of themselves; None where one does not."""
+        counts = [timed.counters for timed in self.drafted[1]]
+        return None if any(one is None for one in counts) else sum((one for one in counts if one), SpecCounters())
+
+    def logged(self, agrees: Callable[[SpecCounters], bool]) -> SpecCounters | None:
+        """Return the counters of the log once they agree, or after the time in which a line is written; None where there are none."""
+        until_s = time.monotonic() + _LOGGED_S
+        while True:
+            counters = self.dialect.logged(self.log())
+            if (counters is not None and agrees(counters)) or time.monotonic() >= until_s:
+                return counters
+            time.sleep(_PAUSE_S)
