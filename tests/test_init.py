@@ -115,6 +115,16 @@ def test_an_engine_without_a_template_gets_the_keys_that_all_engines_share(init,
     assert "s" in (here / "p.yaml").read_text().partition("args: {} # the flags")[2].splitlines()[0]
 
 
+def test_a_config_for_servers_that_run_already_has_their_addresses_to_edit(init, here):
+    assert "--model" in init("served", "--engine", "attach")[2]
+    assert init("served", "--engine", "attach", "--model", "org/m", "--speculator", "org/head")[0] == 0
+    config = load(here / "served.yaml")
+    assert (config.engine.kind, config.engine.model, config.baseline.url) == ("attach", "org/m", "http://127.0.0.1:8000")
+    assert [variant.url for variant in config.variants] == ["http://127.0.0.1:8001"]
+    assert lint.check(config, engine_of("attach").rules) == ()
+    assert "org/head" in (here / "served.yaml").read_text()
+
+
 def test_an_engine_built_on_ours_is_named_by_its_own_kind(init, here, monkeypatch):
     monkeypatch.setitem(registry.LOADED, "renamed", RenamedEngine())
     init("r", "--engine", "renamed")
