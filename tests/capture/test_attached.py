@@ -34,7 +34,7 @@ class Running:
         self.start()
 
     def start(self, *args):
-        argv = [sys.executable, str(SERVER), "m", "--port", str(self.port), *(args or self.args)]
+        argv = [sys.executable, "-S", str(SERVER), "m", "--port", str(self.port), *(args or self.args)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log)
         setup = ServerSetup(model="m", port=self.port, secrets=Secrets())
