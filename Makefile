@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PARALLEL := -n 2 --dist=worksteal
+# Each of the many interpreters that the tests start would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
 COVERED :=
 

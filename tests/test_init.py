@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ from pytest_specdec.engines import registry
 from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files import yaml
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 class PlainEngine(Reference):
@@ -113,6 +117,25 @@ def test_an_engine_without_a_template_gets_the_keys_that_all_engines_share(init,
     config = load(here / "p.yaml")
     assert (config.engine.kind, config.engine.model, config.require) == ("plain", "m", ("json_schema",))
     assert "s" in (here / "p.yaml").read_text().partition("args: {} # the flags")[2].splitlines()[0]
+
+
+def test_a_config_for_servers_that_run_already_has_their_addresses_to_edit(init, here):
+    assert "--model" in init("served", "--engine", "attach")[2]
+    assert init("served", "--engine", "attach", "--model", "org/m", "--speculator", "org/head")[0] == 0
+    config = load(here / "served.yaml")
+    assert (config.engine.kind, config.engine.model, config.baseline.url) == ("attach", "org/m", "http://127.0.0.1:8000")
+    assert [variant.url for variant in config.variants] == ["http://127.0.0.1:8001"]
+    assert lint.check(config, engine_of("attach").rules) == ()
+    assert "org/head" in (here / "served.yaml").read_text()
+
+
+def test_the_commands_of_the_readme_write_the_configs_that_its_runs_name(init, here):
+    commands = [shlex.split(line, comments=True) for line in re.findall(r"^    python -m pytest_specdec init(.*)$", README, re.MULTILINE)]
+    assert len(commands) >= 3
+    assert [init(*arguments)[0] for arguments in commands] == [0] * len(commands)
+    runs = set(re.findall(r"^    pytest --pyargs \S+ --specdec-config=([\w-]+)", README, re.MULTILINE)) - {"qwen3-eagle3"}
+    assert {path.stem for path in here.glob("*.yaml")} == runs
+    assert {load(path).engine.kind for path in here.glob("*.yaml")} == {"reference", "vllm", "attach"}
 
 
 def test_an_engine_built_on_ours_is_named_by_its_own_kind(init, here, monkeypatch):

@@ -51,7 +51,8 @@ def _text(config: Config, path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         line = yaml.load(config.text, str(config.path)).line(("prompts",))
-        near = validate.nearest(path.name, [beside.name for beside in config.path.parent.glob("*.jsonl")])
+        beside = [file.name for file in config.path.parent.glob("*.jsonl")] if isinstance(error, FileNotFoundError) else []
+        near = validate.nearest(path.name, beside)
         found = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
             "the prompts file cannot be read" + (f"; {near}" if near else ""),

@@ -12,6 +12,7 @@ from pytest_specdec.engines import checkpoint, registry
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import PROTOCOL_VERSION, AnyEngine, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
+from pytest_specdec.files import yaml
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 from pytest_specdec.model.transcript import ScoringRoute
 
@@ -39,6 +40,26 @@ _RULES = EngineRules(
 )
 
 
+_TEMPLATE = """\
+# Servers of one model that run already. They are asked; nothing is started or stopped.
+engine:
+  kind: attach
+  model: {model} # as both servers name it in /v1/models
+  # api_key: "${{MY_API_KEY}}"
+
+# The server without speculation.
+baseline: {{url: http://127.0.0.1:8000}}
+
+# The same model with speculation. A variant may say how it drafts; the sampling test finds more then.
+variants:
+  speculative:
+    url: http://127.0.0.1:8001
+    args: {{}} # draft: model | ngram | head, draft-tokens: 3{speculator}
+
+# Send the requests that have taken servers down, too.
+# may_kill: true
+"""
+
 _ARGUMENTS = ("draft", "draft-tokens", "draft-model", "draft-sampling", "ngram-min", "ngram-max")
 
 
@@ -56,6 +77,13 @@ class Attach:
     pace = RoughRates(boot_s=1.0, tokens_per_s=100.0, scored_tokens_per_s=350.0)
     rules = _RULES
     scored_with = "attach servers that return token ids, and log-probabilities of given tokens; or name a `scorer:`"
+
+    def template(self, model: str | None, speculator: str | None) -> str:
+        """Return the config of two servers on this machine, whose addresses are to be edited. Raises EngineError without a model."""
+        if not model:
+            what = f"{self.kind} writes no config without a model"
+            raise EngineError(what, where="--model", found="nothing", expected="its name in /v1/models", remedy="--model NAME")
+        return _TEMPLATE.format(model=yaml.scalar(model), speculator=f"; it drafts with {speculator}" if speculator else "")
 
     def candidates(self) -> Sequence[Engine]:
         """Return every other engine."""

@@ -211,7 +211,7 @@ class Dialect(Protocol):
     counters_exact: bool
     """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
     counters_late: bool
-    """Whether the counters may come after the answers that they count; those are streamed then, so that their chunks tell the verify steps."""
+    """Whether the counters may come after the answers that they count: those are streamed then, so that chunks tell the steps."""
     prefixes_per_request: int
     """Prefixes that one request for continuations may hold, at least 1."""
     chunk_per_step: bool

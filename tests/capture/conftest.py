@@ -52,7 +52,8 @@ class FakeEngine:
 
     def command(self, config, setup):
         env = {**setup.env, **({"VLLM_API_KEY": setup.api_key} if setup.api_key else {})}
-        argv = (sys.executable, str(SERVER), setup.model, *flags({**setup.args, "port": setup.port}))
+        # -S: it needs the standard library alone, and coverage, which starts with site-packages, has nothing to measure in it
+        argv = (sys.executable, "-S", str(SERVER), setup.model, *flags({**setup.args, "port": setup.port}))
         return Command(argv=argv, env=env, secrets=setup.secrets)
 
     def vocabulary(self, config):

@@ -20,6 +20,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Answer, Usage
 from pytest_specdec.model.workload import Depth, Family
 from tests.capture.conftest import DRAFT, SERVER
 
@@ -34,7 +35,7 @@ class Running:
         self.start()
 
     def start(self, *args):
-        argv = [sys.executable, str(SERVER), "m", "--port", str(self.port), *(args or self.args)]
+        argv = [sys.executable, "-S", str(SERVER), "m", "--port", str(self.port), *(args or self.args)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log)
         setup = ServerSetup(model="m", port=self.port, secrets=Secrets())
@@ -203,6 +204,33 @@ def test_servers_that_are_no_pair_are_one_clear_error(args, found, running, pair
     assert found in status.error
     assert variant.url in status.error
     assert not list(directory.root.glob("transcripts/*"))
+
+
+def answered(ids=(), prompt_tokens=None, status=200):
+    usage = None if prompt_tokens is None else Usage(prompt_tokens=prompt_tokens, completion_tokens=8)
+    return Answer(request_id="a", status=status, error="too long" if status == 400 else None, prompt_token_ids=ids, usage=usage)
+
+
+LONG = tuple(range(20, 32))
+
+
+@pytest.mark.parametrize(
+    "mine, theirs, says",
+    [
+        (answered((1, 2), 2), answered((1, 2), 2), ""),
+        (answered((1, 2), 2), answered((1, 3), 2), "token ids 1, 2 (2) and 1, 3 (2)"),
+        (answered(LONG), answered(LONG[:8]), "token ids 20, 21, 22, 23, 24, 25, 26, 27, … (12) and 20, 21, 22, 23, 24, 25, 26, 27 (8)"),
+        (answered((1, 2), 2), answered((), 2), ""),
+        (answered((), 2), answered((1, 2, 3), 3), "2 and 3 prompt tokens"),
+        (answered(), answered((), 3), ""),
+        (answered(), answered(status=400), "only one answers; the other: 400, too long"),
+        (answered(status=400), answered(), "only one answers; the other: 400, too long"),
+        (answered(), answered(status=None), "only one answers; the other: no answer, None"),
+        (answered(status=400), answered(status=400), ""),
+    ],
+)
+def test_prompts_are_compared_by_ids_or_else_by_their_count(mine, theirs, says):
+    assert attachment._differing(mine, theirs) == says
 
 
 def test_a_wrong_key_is_told_from_none_and_shown_nowhere(running, pair, capture, monkeypatch):

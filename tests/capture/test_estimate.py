@@ -10,6 +10,7 @@ from pytest_specdec.capture import estimate
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.model.plan import Placement, Rates
+from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
 
 
@@ -33,6 +34,51 @@ def took(plan, answering, scoring=1.0, part=1.0):
 
 def seconds(plan, rates):
     return estimate.total(estimate.steps(plan.boots, plan.workloads, rates), plan.servers)
+
+
+def test_every_boot_is_estimated_step_by_step(plan):
+    """A baseline is probed before it answers and a variant after it; the last baseline boot scores."""
+    one = plan()
+    shown = [(step.boot, step.doing, step.arm, step.seconds) for step in estimate.steps(one.boots, one.workloads, one.rates)]
+    answered = [(boot, arm) for boot, arm in enumerate(("baseline", "draft-k3", "ngram-k3", "control"))]
+    steps = {boot: [(boot, "booting", arm, 10.0), (boot, "answering", arm, 1500.0)] for boot, arm in answered}
+    steps[0].insert(1, (0, "probing", "baseline", 50.0))
+    steps[1].append((1, "probing", "draft-k3", 50.0))
+    steps[2].append((2, "probing", "ngram-k3", 50.0))
+    steps[3] += [(3, "scoring", arm, 750.0) for arm in ("draft-k3", "ngram-k3", "control", "baseline")]
+    assert shown == [step for boot in range(4) for step in steps[boot]]
+
+
+def test_a_token_scored_by_a_request_of_its_own_costs_eight_times_as_much(plan):
+    one = plan()
+    for route, scoring_s in ((ScoringRoute.PROMPT_LOGPROBS, 750.0), (ScoringRoute.CONTINUATIONS, 6000.0)):
+        steps = estimate.steps(one.boots, one.workloads, one.rates, route=route)
+        assert {step.seconds for step in steps if step.doing == "scoring"} == {scoring_s}
+        assert {step.seconds for step in steps if step.doing == "answering"} == {1500.0}
+
+
+@pytest.mark.parametrize(
+    "fields, answering_s",
+    [
+        ({"concurrency": 1}, 60.0),
+        ({"concurrency": 4}, 30.0),
+        ({"concurrency": 99}, 24.0),
+        ({"concurrency": 4, "timed": True}, 37.5),
+        ({"concurrency": 4, "timed": True, "passes": 1}, 15.0),
+    ],
+)
+def test_requests_side_by_side_save_time_and_a_timed_pass_is_warmed_up(plan, workload, fields, answering_s):
+    """Five requests of six tokens, four passes, at two tokens per second and half of it for each further stream."""
+    one = replace(plan(), workloads=(workload(**{"passes": 4, **fields}),))
+    assert {step.seconds for step in estimate.steps(one.boots, one.workloads, one.rates) if step.doing == "answering"} == {answering_s}
+
+
+@pytest.mark.parametrize("servers, booting_s", [(2, 24.0), (3, 24.0), (4, 16.0)])
+def test_servers_that_boot_at_once_delay_each_other_and_scoring_rides_behind_the_answers(plan, servers, booting_s):
+    one = plan()
+    steps = estimate.steps(one.boots, one.workloads, one.rates)
+    assert estimate.total(steps, 1) == 4 * 10.0 + 3 * 50.0 + 4 * 1500.0 + 4 * 750.0
+    assert estimate.total(steps, servers) == pytest.approx(booting_s + 3 * 50.0 + 4 * 1500.0)
 
 
 def test_rates_that_were_measured_would_have_estimated_what_it_took(plan):
@@ -74,3 +120,5 @@ def test_side_by_side_the_whole_time_counts(plan, config):
     found = estimate.measured(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 9000.0)
     assert found.boot_s == 10.0
     assert seconds(beside, found) == pytest.approx(9000.0, rel=0.1)
+    assert found.tokens_per_s == pytest.approx(2.0 * 6000.0 / (9000.0 - 16.0), abs=0.1)
+    assert estimate.measured(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 10.0).tokens_per_s == 12_000.0

@@ -79,7 +79,7 @@ def test_counters_that_are_no_numbers_are_no_counters(run, seen, directory, tmp_
 )
 def test_a_foreign_server_is_not_recorded(run, seen, directory, tmp_path, monkeypatch):  # noqa: F811
     number = ports.free()
-    foreign = ServerProcess(Command(argv=(sys.executable, str(SERVER), "other", "--port", str(number))), tmp_path / "foreign.log")
+    foreign = ServerProcess(Command(argv=(sys.executable, "-S", str(SERVER), "other", "--port", str(number))), tmp_path / "foreign.log")
     try:
         while "ready" not in foreign.log_tail():
             assert not foreign.wait(0.02)

@@ -83,6 +83,7 @@ WRONG = [
     ('["a"]', 'the line: found ["a"], expected a mapping'),
     ('{"id": "a", ', "the line: found no JSON"),
     ('{"id": "a", "id": "b", "prompt": "x"}', "the line: found no JSON (the key 'id' is given twice)"),
+    ('{"id": "a", "prompt": "x", "prompt": "x"}', "the line: found no JSON (the key 'prompt' is given twice)"),
     ('{"id": "a", "prompt": "x", "max_tokens": NaN}', "the line: found no JSON (NaN is no number of JSON)"),
     ("[" * 100_000, "the line: found no JSON"),
 ]
@@ -117,8 +118,9 @@ def test_a_file_that_cannot_be_read_is_told_by_the_line_of_the_config(config):
         prompt_file.read(misspelt)
     assert caught.value.where == f"{misspelt.path}:3  prompts"
     for wrong in (config(b"\xff\xfe"), replace(misspelt, prompts=".")):
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with pytest.raises(ConfigError) as caught:
             prompt_file.read(wrong)
+        assert caught.value.what == "the prompts file cannot be read"
 
 
 def test_the_page_on_prompts_shows_lines_and_keys_that_are_read(config):

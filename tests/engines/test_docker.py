@@ -75,7 +75,9 @@ def test_a_container_gets_what_every_engine_needs(config):
     assert (values(argv, "--network"), values(argv, "--ipc"), values(argv, "--gpus")) == (["host"], ["host"], ["all"])
     assert values(argv, "--ulimit") == ["memlock=-1", "stack=67108864"]
     (name,) = values(argv, "--name")
-    assert (made.stop[-1], made.kill[-1], made.look[2]) == (name, name, name)
+    assert made.stop == ("docker", "stop", "--time", "20", name)
+    assert made.kill == ("docker", "kill", name)
+    assert made.look == ("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd")
     assert "--entrypoint" not in argv
 
 
@@ -111,6 +113,12 @@ def test_a_cache_stands_where_the_environment_or_the_config_says(config, monkeyp
     assert made.env["HF_HUB_CACHE"] == "/big/hub"
 
 
+def test_caches_follow_the_users_own_folder_for_them(config, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    made = command(config())
+    assert (made.env["HF_HOME"], made.env["TRITON_CACHE_DIR"]) == ("/caches/huggingface", "/caches/pytest-specdec/triton")
+
+
 def test_a_volume_of_the_config_takes_a_caches_place(config, tmp_path):
     (tmp_path / "hf").mkdir()
     made = command(config("{volumes: {./hf: /root/.cache/huggingface}, options: ['-v tri:/root/.triton/cache']}"))
@@ -118,6 +126,8 @@ def test_a_volume_of_the_config_takes_a_caches_place(config, tmp_path):
     assert "HF_HOME" not in made.env
     assert "TRITON_CACHE_DIR" not in made.env
     assert "TORCHINDUCTOR_CACHE_DIR" in made.env
+    joined = command(config("{options: ['-vtri:/root/.triton/cache', --volume=ind:/root/.cache/torchinductor]}"))
+    assert not {"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} & set(joined.env)
 
 
 def test_encodings_are_mounted_where_they_lie_and_a_url_is_passed_on(config, tmp_path, monkeypatch):
@@ -144,6 +154,7 @@ def test_encodings_are_mounted_where_they_lie_and_a_url_is_passed_on(config, tmp
         ("{gpus: []}", None, {}, []),
         ("{gpus: [0, 1]}", None, {}, ['"device=0,1"']),
         ("{gpus: [GPU-3a]}", None, {}, ["device=GPU-3a"]),
+        ("{gpus: count=2}", None, {}, ["count=2"]),
         ("{options: [--gpus=2]}", None, {}, []),
     ],
 )
@@ -184,9 +195,16 @@ def test_the_program_in_the_image_is_the_adapters_or_the_configs(config):
         ("-d", "ends with its client"),
         ("--detach", "ends with its client"),
         ("--network bridge", "the host's network"),
+        ("--net=host", "the host's network"),
+        ("--publish 1:2", "the host's network"),
+        ("--publish-all", "the host's network"),
+        ("-P", "the host's network"),
         ("-p 8000:8000", "the host's network"),
         ("-p8000:8000", "the host's network"),
         ("-it", "no terminal"),
+        ("-i", "no terminal"),
+        ("--interactive", "no terminal"),
+        ("--tty", "no terminal"),
         ("--restart=always", "started again by the capture"),
         ("--entrypoint=x", "engine.docker.entrypoint"),
         ("-e TOKEN=abc", "reaches no command line"),
@@ -202,7 +220,9 @@ def test_an_option_that_would_take_the_container_from_us_is_refused_with_its_lin
     assert "abc" not in caught.value.what
 
 
-@pytest.mark.parametrize("option", ["--shm-size=16g", "-e TOKEN", "--env TOKEN", "--pid=host", "-u 1000", "--device=/dev/kfd"])
+@pytest.mark.parametrize(
+    "option", ["--shm-size=16g", "-e TOKEN", "--env TOKEN", "--pid=host", "-u 1000", "--device=/dev/kfd", "--label it"]
+)
 def test_other_options_are_passed_on_word_by_word(option, config):
     argv = command(config(f"{{options: ['{option}']}}")).argv
     words = option.split()
@@ -264,6 +284,15 @@ def test_a_daemon_that_is_not_there_is_one_error(complaint, remedy, *, config, d
             check(config())
         assert caught.value.found == complaint
         assert remedy in caught.value.remedy
+
+
+def test_a_daemon_that_says_nothing_is_not_waited_for_for_ever(config, daemon, tmp_path, monkeypatch):
+    daemon()
+    (tmp_path / "bin" / "docker").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(docker, "_ANSWER_S", 0.1)
+    with pytest.raises(EngineError, match="the Docker daemon does not answer") as caught:
+        docker.check(config())
+    assert "timed out" in caught.value.found
 
 
 @pytest.mark.parametrize(

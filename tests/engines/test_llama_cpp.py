@@ -327,7 +327,7 @@ def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
     """
     (tmp_path / "pair.yaml").write_text(RUN.format(built=BUILT))
     where = [str(ROOT / "suites" / family) for family in ("greedy", "logprobs", "parameters")]
-    options = ("--specdec-config", str(tmp_path / "pair.yaml"), "--specdec-depth", "standard", "--specdec-run-dir", str(tmp_path / "run"))
+    options = ("--specdec-config", str(tmp_path / "pair.yaml"), "--specdec-depth", "smoke", "--specdec-run-dir", str(tmp_path / "run"))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *where, *options, "-p", "no:cacheprovider", "-q"],
         cwd=ROOT,
