@@ -12,7 +12,6 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import dotted, nearest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import fail, failed, ok, warn
-from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files import yaml
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, EngineProgram
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "known", "scorer"]
+__all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "known"]
 
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
@@ -90,17 +89,6 @@ def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple
     """Return every arm's command. Raises ConfigError or EngineError when the engine or a model is not there."""
     engine.check(config)
     return [(arm, arm.command(config, engine).argv) for arm in arms]
-
-
-def scorer(config: Config) -> tuple[Check, ...]:
-    """Return whether the engine of the scorer is installed, and its model there."""
-    if config.scorer is None or config.scorer.url:
-        return ()
-    try:
-        engine_of(config.scorer.kind).check(config.of_scorer())
-    except SpecdecError as error:
-        return (failed("scorer", error),)
-    return (ok("scorer", f"{config.scorer.kind} serving {config.scorer.model}; its flags are not checked"),)
 
 
 def _image(name: str) -> Check:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.doctor import engine, probe
+from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.arms import Arm, arms
-from pytest_specdec.doctor.check import Level
 from pytest_specdec.doctor.engine import Help, flag_checks, flags_of, help_of, known
 from pytest_specdec.engines.protocol import EngineProgram
 from pytest_specdec.engines.registry import engine_of
@@ -163,11 +162,3 @@ def ended(pid: int) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-def test_the_scorers_engine_is_looked_for_too(config):
-    assert engine.scorer(config("engine: {kind: vllm, model: m}\nvariants: {v: {}}\n")) == ()
-    (there,) = engine.scorer(config("engine: {kind: vllm, model: m}\nvariants: {v: {}}\nscorer: {kind: reference, model: target}\n"))
-    (missing,) = engine.scorer(config("engine: {kind: vllm, model: m}\nvariants: {v: {}}\nscorer: {kind: reference, model: tarhet}\n"))
-    assert (there.level, missing.level) == (Level.OK, Level.FAIL)
-    assert "did you mean target?" in missing.line

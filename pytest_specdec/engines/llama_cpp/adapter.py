@@ -60,15 +60,16 @@ class LlamaCpp:
 
     def check(self, config: Config) -> None:
         """Look for the program and the model files, and for settings with which a server boots and never drafts."""
+        _expect_plain_environment(config)
+        arms = [(f"variants.{variant.name}.args", filled(config, variant, os.environ)) for variant in config.variants]
+        for where, args in arms:
+            drafters.check_drafters(args, where)
         if config.engine.image:
             docker.check(config)
         else:
             _program(config)
-        _expect_plain_environment(config)
         target = _model_file(config, config.engine.model, "engine.model")
-        for variant in config.variants:
-            where, args = f"variants.{variant.name}.args", filled(config, variant, os.environ)
-            drafters.check_drafters(args, where)
+        for where, args in arms:
             name = drafters.named(args).get(DRAFT_MODEL)
             path = _model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
             for drafter in drafters.drafters(args):

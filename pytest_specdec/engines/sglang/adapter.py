@@ -66,12 +66,12 @@ class Sglang:
         _no_simulation(config)
         for variant in config.variants:
             _whole_flags(variant.name, merged(config.engine.args, variant.args))
-        if config.engine.image:
-            docker.check(config)
-        else:
+        if not config.engine.image:
             self._python(config)
             checkpoint.there(config)
-            self._same_vocabularies(config)
+        self._same_vocabularies(config)
+        if config.engine.image:
+            docker.check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container."""
@@ -105,12 +105,12 @@ class Sglang:
 
     def _same_vocabularies(self, config: Config) -> None:
         """Hold draft models against the target where both lie on this machine; heads may have a vocabulary of their own."""
-        target = Path(config.resolve(config.engine.model))
+        target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             speculative = draft(filled(config, variant, os.environ))
             if speculative and speculative.kind is DraftKind.MODEL and speculative.model:
                 where = f"variants.{variant.name}.args.{DRAFT_MODELS[0]}"
-                checkpoint.same_vocabulary(Path(config.resolve(speculative.model)), target, where)
+                checkpoint.same_vocabulary(checkpoint.folder(config, speculative.model), target, where)
 
     def _python(self, config: Config) -> str:
         return locate.program(config, "python", default=None, remedy=_REMEDY)

@@ -68,9 +68,7 @@ class TensorRtLlm:
 
     def check(self, config: Config) -> None:
         """Look for ``trtllm-serve`` (or ``docker`` for an image), for a model that is a path, and for arguments that end every boot."""
-        if config.engine.image:
-            docker.check(config)
-        else:
+        if not config.engine.image:
             self._program(config)
             checkpoint.there(config)
         for where, args in _arms(config):
@@ -78,6 +76,8 @@ class TensorRtLlm:
             _refuse_file(where, args)
             if options.speculative_setting(args):
                 self._check_drafting(config, where, args)
+        if config.engine.image:
+            docker.check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container, with the file of options that it reads."""

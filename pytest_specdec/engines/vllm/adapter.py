@@ -42,6 +42,8 @@ _PROCESSES_GIB = 3.0
 """Of API server, engine core and worker without weights and KV space, roughly."""
 _COPIES = 1.5
 """Weights in memory over weights on disk, roughly: a drafter and buffers included."""
+_BRIDGE = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with which vLLM maps one vocabulary to the other"
+"""``SpeculativeConfig`` of 0.32; other methods and draws refuse it."""
 _REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
 
 
@@ -84,14 +86,17 @@ class Vllm:
         return (model, drafter) if isinstance(drafter, str) else (model,)
 
     def check(self, config: Config) -> None:
-        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine."""
-        if config.engine.image:
-            docker.check(config)
-        else:
+        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine.
+
+        A container comes last: its daemon mends nothing of what the config says.
+        """
+        if not config.engine.image:
             self._program(config)
-        releases.check(config, self._release(config))
+        releases.check(config, self._release(config), self.rules.drafting.methods)
         checkpoint.there(config)
         self._same_vocabularies(config)
+        if config.engine.image:
+            docker.check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
@@ -145,7 +150,7 @@ class Vllm:
             draft = self.draft(args)
             if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where)
+                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
 
     def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
