@@ -88,7 +88,7 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
     with ThreadPoolExecutor() as pool:
         is_refused = any(check.level is Level.FAIL for check in pair)
         plan = None if is_refused else pool.submit(config_checks.plan, config, depth, here)
-        yield from attached.checks(servers)
+        yield from attached.checks(config, engine, servers)
         yield from boot_checks.checks(config, engine, servers, pool)
         yield machine.disk(here / RUNS)
         yield machine.leases(locks.folder())

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from pytest_specdec.engines.attach import Attach
+from pytest_specdec.engines.protocol import Recognising
 from pytest_specdec.reference.engine import ReferenceEngine
 from tests.engines.doubles import sglang, sglang_http
 from tests.reference.asgi_client import Client
@@ -113,6 +115,13 @@ def test_metrics_and_server_info_tell_of_the_verify_calls(speculating):
     assert told["version"] == "0.5.23"
     assert told["internal_states"][0]["avg_spec_accept_length"] > 1
     assert told["max_running_requests"] == sglang.RUNNING_WITH_SPECULATION
+
+
+def test_its_engine_recognises_it_whoever_the_models_say_they_are_of(speculating):
+    for path in ("/v1/models", "/model_info"):
+        page = {path: bytes(speculating.get(path)[1]).decode()}
+        kinds = [each.kind for each in Attach().candidates() if isinstance(each, Recognising) and each.recognises(page.get)]
+        assert kinds == ["sglang"]
 
 
 def test_health_takes_a_second(speculating, monkeypatch):

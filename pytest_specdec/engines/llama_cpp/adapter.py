@@ -12,6 +12,7 @@ from pytest_specdec.engines.cli_args import filled, flags, merged
 from pytest_specdec.engines.llama_cpp import drafters, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -43,6 +44,10 @@ class LlamaCpp:
     pace = RoughRates(boot_s=3.0, tokens_per_s=100.0, scored_tokens_per_s=4000.0)
     rules = RULES
     scored_with = "serve one text model, without --embedding, --reranking or --models-dir"
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is llama.cpp's own, or ``/props`` names a build (``server-context.cpp``)."""
+        return owner(get) == "llamacpp" or bool(LlamaCppDialect().version(get("/props") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return that of the OpenAI routes, with as many slots as the arguments state."""

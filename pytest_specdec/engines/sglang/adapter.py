@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
 from pytest_specdec.engines.sglang.rules import RULES
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -46,6 +47,10 @@ class Sglang:
     pace = RoughRates(boot_s=90.0, tokens_per_s=100.0, scored_tokens_per_s=1500.0)
     rules = RULES
     scored_with = "take a release from 0.5.17 on, which report token ids"
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is SGLang's own (``ModelCard`` of 0.5.23), or ``/model_info`` says what no other engine's does."""
+        return owner(get) == self.kind or '"is_generation"' in (get("/model_info") or "")
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return that of the release, where it can be read without running it."""

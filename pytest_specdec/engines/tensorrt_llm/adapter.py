@@ -14,6 +14,7 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.checkpoint_tokenizer import folder_of
 from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.tensorrt_llm import options
 from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -51,6 +52,10 @@ class TensorRtLlm:
         "have the model's tokenizer.json on this machine, and the packages tokenizers and jinja2; gpt-oss before 1.3 needs "
         "DISABLE_HARMONY_ADAPTER: 1 under env; or name a `scorer:`"
     )
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is the engine's own (``ModelCard`` of ``serve/openai_protocol.py``); its counters are emptied by a reading."""
+        return owner(get) == self.kind
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return that of the server's release; an unknown one counts as new."""

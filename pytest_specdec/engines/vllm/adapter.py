@@ -63,7 +63,7 @@ class Vllm:
 
     def recognises(self, get: Get) -> bool:
         """Whether the model is vLLM's own, or ``/version`` and the counters are there under vLLM's names."""
-        return owner(get) == self.kind or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
+        return owner(get) == _PROGRAM or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return vLLM's, or that of its early releases."""

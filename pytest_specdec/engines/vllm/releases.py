@@ -112,7 +112,7 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
             what,
             where=f"{where}.speculative-config.{unknown}",
             found=unknown,
-            expected="a key that `vllm serve --help=speculative-config` lists",
+            expected="a field of vLLM's SpeculativeConfig",
             remedy="correct it, or take it out",
         )
 
