@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["checks", "require"]
 
 _QUERY_S = 15.0
+_PLACE = re.compile(r"^(where: .*?)\bengine\.")
+"""The place of an engine's error, which knows its engine as the config's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +76,11 @@ def _scoring(config: Config) -> _Servers | None:
 
 
 def _of_scorer(results: Iterable[Check]) -> Iterator[Check]:
-    """Give checks of the scorer's engine and flags under its name."""
-    return (replace(check, name=SCORER, line=f"its flags: {check.line}" if check.name == "flags" else check.line) for check in results)
+    """Give checks of the scorer's engine and flags under its name, and its place in the config."""
+    for check in results:
+        line = f"its flags: {check.line}" if check.name == "flags" else check.line
+        details = tuple(_PLACE.sub(rf"\1{SCORER}.", detail) for detail in check.details)
+        yield replace(check, name=SCORER, line=line, details=details)
 
 
 def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:

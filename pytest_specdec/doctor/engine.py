@@ -56,7 +56,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
         commands = _commands(config, engine, arms)
     except SpecdecError as error:
         yield failed("engine", error)
-        yield warn("flags", "not checked: the engine is not there")
+        yield warn("flags", "not checked: what the engine's check found comes first")
         return
     program = None if config.engine.image else engine.program(commands[0][1])
     version = pool.submit(probe.run, program.version, arms[0].env) if program else None

@@ -117,11 +117,10 @@ def test_metrics_and_server_info_tell_of_the_verify_calls(speculating):
     assert told["max_running_requests"] == sglang.RUNNING_WITH_SPECULATION
 
 
-def test_its_engine_recognises_it_whoever_the_models_say_they_are_of(speculating):
-    for path in ("/v1/models", "/model_info"):
-        page = {path: bytes(speculating.get(path)[1]).decode()}
-        kinds = [each.kind for each in Attach().candidates() if isinstance(each, Recognising) and each.recognises(page.get)]
-        assert kinds == ["sglang"]
+def test_its_engine_recognises_it_and_no_other_does(speculating):
+    models = bytes(speculating.get("/v1/models")[1]).decode()
+    known = [each for each in Attach().candidates() if isinstance(each, Recognising) and each.recognises({"/v1/models": models}.get)]
+    assert [each.kind for each in known] == ["sglang"]
 
 
 def test_health_takes_a_second(speculating, monkeypatch):

@@ -118,9 +118,9 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
 
 
 def _known(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
-    if method not in methods and "${" not in method and version[:2] <= _LISTED:
-        near = nearest(method, methods)
-        what = f"vLLM {release} has no drafting method {method}" + (f"; {near}" if near else "")
+    """Raise EngineError for a method that resembles none: the pair lint refuses the others."""
+    if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
+        what = f"vLLM {release} has no drafting method {method}"
         listed = ", ".join(sorted(name for name in methods if not name.endswith("_mtp")))
         raise EngineError(what, where=where, found=method, expected=f"one of {listed}, or a model's own …_mtp", remedy="correct it")
 
