@@ -142,6 +142,8 @@ def test_it_is_one_sentence_before_anything_boots(name, machine, project, capsys
     assert (code, len(failed)) == (1, SEVERAL.get(name, 1)), out
     assert sentence in flat(out), out
     assert "remedy:" in out[out.index(failed[0]) :], "every failure says what to do"
+    refused = "  FAIL  pair" in out or "  FAIL  config" in out
+    assert ("\n  ok    plan" in out) != refused, "what the suites would say of a refused pair is the same once more"
     monkeypatch.chdir(project.path)
     result = project.tests().run(config=str(machine / "bad.yaml"))
     said = flat(result.stdout.str() + result.stderr.str())
