@@ -30,7 +30,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
     for arm in arms:
         if arm.attached is not None:
             check = _check(arm.name, arm.attached)
-            yield _named(check, config, engine, arm.attached) if check.level is Level.OK else check
+            yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
 
 
 def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:

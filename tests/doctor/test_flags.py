@@ -11,6 +11,7 @@ from pytest_specdec.doctor.arms import Arm, arms
 from pytest_specdec.doctor.engine import Help, flag_checks, flags_of, help_of, known
 from pytest_specdec.engines.protocol import EngineProgram
 from pytest_specdec.engines.registry import engine_of
+from tests.doctor.conftest import VLLM
 
 KNOWN = frozenset({"--host", "--port", "--max-num-seqs", "--max-model-len", "--async-scheduling", "--no-async-scheduling"})
 
@@ -149,6 +150,25 @@ def test_a_probe_ends_in_time_with_all_that_it_started(here):
 def test_a_program_that_is_not_there_is_said(here):
     assert probe.run((str(here / "none"),), {}).exit_code is None
     assert probe.run(("true",), {}).last_words == "no output"
+
+
+@pytest.mark.parametrize(
+    "printed, words",
+    [
+        ("usage\nvllm serve: error: no\nmore", "vllm serve: error: no"),
+        ("error while handling --spec-type: unknown\n\nusage:\nrun with -h", "error while handling --spec-type: unknown"),
+        ("a warning\nthe end", "the end"),
+    ],
+)
+def test_an_error_is_quoted_wherever_a_program_prints_it(printed, words):
+    assert probe.ProgramResult(exit_code=1, out="", err=printed).last_words == words
+
+
+def test_a_flag_that_the_parser_complains_of_too_is_told_once(commands):
+    loaded, given = commands(VLLM.replace("max-num-seqs", "max-num-seqz"))
+    listed = KNOWN | {"--speculative-config", "--per-request-spec-decode-metrics"}
+    (check,) = flag_checks(loaded, given, Help(flags=listed, complaint="error: invalid argument: --max-num-seqz"))
+    assert "did you mean '--max-num-seqs'?" in check.line
 
 
 def ended(pid: int) -> bool:
