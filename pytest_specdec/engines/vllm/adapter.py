@@ -83,7 +83,8 @@ class Vllm:
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return ``model`` and the drafter's; either may come from the hub."""
         drafter = speculative_setting(args).get("model")
-        return (model, drafter) if isinstance(drafter, str) else (model,)
+        is_named = isinstance(drafter, str) and drafter.strip("[]") != "ngram"  # which stands for no model at all
+        return (model, str(drafter)) if is_named else (model,)
 
     def check(self, config: Config) -> None:
         """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine.
