@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded vllm-deaths mlx-env transformers-env sglang-protocol clean
+.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -65,6 +65,9 @@ vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and l
 
 sglang-protocol: ## SGLang's own request models and argument fields, which need neither torch nor a GPU
 	tests/engines/sglang/install.sh .venv-sglang-protocol
+
+vllm-old-arguments: ## the sources that declare the flags of a vLLM before 0.8, out of its wheel; nothing of it is run
+	tests/engines/vllm_old/install.sh .venv-vllm-old
 
 llama-env: $(INSTALLED) ## llama-server, built once and cached by version, and the checkpoints as GGUF files, linked as .llama-server
 	tests/engines/llama_cpp/install.sh .llama-server $(BIN)/python

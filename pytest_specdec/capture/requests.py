@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,6 @@ from pytest_specdec.model.workload import Request, Route, Workload
 from pytest_specdec.prompts import own
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_specdec.config.config import Config, Reasoning
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.own import OwnPrompt
@@ -24,21 +22,35 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` as ``config`` asks it; what is sent is in the plan, so that nothing else of the config is needed to judge."""
     extended = own.extended(workload, prompts)
-    return replace(extended, requests=tuple(reasoned(request, config.reasoning) for request in extended.requests))
+    turns: dict[str, int] = {}
+    requests = [
+        reasoned(request, config.reasoning, turns.setdefault(_conversation(request), len(turns)) if request.route is Route.CHAT else 0)
+        for request in extended.requests
+    ]
+    return replace(extended, requests=tuple(requests))
 
 
-def reasoned(request: Request, reasoning: Reasoning) -> Request:
+def _conversation(request: Request) -> str:
+    """Return what the user said first: requests that agree in it are compared with each other, or go on from each other."""
+    messages = request.body.get("messages")
+    said = [each for each in messages if isinstance(each, Mapping)] if isinstance(messages, Sequence) else []
+    return repr(next((each.get("content") for each in said if each.get("role") == "user"), said))
+
+
+def reasoned(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
     """Return a chat request that asks for reasoning as configured, but for what it asks itself.
 
-    Where a grammar binds its answer, the document that is wanted comes behind the reasoning, which its limit would cut.
+    Of several ways to ask, it gets the one whose ``turn`` it is. Where a grammar binds its answer, the document that is wanted comes behind
+    the reasoning, which its limit would cut.
     """
     if request.route is not Route.CHAT:
         return request
     body: dict[str, JSON] = dict(request.body)
     if reasoning.template:
         asked = body.get("chat_template_kwargs")
-        body["chat_template_kwargs"] = {**reasoning.template, **(asked if isinstance(asked, Mapping) else {})}
+        template = reasoning.template[turn % len(reasoning.template)]
+        body["chat_template_kwargs"] = {**template, **(asked if isinstance(asked, Mapping) else {})}
     if reasoning.effort:
-        body.setdefault("reasoning_effort", reasoning.effort)
+        body.setdefault("reasoning_effort", reasoning.effort[turn % len(reasoning.effort)])
     limits = {name: value for name in _LIMITS if isinstance(value := body.get(name), int)}
     return replace(request, body={**body, **{name: value + reasoning.tokens for name, value in limits.items() if request.grammar}})

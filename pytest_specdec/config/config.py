@@ -107,10 +107,10 @@ class Reasoning:
 
     tokens: int = 0
     """Room for it in answers that a grammar binds, on top of ``max_tokens``: their document comes behind it."""
-    effort: str = ""
-    """``reasoning_effort`` of chat requests; empty for the server's own."""
-    template: Mapping[str, JSON] = field(default_factory=dict)
-    """Arguments of the chat template, such as ``enable_thinking``."""
+    effort: tuple[str, ...] = ()
+    """``reasoning_effort`` of chat requests; none for the server's own. Of several, every prompt has one."""
+    template: tuple[Mapping[str, JSON], ...] = ()
+    """Arguments of the chat template, such as ``enable_thinking``; of several, every prompt has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

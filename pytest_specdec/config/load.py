@@ -84,7 +84,15 @@ def load(path: Path) -> Config:
         gates=tuple(gates.stated(document, path.name)),
         limits=_limits(data.get("limits", {})),
         prompts=data.get("prompts", ""),
-        reasoning=Reasoning(**data.get("reasoning", {})),
+        reasoning=_reasoning(**data.get("reasoning", {})),
+    )
+
+
+def _reasoning(*, tokens: int = 0, effort: str | list[str] | None = None, template: JSON = None) -> Reasoning:
+    """Return the settings with one way of asking, or several, as tuples."""
+    efforts, templates = ([] if value is None else value if isinstance(value, list) else [value] for value in (effort, template))
+    return Reasoning(
+        tokens=tokens, effort=tuple(map(str, efforts)), template=tuple(each for each in templates if isinstance(each, Mapping))
     )
 
 

@@ -81,8 +81,10 @@ def _overlaid(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Laye
 
 
 def _reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:
-    template = {name: expand(value, environ, ("reasoning", "template", name)) for name, value in settings.template.items()}
-    return replace(settings, effort=_text(settings.effort, environ, "reasoning", "effort"), template=template)
+    template = tuple(
+        {name: expand(value, environ, ("reasoning", "template", name)) for name, value in each.items()} for each in settings.template
+    )
+    return replace(settings, effort=tuple(_text(each, environ, "reasoning", "effort") for each in settings.effort), template=template)
 
 
 def _docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> DockerSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import variables
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Arm", "arms"]
+__all__ = ["Arm", "arms", "scorer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,18 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     served = config.draft.url or not any(arm.attached for arm in speculative)
     models = dict.fromkeys(draft.model for draft in drafts if served and draft and draft.kind is DraftKind.MODEL and draft.model)
     alone = (_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
-    scorer = config.of_scorer() if config.scorer and config.scorer.url else None
-    scoring = [_arm(scorer, environ, SCORER, (SCORER,), scorer.baseline, model=scorer.engine.model)] if scorer else []
-    return (_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model), *speculative, *alone, *scoring)
+    scoring = scorer(config, environ)
+    visited = [scoring] if scoring and scoring.attached else []
+    return (_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model), *speculative, *alone, *visited)
+
+
+def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
+    """Return the server that only scores; None without one. Its engine may be another than the config's."""
+    if config.scorer is None:
+        return None
+    alone = config.of_scorer()
+    arm = _arm(alone, environ, SCORER, (SCORER,), alone.baseline, model=alone.engine.model)
+    return replace(arm, paths={plain(key): (SCORER, "args", key) for key in alone.engine.args})
 
 
 def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, overlay: Overlay | VariantSettings, *, model: str) -> Arm:

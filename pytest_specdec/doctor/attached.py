@@ -1,19 +1,22 @@
-"""The attached servers: whether each is there, takes the key, and serves the model; asked by one GET."""
+"""The attached servers: whether each is there, takes the key, and serves the model, and which engine's it is; asked by GETs."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.attached import is_untrusted, refused
+from pytest_specdec.capture.server.attached import is_untrusted, recognised, refused
 from pytest_specdec.capture.server.readiness import listed, look
-from pytest_specdec.doctor.check import fail, failed, ok, warn
+from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
+from pytest_specdec.engines.protocol import AnyEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.doctor.arms import Arm
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Engine, ServerSetup
 
 __all__ = ["checks"]
 
@@ -22,11 +25,18 @@ _NAME = "attached"
 _LIMIT_S = 5.0
 
 
-def checks(arms: Sequence[Arm]) -> Iterator[Check]:
+def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Check]:
     """Give a check of every arm whose server runs already."""
     for arm in arms:
         if arm.attached is not None:
-            yield _check(arm.name, arm.attached)
+            check = _check(arm.name, arm.attached)
+            yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+
+
+def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
+    """Return the check with the engine behind the address, where the config leaves that open and an engine recognises its server."""
+    known = recognised(engine, config, setup) if isinstance(engine, AnyEngine) else None
+    return check if known is None else replace(check, line=f"{check.line}: a server of {known.kind}")
 
 
 def _check(name: str, setup: ServerSetup) -> Check:

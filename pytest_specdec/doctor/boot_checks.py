@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,12 @@ from pytest_specdec import __version__
 from pytest_specdec.capture import locks
 from pytest_specdec.doctor import engine as engine_checks
 from pytest_specdec.doctor import machine, memory, models, probe
-from pytest_specdec.doctor.arms import arms
-from pytest_specdec.doctor.check import Level
+from pytest_specdec.doctor.arms import arms, scorer
+from pytest_specdec.doctor.check import Level, failed
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, SpecdecError
+from pytest_specdec.model.pair import SCORER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +33,17 @@ if TYPE_CHECKING:
 __all__ = ["checks", "require"]
 
 _QUERY_S = 15.0
+_PLACE = re.compile(r"^(where: .*?)\bengine\.")
+"""The place of an engine's error, which knows its engine as the config's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Servers:
+    """The servers of one engine that a run would start."""
+
+    config: Config
+    engine: Engine
+    arms: tuple[Arm, ...]
 
 
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
@@ -40,6 +54,12 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     started = _started(servers)
     if started:
         yield from engine_checks.checks(config, engine, started, pool)
+    try:
+        scoring = _scoring(config)
+    except EngineError as error:
+        yield failed(SCORER, error)
+    else:
+        yield from _of_scorer(engine_checks.flags(scoring.config, scoring.engine, scoring.arms, pool)) if scoring else ()
     yield from _quick(config, engine, started)
 
 
@@ -47,9 +67,24 @@ def _started(servers: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in servers if arm.attached is None]
 
 
+def _scoring(config: Config) -> _Servers | None:
+    """Return the scorer, where a run would start it. Raises EngineError for an unknown engine."""
+    arm = scorer(config, os.environ)
+    if config.scorer is None or arm is None or arm.attached:
+        return None
+    return _Servers(config=config.of_scorer(), engine=engine_of(config.scorer.kind), arms=(arm,))
+
+
+def _of_scorer(results: Iterable[Check]) -> Iterator[Check]:
+    """Give checks of the scorer's engine and flags under its name, and its place in the config."""
+    for check in results:
+        line = f"its flags: {check.line}" if check.name == "flags" else check.line
+        details = tuple(_PLACE.sub(rf"\1{SCORER}.", detail) for detail in check.details)
+        yield replace(check, name=SCORER, line=line, details=details)
+
+
 def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
     """Give the checks for which nothing of the engine has to run."""
-    yield from engine_checks.scorer(config)
     if not servers:
         return
     yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
@@ -73,14 +108,28 @@ def require(config: Config) -> None:
     A command line that the engine's parser took once is not shown to it again: it imports its framework to answer.
     """
     engine = engine_of(config.engine.kind)
-    servers = _started(arms(config, engine, os.environ))
-    taken = _taken(config, engine, servers) if servers else None
+    servers = _Servers(config=config, engine=engine, arms=tuple(_started(arms(config, engine, os.environ))))
+    taken: list[Path] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
-        parsed = () if not servers or (taken and taken.is_file()) else engine_checks.flags(config, engine, servers, pool)
-        results = (*parsed, *_quick(config, engine, servers))
+        parsed = _parsed(servers, pool, taken)
+        scoring = _scoring(config)
+        of_scorer = tuple(_of_scorer(_parsed(scoring, pool, taken))) if scoring else ()
+        results = (*parsed, *of_scorer, *_quick(config, engine, servers.arms))
     _raise(config, [check for check in results if _ends_a_boot(check)])
-    if taken and all(check.level is Level.OK for check in parsed):
-        taken.touch()
+    for path in taken:
+        path.touch()
+
+
+def _parsed(servers: _Servers, pool: Executor, taken: list[Path]) -> tuple[Check, ...]:
+    """Return what the engine's parser says, and add to ``taken`` what remembers it; () where it took the same before."""
+    if not servers.arms:
+        return ()
+    known = _taken(servers.config, servers.engine, servers.arms)
+    if known and known.is_file():
+        return ()
+    results = engine_checks.flags(servers.config, servers.engine, servers.arms, pool)
+    taken += [known] if known and all(check.level is Level.OK for check in results) else []
+    return results
 
 
 def _ends_a_boot(check: Check) -> bool:

@@ -120,19 +120,22 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
         yield from config_checks.prompts(config)
     try:
         engine = engine_of(config.engine.kind)
-        yield from config_checks.pair(config, engine)
+        pair = config_checks.pair(config, engine)
+        yield from pair
         servers = arms(config, engine, os.environ)
     except EngineError as error:
         yield failed("engine", error)
         return
     with ThreadPoolExecutor() as pool:
-        plan = pool.submit(config_checks.plan, config, depth, here)
-        yield from attached.checks(servers)
+        is_refused = any(check.level is Level.FAIL for check in pair)
+        plan = None if is_refused else pool.submit(config_checks.plan, config, depth, here)
+        yield from attached.checks(config, engine, servers)
         yield from boot_checks.checks(config, engine, servers, pool)
         yield machine.disk(here / RUNS)
         yield machine.leases(locks.folder())
         yield from config_checks.gates(config, baselines, environment.environment(config, ""))
-        yield plan.result()
+        if plan:  # else the refusal above would be said again
+            yield plan.result()
 
 
 def _report(checks: Iterable[Check], command: str, secrets: Secrets) -> int:

@@ -12,7 +12,6 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import dotted, nearest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import fail, failed, ok, warn
-from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files import yaml
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, EngineProgram
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "known", "scorer"]
+__all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "known"]
 
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
@@ -57,7 +56,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
         commands = _commands(config, engine, arms)
     except SpecdecError as error:
         yield failed("engine", error)
-        yield warn("flags", "not checked: the engine is not there")
+        yield warn("flags", "not checked: what the engine's check found comes first")
         return
     program = None if config.engine.image else engine.program(commands[0][1])
     version = pool.submit(probe.run, program.version, arms[0].env) if program else None
@@ -90,17 +89,6 @@ def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple
     """Return every arm's command. Raises ConfigError or EngineError when the engine or a model is not there."""
     engine.check(config)
     return [(arm, arm.command(config, engine).argv) for arm in arms]
-
-
-def scorer(config: Config) -> tuple[Check, ...]:
-    """Return whether the engine of the scorer is installed, and its model there."""
-    if config.scorer is None or config.scorer.url:
-        return ()
-    try:
-        engine_of(config.scorer.kind).check(config.of_scorer())
-    except SpecdecError as error:
-        return (failed("scorer", error),)
-    return (ok("scorer", f"{config.scorer.kind} serving {config.scorer.model}; its flags are not checked"),)
 
 
 def _image(name: str) -> Check:
@@ -164,7 +152,7 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], l
     flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
     unknown = dict.fromkeys(_unknown(arm, flag, listed, document) for arm, flag in flags if not listed.knows(flag))
     wrong = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in unknown]
-    if listed.complaint:
+    if listed.complaint and not any(flag in listed.complaint for _, flag in flags if not listed.knows(flag)):
         wrong.append(fail("flags", listed.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(wrong) or (ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(listed.flags)} in its help"),)
 

@@ -34,9 +34,10 @@ class ProgramResult:
 
     @property
     def last_words(self) -> str:
-        """The last line that reports an error, or else the last line."""
+        """The last line that reports an error, or else the first that begins with one, as llama.cpp's above its usage, or else the last."""
         lines = [line.strip() for line in self.lines]
-        return next((line for line in reversed(lines) if "rror:" in line), lines[-1] if lines else "no output")
+        reporting = [line for line in reversed(lines) if "rror:" in line] or [line for line in lines if line.lower().startswith("error")]
+        return (reporting or lines[::-1] or ["no output"])[0]
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> ProgramResult:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup
+    from pytest_specdec.engines.protocol import Command, Dialect, Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -35,6 +35,7 @@ _METHOD, _SUFFIX = "arctic", "suffix"
 _SUFFIX_TOKENS = 16
 """Draft tokens of suffix decoding where the setting names none (the plugin's ``vllm/config.py``)."""
 _NO_DRAFTS_FROM = "hard_disable_by_batch_size"
+_SETTING = "ulysses_sequence_parallel_size="
 _SYNCHRONOUS = "async-scheduling"
 
 
@@ -57,6 +58,13 @@ class Arctic(Vllm):
             replace(change, methods=change.methods | {_METHOD}) if change.name == _SYNCHRONOUS else change for change in vllm.RULES.silent
         ),
     )
+
+    def recognises(self, get: Get) -> bool:
+        """Whether a vLLM in its development mode shows the plugin's settings; any other is taken for vLLM, whose dialect is the same.
+
+        ``VllmConfig.__str__`` as the plugin's ``config.py`` writes it, which ``/server_info`` returns under ``VLLM_SERVER_DEV_MODE``.
+        """
+        return super().recognises(get) and _SETTING in (get("/server_info") or "")
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return vLLM's, and the look for the banner."""

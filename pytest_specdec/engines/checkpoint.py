@@ -58,8 +58,11 @@ def folder(config: Config, model: str) -> Path:
     return next(iter(snapshots[-1:]), path)
 
 
-def same_vocabulary(draft: Path, target: Path, where: str) -> None:
-    """Raise EngineError when both checkpoints are folders here and their vocabularies differ in size; ``where`` names the draft model's."""
+def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") -> None:
+    """Raise EngineError when both checkpoints are folders here and their vocabularies differ in size; ``where`` names the draft model's.
+
+    ``bridge`` are the settings with which the engine takes such a pair all the same.
+    """
     draft_tokens, target_tokens = vocabulary(draft), vocabulary(target)
     if draft_tokens and target_tokens and draft_tokens != target_tokens:
         raise EngineError(
@@ -67,7 +70,7 @@ def same_vocabulary(draft: Path, target: Path, where: str) -> None:
             where=where,
             found=f"vocab_size {draft_tokens:,} in {draft}",
             expected=f"vocab_size {target_tokens:,}, as in {target}",
-            remedy="name a draft model of the target's family, trained with its tokenizer",
+            remedy="name a draft model of the target's family, trained with its tokenizer" + (f"; or set {bridge}" if bridge else ""),
         )
 
 

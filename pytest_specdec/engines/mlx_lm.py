@@ -24,7 +24,7 @@ from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["MlxLm"]
@@ -75,6 +75,24 @@ def _ids(choice: Mapping[str, JSON]) -> list[JSON]:
     return [entry.get("id") for entry in content if isinstance(entry, Mapping)] if isinstance(content, Sequence) else []
 
 
+_CARD = {"id", "object", "created"}
+"""What a model in the list has."""
+
+
+def _document(text: str | None) -> JSON:
+    try:
+        return json.loads(text or "null")  # type: ignore[no-any-return]
+    except ValueError:
+        return None
+
+
+def _listed_as(text: str | None, keys: set[str]) -> bool:
+    """Whether a list of models has some, and every one of them these keys and no other."""
+    document = _document(text)
+    models = document.get("data") if isinstance(document, Mapping) else None
+    return isinstance(models, list) and bool(models) and all(isinstance(model, Mapping) and model.keys() == keys for model in models)
+
+
 class MlxLm:
     """One engine of the registry (flags: ``mlx_lm.server --help``)."""
 
@@ -88,6 +106,13 @@ class MlxLm:
     )
     """There is one method, and no setting that names it."""
     scored_with = "name a `scorer:` of the same weights: mlx-lm takes no token ids"
+
+    def recognises(self, get: Get) -> bool:
+        """Whether the models have an id and a date and no owner, as no other engine's have, and ``/health`` answers as this one's does.
+
+        The server names itself nowhere; read in ``server.py`` of 0.32.2.
+        """
+        return _listed_as(get("/v1/models"), _CARD) and _document(get("/health")) == {"status": "ok"} and get("/version") is None
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return the one there is."""

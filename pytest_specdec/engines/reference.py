@@ -149,4 +149,5 @@ def _checkpoint(config: Config, model: str, where: str) -> Path:
     names = sorted(path.parent.name for path in shipped.glob("*/config.json"))
     near = difflib.get_close_matches(model, names, n=1)
     what = f"no checkpoint {model}" + (f"; did you mean {near[0]}?" if near else "")
-    raise EngineError(what, where=where, found=str(beside), expected=f"a folder with config.json, or one of {', '.join(names)}")
+    expected = f"a folder with config.json, or one of {', '.join(names)}"
+    raise EngineError(what, where=where, found=str(beside), expected=expected, remedy="correct the name")

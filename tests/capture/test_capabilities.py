@@ -72,7 +72,7 @@ def test_a_format_that_the_reasoning_left_no_room_for_is_unknown(arm):
 
 
 def test_chat_is_probed_as_the_config_asks_for_reasoning(arm):
-    found = CapabilityProbe(arm(refuse_fields="chat_template_kwargs"), 0, Reasoning(template={"enable_thinking": False})).run()
+    found = CapabilityProbe(arm(refuse_fields="chat_template_kwargs"), 0, Reasoning(template=({"enable_thinking": False},))).run()
     assert found.support["json_object"] is found.support["chat_logprobs"] is FeatureSupport.REFUSED
     assert found.support["logprobs"] is FeatureSupport.HONOURED
 

@@ -12,7 +12,7 @@ from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.own import OwnPrompt
 
-ON = Reasoning(tokens=1000, effort="low", template={"enable_thinking": True})
+ON = Reasoning(tokens=1000, effort=("low",), template=({"enable_thinking": True},))
 BOUND = {"response_format": {"type": "json_object"}}
 
 
@@ -52,7 +52,7 @@ def test_without_reasoning_and_off_the_chat_route_nothing_changes():
 
 
 def test_reasoning_switched_off_gives_no_room():
-    body = reasoned(chat(**BOUND), Reasoning(template={"enable_thinking": False})).body
+    body = reasoned(chat(**BOUND), Reasoning(template=({"enable_thinking": False},))).body
     assert (body["max_tokens"], body["chat_template_kwargs"]) == (50, {"enable_thinking": False})
 
 
@@ -65,3 +65,28 @@ def test_a_workload_gets_the_prompts_of_the_config_and_they_get_its_reasoning(co
     workload = configured(prompts.JSON_TASKS.structured(max_tokens=20), replace(config, reasoning=ON), (mine,))
     assert [request.body["max_tokens"] for request in workload.requests[:2]] == [1030, 1020]
     assert all(request.body["chat_template_kwargs"] == {"enable_thinking": True} for request in workload.requests)
+
+
+BOTH = Reasoning(effort=("low", "high"), template=({"enable_thinking": True}, {"enable_thinking": False}))
+
+
+def test_of_two_ways_to_ask_every_prompt_has_one_and_keeps_it(config):
+    """Requests that share a conversation are compared with each other, so they are asked alike."""
+    users = [{"role": "user", "content": text} for text in ("one", "two", "three")]
+    system, more = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "…"}
+    said = [[users[0]], [system, users[1]], [users[0], more, users[2]], [users[2]], [users[1]]]
+    requests = (
+        *(replace(chat(messages=each), id=str(n)) for n, each in enumerate(said)),
+        Request(id="5", route=Route.COMPLETIONS, body={"prompt": "x"}),
+    )
+    workload = replace(prompts.JSON_TASKS.structured(max_tokens=20), requests=requests)
+    asked = [request.body for request in configured(workload, replace(config, reasoning=BOTH), ()).requests]
+    assert [body["chat_template_kwargs"]["enable_thinking"] for body in asked[:5]] == [True, False, True, True, False]
+    assert [body["reasoning_effort"] for body in asked[:5]] == ["low", "high", "low", "low", "high"]
+    assert asked[5] == {"prompt": "x"}
+
+
+def test_every_suite_that_talks_asks_both_ways(config):
+    for workload in (prompts.JSON_TASKS.structured(max_tokens=20), prompts.CHAT.greedy(max_tokens=20)):
+        asked = [request.body for request in configured(workload, replace(config, reasoning=BOTH), ()).requests]
+        assert {body["chat_template_kwargs"]["enable_thinking"] for body in asked} == {True, False}

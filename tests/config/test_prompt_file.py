@@ -131,4 +131,4 @@ def test_the_page_on_prompts_shows_lines_and_keys_that_are_read(config):
     shown = [part[: part.index("\n\n")] for part in (first, second)]
     loaded = config(text="\n".join([LEAST.replace("prompts: mine.jsonl", ""), *map(dedent, shown)]))
     assert loaded.prompts == "my-prompts.jsonl"
-    assert loaded.reasoning == Reasoning(tokens=1024, template={"enable_thinking": True}, effort="medium")
+    assert loaded.reasoning == Reasoning(tokens=1024, template=({"enable_thinking": True},), effort=("medium",))

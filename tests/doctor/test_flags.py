@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.doctor import engine, probe
+from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.arms import Arm, arms
-from pytest_specdec.doctor.check import Level
 from pytest_specdec.doctor.engine import Help, flag_checks, flags_of, help_of, known
 from pytest_specdec.engines.protocol import EngineProgram
 from pytest_specdec.engines.registry import engine_of
+from tests.doctor.conftest import VLLM
 
 KNOWN = frozenset({"--host", "--port", "--max-num-seqs", "--max-model-len", "--async-scheduling", "--no-async-scheduling"})
 
@@ -152,6 +152,25 @@ def test_a_program_that_is_not_there_is_said(here):
     assert probe.run(("true",), {}).last_words == "no output"
 
 
+@pytest.mark.parametrize(
+    "printed, words",
+    [
+        ("usage\nvllm serve: error: no\nmore", "vllm serve: error: no"),
+        ("error while handling --spec-type: unknown\n\nusage:\nrun with -h", "error while handling --spec-type: unknown"),
+        ("a warning\nthe end", "the end"),
+    ],
+)
+def test_an_error_is_quoted_wherever_a_program_prints_it(printed, words):
+    assert probe.ProgramResult(exit_code=1, out="", err=printed).last_words == words
+
+
+def test_a_flag_that_the_parser_complains_of_too_is_told_once(commands):
+    loaded, given = commands(VLLM.replace("max-num-seqs", "max-num-seqz"))
+    listed = KNOWN | {"--speculative-config", "--per-request-spec-decode-metrics"}
+    (check,) = flag_checks(loaded, given, Help(flags=listed, complaint="error: invalid argument: --max-num-seqz"))
+    assert "did you mean '--max-num-seqs'?" in check.line
+
+
 def ended(pid: int) -> bool:
     """Return whether a process is gone, or waits to be reaped by whoever adopted it."""
     until_s = time.monotonic() + 10
@@ -163,11 +182,3 @@ def ended(pid: int) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-def test_the_scorers_engine_is_looked_for_too(config):
-    assert engine.scorer(config("engine: {kind: vllm, model: m}\nvariants: {v: {}}\n")) == ()
-    (there,) = engine.scorer(config("engine: {kind: vllm, model: m}\nvariants: {v: {}}\nscorer: {kind: reference, model: target}\n"))
-    (missing,) = engine.scorer(config("engine: {kind: vllm, model: m}\nvariants: {v: {}}\nscorer: {kind: reference, model: tarhet}\n"))
-    assert (there.level, missing.level) == (Level.OK, Level.FAIL)
-    assert "did you mean target?" in missing.line

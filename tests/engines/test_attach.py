@@ -24,6 +24,9 @@ def models(owner):
     return json.dumps({"data": [{"id": "m", "owned_by": owner}]})
 
 
+UNOWNED = json.dumps({"data": [{"id": "m", "object": "model", "created": 1}]})
+
+
 @pytest.mark.parametrize(
     "pages, kinds",
     [
@@ -31,13 +34,23 @@ def models(owner):
         ({"v1_models": models("a gateway"), "version": "{}", "metrics": "vllm:prompt_tokens_total 3.0"}, ["vllm"]),
         ({"v1_models": models("a gateway"), "version": "{}", "metrics": "[]"}, []),
         ({"v1_models": models("pytest-specdec"), "version": "{}", "metrics": "vllm:x 1"}, ["reference", "vllm"]),
+        ({"v1_models": models("vllm"), "server_info": '{"vllm_config": "…, ulysses_sequence_parallel_size=1"}'}, ["arctic", "vllm"]),
+        ({"v1_models": models("sglang")}, ["sglang"]),
+        ({"v1_models": models("a gateway"), "model_info": '{"model_path": "m", "is_generation": true}'}, ["sglang"]),
+        ({"v1_models": models("tensorrt_llm"), "version": '{"version": "1.3.0"}', "metrics": "[]"}, ["tensorrt_llm"]),
+        ({"v1_models": models("llamacpp")}, ["llama_cpp"]),
+        ({"v1_models": models("a gateway"), "props": '{"build_info": "b6000-abc"}'}, ["llama_cpp"]),
+        ({"v1_models": UNOWNED, "health": '{"status": "ok"}'}, ["mlx_lm"]),
+        ({"v1_models": UNOWNED, "health": "{}"}, []),
+        ({"v1_models": UNOWNED.replace('"created"', '"made"'), "health": '{"status": "ok"}'}, []),
+        ({"v1_models": '{"data": []}', "health": '{"status": "ok"}'}, []),
         ({"v1_models": "no JSON"}, []),
         ({"v1_models": "[]"}, []),
         ({}, []),
     ],
 )
 def test_engines_recognise_their_servers(pages, kinds):
-    candidates = [engine_of("reference"), engine_of("vllm")]
+    candidates = [engine_of(kind) for kind in ("arctic", "llama_cpp", "mlx_lm", "reference", "sglang", "tensorrt_llm", "vllm")]
     assert [one.kind for one in candidates if isinstance(one, Recognising) and one.recognises(served(**pages))] == kinds
 
 

@@ -14,10 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.attached import recognised
+from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
 from pytest_specdec.doctor.engine import known
+from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.llama_cpp import LlamaCppDialect, drafters, gguf
 from pytest_specdec.engines.protocol import ApiRequest, ServerSetup
 from pytest_specdec.engines.registry import engine_of
@@ -296,6 +300,20 @@ def test_the_doctor_reads_version_and_flags_of_the_program():
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert "llama_cpp 0.5.0-dev" in ran.stdout, ran.stdout
     assert re.search(r"ok +flags +all \d+ known to the engine", ran.stdout), ran.stdout
+
+
+@built
+def test_a_running_server_is_recognised(tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text(RUN.format(built=BUILT))
+    given, engine = load(path), engine_of("llama_cpp")
+    setup = ServerSetup(model=given.engine.model, port=ports.free(), args=given.engine.args, folder=tmp_path, secrets=Secrets())
+    command = engine.command(given, setup)
+    recipe = ServerRecipe(
+        dialect=engine.dialect(given, setup), setup=setup, command=command, draft_tokens=0, log=tmp_path / "log", boot_s=60.0, stop_s=5.0
+    )
+    with ArmServer(recipe, heartbeat=lambda: None):
+        assert recognised(Attach(), given, replace(setup, attached=setup.url)) is engine
 
 
 def test_none_among_the_drafters_is_no_drafter():

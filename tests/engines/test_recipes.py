@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.__main__ import main
 from pytest_specdec.capture import planner
 from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config.lint import lint
@@ -16,13 +17,22 @@ from pytest_specdec.config.load import load
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.engines import vllm
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.vllm.releases import is_old
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.workload import Depth, Family, Workload
+from tests.engines.vllm_old import arguments
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "suites" / "configs").glob("*.yaml"))
-VLLM = [path for path in CONFIGS if load(path).engine.kind == "vllm"]
+ARCTIC = [path for path in CONFIGS if load(path).engine.kind == "arctic"]
+OLD = [path for path in CONFIGS if is_old((load(path).engine.image or "").rpartition(":")[2])]
+VLLM = [path for path in CONFIGS if load(path).engine.kind == "vllm" and path not in OLD]
+BIG = [path for path in CONFIGS if not (load(path).engine.model.startswith(".") or load(path).engine.kind == "reference")]
+"""Recipes whose models come from the hub and are served on devices."""
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+OLD_ARGUMENTS = ROOT / ".venv-vllm-old"
+PLUGINS = {"enable_suffix_decoding"}
+"""Keys of Arctic's own ``speculative-config`` (its ``config.py``); so is the method ``arctic``."""
 FAULTY = "vllm-cpu-faulty"
 ENVIRON = {"SPECDEC_FAULT": "lenient"}
 CHECKPOINTS = 16 * 1024**2
@@ -30,6 +40,9 @@ ANYTHING = SelectedWorkload(workload=Workload(name="any", version=1, requests=()
 
 shipped = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 for_vllm = pytest.mark.parametrize("path", VLLM, ids=lambda path: path.stem)
+for_vllm_and_its_plugin = pytest.mark.parametrize("path", VLLM + ARCTIC, ids=lambda path: path.stem)
+for_old_vllm = pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
+on_devices = pytest.mark.parametrize("path", BIG, ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,18 +113,19 @@ def parsed(installed):
     """What vLLM's parser says of every recipe's arms, and of two with a mistake in them; one process, since its import takes seconds."""
     if not PYTHON.exists():
         pytest.skip("vLLM's own parser is not here: make vllm-env")
-    asked = {f"{path.stem}/{arm}": argv for path in VLLM for arm, argv in commands(path).items()}
+    asked = {f"{path.stem}/{arm}": vllms_own(argv) for path in VLLM + ARCTIC for arm, argv in commands(path).items()}
     first = next(iter(asked.values()))
     asked["misspelt flag"] = [*first, "--max-num-seqz", "4"]
     asked["misspelt key"] = [*first, "--speculative-config", '{"method": "ngram", "num_speculative_token": 3}']
     asked["wrong value"] = [*first, "--dtype", "float33"]
+    asked["wrong method"] = [*first, "--speculative-config", '{"method": "telepathy", "num_speculative_tokens": 3}']
     script = Path(__file__).parent / "vllm_cpu" / "parse_arguments.py"
     ran = subprocess.run([PYTHON, script], input=json.dumps(asked), capture_output=True, text=True, timeout=240, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-@for_vllm
+@for_vllm_and_its_plugin
 def test_vllms_own_parser_reads_every_arm(path, parsed):
     refused = {name: said["error"] for name, said in parsed.items() if name.startswith(f"{path.stem}/") and not said["ok"]}
     assert not refused
@@ -124,11 +138,81 @@ def test_vllms_own_parser_reads_every_arm(path, parsed):
         ("misspelt flag", "unrecognized arguments: --max-num-seqz 4"),
         ("misspelt key", "--speculative-config has no num_speculative_token"),
         ("wrong value", "invalid choice: 'float33'"),
+        ("wrong method", "--speculative-config has no method telepathy"),
     ],
 )
 def test_vllms_own_parser_refuses_a_planted_mistake(name, said, parsed):
     assert not parsed[name]["ok"]
     assert said in parsed[name]["error"]
+
+
+def vllms_own(argv: list[str]) -> list[str]:
+    """Return a command line without what only Arctic's plugin reads: it is not in this environment."""
+    if "--speculative-config" not in argv:
+        return argv
+    at = argv.index("--speculative-config") + 1
+    setting = json.loads(argv[at])
+    ours = {name: value for name, value in setting.items() if name not in PLUGINS and value != "arctic"}
+    return [*argv[:at], json.dumps(ours), *argv[at + 1 :]]
+
+
+@pytest.fixture(scope="module")
+def early():
+    """The parser of a vLLM before 0.8, from its sources."""
+    if not OLD_ARGUMENTS.exists():
+        pytest.skip("the arguments of an early vLLM are not here: make vllm-old-arguments")
+    return arguments.parser(OLD_ARGUMENTS)
+
+
+@for_old_vllm
+def test_the_parser_of_its_time_reads_every_arm_of_an_early_recipe(path, early):
+    config, engine = load(path), engine_of("vllm")
+    lines = {arm.name: arm.command(config, engine).argv for arm in arms(config, engine, {})}
+    flags = {name: list(argv[argv.index("serve") + 1 :]) for name, argv in lines.items()}
+    assert not {name: error for name, argv in flags.items() if (error := arguments.problem(early, argv))}
+    assert len(flags) > len(config.variants)
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--speculative-config", "{}"], "unrecognized arguments: --speculative-config {}"),
+        (["--dtype", "float33"], "invalid choice: 'float33'"),
+        (["--max-model-len", "long"], "invalid int value: 'long'"),
+        (["--enable-chunked-prefill", "maybe"], "invalid word value: 'maybe'"),
+    ],
+)
+def test_the_early_parser_refuses_a_planted_mistake(flags, said, early):
+    assert said in arguments.problem(early, ["m", *flags])
+
+
+STUB = """#!/bin/sh
+case "$*" in *version*) echo "version: 0.32.0" ;; *) exit 1 ;; esac
+"""
+
+
+@on_devices
+def test_the_doctor_passes_a_recipe_where_there_is_no_hardware_and_says_what_it_could_not_check(
+    path, installed, capsys, monkeypatch, tmp_path
+):
+    """The engine's program is a stand-in without a help, and there is no daemon: config, pair, models and plan are checked."""
+    (tmp_path / "program").write_text(STUB)
+    (tmp_path / "program").chmod(0o755)
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pytest_specdec.engines.locate.program", lambda *_, **__: str(tmp_path / "program"))
+    monkeypatch.setattr("pytest_specdec.engines.docker.check", lambda _: None)
+    monkeypatch.setattr("pytest_specdec.doctor.config_checks.suites", lambda *_: None)  # the plan of the boots will do
+    monkeypatch.setattr("pytest_specdec.doctor.machine.QUERY", ("true",))
+    code = main(["doctor", str(path)])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert "  warn  flags      not checked: " in out, out
+    assert "no accelerator: nvidia-smi lists none" in out
+    assert out.count("which the first boot downloads") + out.count("is of a gated family") >= 1
+    assert "the arms differ in the speculative setting only" in out
 
 
 def commands(path: Path) -> dict[str, list[str]]:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from pytest_specdec.engines.attach import Attach
+from pytest_specdec.engines.protocol import Recognising
 from pytest_specdec.reference.engine import ReferenceEngine
 from tests.engines.doubles import sglang, sglang_http
 from tests.reference.asgi_client import Client
@@ -113,6 +115,12 @@ def test_metrics_and_server_info_tell_of_the_verify_calls(speculating):
     assert told["version"] == "0.5.23"
     assert told["internal_states"][0]["avg_spec_accept_length"] > 1
     assert told["max_running_requests"] == sglang.RUNNING_WITH_SPECULATION
+
+
+def test_its_engine_recognises_it_and_no_other_does(speculating):
+    models = bytes(speculating.get("/v1/models")[1]).decode()
+    known = [each for each in Attach().candidates() if isinstance(each, Recognising) and each.recognises({"/v1/models": models}.get)]
+    assert [each.kind for each in known] == ["sglang"]
 
 
 def test_health_takes_a_second(speculating, monkeypatch):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.attached import recognised
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.capture.transport import HTTPX
 from pytest_specdec.config.load import load
+from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import BootError
@@ -117,6 +120,13 @@ def test_a_reading_of_the_counters_empties_them(ask):
     ask("/v1/completions", **PLAIN)
     assert ask("/metrics").json()
     assert ask("/metrics").json() == []
+
+
+def test_its_engine_is_recognised_without_a_reading_of_the_counters(arm, ask, tmp_path):
+    ask("/v1/completions", **PLAIN)
+    setup = replace(arm.recipe.setup, attached=arm.recipe.setup.url)
+    assert recognised(Attach(), config_of(tmp_path, "trtllm-serve"), setup) is ENGINE
+    assert ask("/metrics").json() != []
 
 
 def test_several_prompts_are_choices_of_one_reply(ask):

@@ -24,10 +24,17 @@ def transcripts(run, arm):
         yield from map(json.loads, path.read_text(encoding="utf-8").removesuffix("\n").split("\n")[1:])
 
 
-@pytest.mark.parametrize("thinking", [pytest.param(thinking, marks=pytest.mark.faults(quick=True)) for thinking in (True, False)])
-def test_documents_of_a_model_that_reasons_are_judged_and_a_fault_in_them_is_seen(tmp_path, thinking):
+BOTH = "[{enable_thinking: true}, {enable_thinking: false}]"
+
+
+@pytest.mark.parametrize(
+    "template, thinking",
+    [pytest.param(*ways, marks=pytest.mark.faults(quick=True)) for ways in ((BOTH, {True, False}), ("{enable_thinking: false}", {False}))],
+)
+def test_documents_of_a_model_that_reasons_are_judged_and_a_fault_in_them_is_seen(tmp_path, template, thinking):
     text = CONFIG.read_text().replace("variants:\n", f"variants:\n{HEALTHY}")
-    (tmp_path / "reasoning.yaml").write_text(text if thinking else text.replace("thinking: true", "thinking: false"))
+    assert BOTH in text
+    (tmp_path / "reasoning.yaml").write_text(text.replace(BOTH, template))
     options = [f"--specdec-config={tmp_path / 'reasoning.yaml'}", "--specdec-depth=smoke", f"--specdec-run-dir={tmp_path / 'run'}"]
     argv = [sys.executable, "-m", "pytest", "suites/structured", "suites/greedy", *options, "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "SPECDEC_FAULT": "accept-all"}
@@ -37,5 +44,5 @@ def test_documents_of_a_model_that_reasons_are_judged_and_a_fault_in_them_is_see
     assert {outcome for (pair, _), outcome in outcomes.items() if pair == "healthy"} == {"pass"}, done.stdout
     assert (outcomes["draft-k3", "all-greedy"], outcomes["draft-k3", "json-structured"]) == ("fail", "fail")
     answers = [answer for answer in transcripts(tmp_path / "run", "healthy") if answer["choices"]]
-    assert {bool(answer["choices"][0]["reasoning"]) for answer in answers} == {thinking}
-    assert {answer["usage"]["reasoning_tokens"] is not None for answer in answers} == {thinking}
+    assert {bool(answer["choices"][0]["reasoning"]) for answer in answers} == thinking
+    assert {answer["usage"]["reasoning_tokens"] is not None for answer in answers} == thinking

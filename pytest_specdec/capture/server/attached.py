@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import Client
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
 
-__all__ = ["AttachedArm", "AttachedServer", "dialect_of", "foreign", "is_untrusted", "refused", "replaced"]
+__all__ = ["AttachedArm", "AttachedServer", "dialect_of", "foreign", "is_untrusted", "recognised", "refused", "replaced"]
 
 _MODELS = "/v1/models"
 _GONE = {None, 502, 503, 504}
@@ -201,13 +201,28 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
-    candidates, ask_for = engine.candidates(), partial(get, setup)
-    known = next((each for each in candidates if isinstance(each, Recognising) and each.recognises(ask_for)), None)
+    known = recognised(engine, config, setup)
     if known is not None:
         return known.dialect(config, setup)
-    fits = [(dialect, _fit(setup, dialect)) for dialect in (each.dialect(config, setup) for each in candidates)]
+    fits = [(dialect, _fit(setup, dialect)) for dialect in (each.dialect(config, setup) for each in engine.candidates())]
     best, fit = max(fits, key=lambda pair: pair[1], default=(None, 0))
     return best if best is not None and fit else engine.dialect(config, setup)
+
+
+def recognised(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
+    """Return the engine that recognises the server behind an address; None where none does.
+
+    Counters that a reading may empty are asked for only where no engine knows the server without them.
+    """
+    candidates, ask_for = engine.candidates(), cache(partial(get, setup))
+    dialects = [each.dialect(config, setup) for each in candidates]
+    emptied = {dialect.counters_path for dialect in dialects if dialect.counters_drain}
+
+    def harmless(path: str) -> str | None:
+        return None if path in emptied else ask_for(path)
+
+    known = [each for each in candidates if isinstance(each, Recognising)]
+    return next((each for asked in (harmless, ask_for) for each in known if each.recognises(asked)), None)
 
 
 def _fit(setup: ServerSetup, dialect: Dialect) -> int:

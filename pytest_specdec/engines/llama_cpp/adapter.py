@@ -12,6 +12,7 @@ from pytest_specdec.engines.cli_args import filled, flags, merged
 from pytest_specdec.engines.llama_cpp import drafters, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -44,6 +45,10 @@ class LlamaCpp:
     rules = RULES
     scored_with = "serve one text model, without --embedding, --reranking or --models-dir"
 
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is llama.cpp's own, or ``/props`` names a build (``server-context.cpp``)."""
+        return owner(get) == "llamacpp" or bool(LlamaCppDialect().version(get("/props") or ""))
+
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return that of the OpenAI routes, with as many slots as the arguments state."""
         slots = drafters.named(setup.args).get("parallel")
@@ -60,15 +65,16 @@ class LlamaCpp:
 
     def check(self, config: Config) -> None:
         """Look for the program and the model files, and for settings with which a server boots and never drafts."""
+        _expect_plain_environment(config)
+        arms = [(f"variants.{variant.name}.args", filled(config, variant, os.environ)) for variant in config.variants]
+        for where, args in arms:
+            drafters.check_drafters(args, where)
         if config.engine.image:
             docker.check(config)
         else:
             _program(config)
-        _expect_plain_environment(config)
         target = _model_file(config, config.engine.model, "engine.model")
-        for variant in config.variants:
-            where, args = f"variants.{variant.name}.args", filled(config, variant, os.environ)
-            drafters.check_drafters(args, where)
+        for where, args in arms:
             name = drafters.named(args).get(DRAFT_MODEL)
             path = _model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
             for drafter in drafters.drafters(args):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
 from pytest_specdec.engines.sglang.rules import RULES
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -47,6 +48,10 @@ class Sglang:
     rules = RULES
     scored_with = "take a release from 0.5.17 on, which report token ids"
 
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is SGLang's own (``ModelCard`` of 0.5.23), or ``/model_info`` says what no other engine's does."""
+        return owner(get) == self.kind or '"is_generation"' in (get("/model_info") or "")
+
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return that of the release, where it can be read without running it."""
         speculative = draft(setup.args)
@@ -66,12 +71,12 @@ class Sglang:
         _no_simulation(config)
         for variant in config.variants:
             _whole_flags(variant.name, merged(config.engine.args, variant.args))
-        if config.engine.image:
-            docker.check(config)
-        else:
+        if not config.engine.image:
             self._python(config)
             checkpoint.there(config)
-            self._same_vocabularies(config)
+        self._same_vocabularies(config)
+        if config.engine.image:
+            docker.check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container."""
@@ -105,12 +110,12 @@ class Sglang:
 
     def _same_vocabularies(self, config: Config) -> None:
         """Hold draft models against the target where both lie on this machine; heads may have a vocabulary of their own."""
-        target = Path(config.resolve(config.engine.model))
+        target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             speculative = draft(filled(config, variant, os.environ))
             if speculative and speculative.kind is DraftKind.MODEL and speculative.model:
                 where = f"variants.{variant.name}.args.{DRAFT_MODELS[0]}"
-                checkpoint.same_vocabulary(Path(config.resolve(speculative.model)), target, where)
+                checkpoint.same_vocabulary(checkpoint.folder(config, speculative.model), target, where)
 
     def _python(self, config: Config) -> str:
         return locate.program(config, "python", default=None, remedy=_REMEDY)

@@ -9,7 +9,7 @@ from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting,
 
 __all__ = ["RULES"]
 
-_METHODS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO"})
+_METHODS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO"})
 _TOKENS = ("speculative-num-steps", "speculative-num-draft-tokens", "speculative-dflash-block-size", "speculative-dspark-block-size")
 
 

@@ -14,6 +14,7 @@ from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.checkpoint_tokenizer import folder_of
 from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.tensorrt_llm import options
 from pytest_specdec.engines.tensorrt_llm.dialect import TensorRtLlmDialect
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
@@ -52,6 +53,10 @@ class TensorRtLlm:
         "DISABLE_HARMONY_ADAPTER: 1 under env; or name a `scorer:`"
     )
 
+    def recognises(self, get: Get) -> bool:
+        """Whether the model is the engine's own (``ModelCard`` of ``serve/openai_protocol.py``); its counters are emptied by a reading."""
+        return owner(get) == self.kind
+
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return that of the server's release; an unknown one counts as new."""
         release = self._release(config)
@@ -68,9 +73,7 @@ class TensorRtLlm:
 
     def check(self, config: Config) -> None:
         """Look for ``trtllm-serve`` (or ``docker`` for an image), for a model that is a path, and for arguments that end every boot."""
-        if config.engine.image:
-            docker.check(config)
-        else:
+        if not config.engine.image:
             self._program(config)
             checkpoint.there(config)
         for where, args in _arms(config):
@@ -78,6 +81,8 @@ class TensorRtLlm:
             _refuse_file(where, args)
             if options.speculative_setting(args):
                 self._check_drafting(config, where, args)
+        if config.engine.image:
+            docker.check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container, with the file of options that it reads."""

@@ -42,6 +42,8 @@ _PROCESSES_GIB = 3.0
 """Of API server, engine core and worker without weights and KV space, roughly."""
 _COPIES = 1.5
 """Weights in memory over weights on disk, roughly: a drafter and buffers included."""
+_BRIDGE = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with which vLLM maps one vocabulary to the other"
+"""``SpeculativeConfig`` of 0.32; other methods and draws refuse it."""
 _REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
 
 
@@ -61,7 +63,7 @@ class Vllm:
 
     def recognises(self, get: Get) -> bool:
         """Whether the model is vLLM's own, or ``/version`` and the counters are there under vLLM's names."""
-        return owner(get) == self.kind or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
+        return owner(get) == _PROGRAM or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return vLLM's, or that of its early releases."""
@@ -81,17 +83,21 @@ class Vllm:
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return ``model`` and the drafter's; either may come from the hub."""
         drafter = speculative_setting(args).get("model")
-        return (model, drafter) if isinstance(drafter, str) else (model,)
+        is_named = isinstance(drafter, str) and drafter.strip("[]") != "ngram"  # which stands for no model at all
+        return (model, str(drafter)) if is_named else (model,)
 
     def check(self, config: Config) -> None:
-        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine."""
-        if config.engine.image:
-            docker.check(config)
-        else:
+        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine.
+
+        A container comes last: its daemon mends nothing of what the config says.
+        """
+        if not config.engine.image:
             self._program(config)
-        releases.check(config, self._release(config))
+        releases.check(config, self._release(config), self.rules.drafting.methods)
         checkpoint.there(config)
         self._same_vocabularies(config)
+        if config.engine.image:
+            docker.check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
@@ -145,7 +151,7 @@ class Vllm:
             draft = self.draft(args)
             if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where)
+                checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
 
     def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
+from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import locate
 from pytest_specdec.engines.cli_args import merged
 from pytest_specdec.engines.vllm.speculative_setting import NEW, OLD, flags_of, speculative_setting
 from pytest_specdec.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
@@ -29,6 +30,29 @@ _ADDED = {
 """The last release seen to refuse a method, and the first that surely takes it; those of 0.10 are not listed."""
 _REMOVED = {"medusa": (0, 33), "mlp_speculator": (0, 33)}
 """The first release without a method."""
+_LISTED = (0, 33)
+"""The newest release whose methods are known, all of them."""
+_KEYS_OF = frozenset({(0, 32), (0, 33)})
+_KEYS = frozenset(
+    {
+        *(
+            "attention_backend",
+            "code_revision",
+            "disable_eagle_block_drop",
+            "disable_lookahead_block_hashes",
+            "disable_padded_drafter_batch",
+        ),
+        *("draft_lm_head_quantization", "draft_load_config", "draft_model_config", "draft_parallel_config", "draft_sample_method"),
+        *("draft_tensor_parallel_size", "dspark_draft_topk", "enable_adaptive_verification", "enforce_eager", "fly_entropy_threshold"),
+        *("fly_entropy_top_k", "fly_window_size", "index_share_for_mtp_iteration", "kv_cache_dtype", "max_model_len", "method", "model"),
+        *("moe_backend", "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "parallel_drafting", "prompt_lookup_max"),
+        *("prompt_lookup_min", "quantization", "rejection_sample_method", "revision", "suffix_decoding_max_cached_requests"),
+        *("suffix_decoding_max_spec_factor", "suffix_decoding_max_tree_depth", "suffix_decoding_min_token_prob"),
+        *("synthetic_acceptance_length", "synthetic_acceptance_rates", "target_model_config", "target_parallel_config"),
+        *("tensor_parallel_size", "use_heterogeneous_vocab", "use_local_argmax_reduction", "xpress_topc"),
+    }
+)
+"""Fields of ``SpeculativeConfig`` in the releases ``_KEYS_OF``: the parser takes any mapping, and the server dies of another key."""
 _NEW_FLAGS = (0, 8)
 """``--speculative-config`` came with 0.8."""
 _OLD_FLAGS_END = (0, 8, 3)
@@ -51,13 +75,19 @@ def names_tokens(release: str) -> bool:
     return () < locate.numbers(release) < _TOKEN_IDS
 
 
-def check(config: Config, release: str) -> None:
-    """Raise EngineError when a variant asks for what ``release`` does not take; of an unknown one nothing is said."""
+def check(config: Config, release: str, methods: Collection[str]) -> None:
+    """Raise EngineError when a variant asks for what ``release`` does not take; of an unknown one nothing is said.
+
+    ``methods`` are those of all releases up to the newest that is known.
+    """
     version = locate.numbers(release)
     for variant in config.variants if version else ():
         args, where = merged(config.engine.args, variant.args), f"variants.{variant.name}.args"
         _check_flags(args, version, release, where)
-        _check_method(str(speculative_setting(args).get("method") or ""), version, release, where)
+        _check_keys(speculative_setting(args), version, release, where)
+        if method := str(speculative_setting(args).get("method") or ""):
+            _known(method, methods, version, release, f"{where}.speculative-config.method")
+            _check_method(method, version, release, where)
 
 
 def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
@@ -71,6 +101,28 @@ def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: st
         mapping = ", ".join(f"{key}: {value}" for key, value in speculative_setting(args).items())
         remedy = f"write speculative-config: {{{mapping}}}"
         raise EngineError(what, where=f"{where}.{old[0]}", found=old[0], expected=expected, remedy=remedy)
+
+
+def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
+    unknown = next((key for key in setting if key not in _KEYS), None)
+    if unknown and version[:2] in _KEYS_OF:
+        near = nearest(unknown, _KEYS)
+        what = f"vLLM {release} has no speculative setting {unknown}" + (f"; {near}" if near else "")
+        raise EngineError(
+            what,
+            where=f"{where}.speculative-config.{unknown}",
+            found=unknown,
+            expected="a field of vLLM's SpeculativeConfig",
+            remedy="correct it, or take it out",
+        )
+
+
+def _known(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
+    """Raise EngineError for a method that resembles none: the pair lint refuses the others."""
+    if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
+        what = f"vLLM {release} has no drafting method {method}"
+        listed = ", ".join(sorted(name for name in methods if not name.endswith("_mtp")))
+        raise EngineError(what, where=where, found=method, expected=f"one of {listed}, or a model's own …_mtp", remedy="correct it")
 
 
 def _check_method(method: str, version: tuple[int, ...], release: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The rules of the pair lint for vLLM, read from its sources; the methods are those of 0.32."""
+"""The rules of the pair lint for vLLM, read from its sources; the methods are those of 0.32 and 0.33."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ _OLD_TOKENS = ("num-speculative-tokens",)
 _METHODS = frozenset(
     {
         *("ngram", "ngram_gpu", "suffix", "draft_model", "custom_class", "medusa", "mlp_speculator", "eagle", "eagle3"),
-        *("extract_hidden_states", "dflash", "dspark", "mtp", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp", "ernie_mtp", "qwen3_next_mtp"),
-        *("longcat_flash_mtp", "nemotron_h_mtp", "exaone_moe_mtp", "pangu_ultra_moe_mtp", "step3p5_mtp", "gemma4_mtp", "qwen3_5_mtp"),
+        *("extract_hidden_states", "dflash", "dspark", "mtp", "deepseek_mtp", "dots3_note_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp"),
+        *("glm4_moe_lite_mtp", "glm_ocr_mtp", "glm5_next_mtp", "ernie_mtp", "nemotron_h_mtp", "exaone_moe_mtp", "exaone4_5_mtp"),
+        *("qwen3_next_mtp", "qwen3_5_mtp", "qwen4_exp_mtp", "longcat_flash_mtp", "bailing_hybrid_mtp", "bailing_hybrid_v3_mtp"),
+        *("minimax_m3_mtp", "kimi_k3_mtp", "pangu_ultra_moe_mtp", "step3p5_mtp", "step5_mtp", "hy_v3_mtp", "hy_v4_mtp", "gemma4_mtp"),
+        "inkling_mtp",
     }
 )
-"""``SpeculativeMethod`` of ``config/speculative.py``, of its many ``*_mtp`` the longest known."""
+"""``SpeculativeMethod`` of ``config/speculative.py``."""
 _V1_ONLY = frozenset({"suffix", "custom_class", "medusa", "mlp_speculator"})
 """Methods that the second model runner does not take."""
 

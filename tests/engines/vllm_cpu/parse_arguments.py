@@ -11,11 +11,14 @@ import dataclasses
 import io
 import json
 import sys
+from typing import get_args
 
 from vllm.config import SpeculativeConfig
+from vllm.config.speculative import SpeculativeMethod
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+METHODS = set(get_args(SpeculativeMethod))
 SPECULATIVE_KEYS = {field.name for field in dataclasses.fields(SpeculativeConfig)}
 
 
@@ -29,8 +32,10 @@ def problem(parser: FlexibleArgumentParser, argv: list[str]) -> str:
             return said.getvalue().strip().splitlines()[-1]
         except (TypeError, ValueError) as error:
             return str(error)
-    keys = {key.replace("-", "_") for key in parsed.speculative_config or {}}
-    unknown = sorted(keys - SPECULATIVE_KEYS)
+    setting = {key.replace("-", "_"): value for key, value in (parsed.speculative_config or {}).items()}
+    unknown = sorted(setting.keys() - SPECULATIVE_KEYS)
+    if setting.get("method", "ngram") not in METHODS:
+        unknown.append(f"method {setting['method']}")
     return f"--speculative-config has no {', '.join(unknown)}" if unknown else ""
 
 
