@@ -124,8 +124,9 @@ def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]
     slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
     for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
         if not isnan(position.logprob):
-            # The token that ends a window is the recovered or the bonus token; the last of an answer may be a draft that a limit cut off.
-            accepted = None if not slots.known[index] else not (slots.ended[index] or slots.drafted[index] == 0)
+            # A window ends with the recovered or the bonus token; the last one may end with a draft, where a limit or a stop cut it off.
+            is_known = slots.known[index] and not (slots.ended[index] and slots.last[index])
+            accepted = not (slots.ended[index] or slots.drafted[index] == 0) if is_known else None
             where = f"{answer.request_id}, token {index + 1}"
             yield ReportedToken(where=where, reported=value, scored=position.logprob, accepted=accepted)
 
@@ -249,8 +250,9 @@ def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
 
 
 def _all_accepted(tokens: Sequence[ReportedToken]) -> bool:
-    """Whether ``tokens`` are accepted draft tokens without exception."""
-    return bool(tokens) and all(token.accepted for token in tokens)
+    """Whether all of ``tokens`` of which it is known are accepted draft tokens."""
+    known = [token.accepted for token in tokens if token.accepted is not None]
+    return bool(known) and all(known)
 
 
 def _slots(tokens: Sequence[ReportedToken]) -> str:

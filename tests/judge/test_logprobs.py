@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -74,14 +75,25 @@ def accepted(captured, answer, place):
     return place > 0 and place not in ends
 
 
-def test_log_probabilities_of_the_draft_are_named():
+def cut(windows, tokens):
+    """The windows as chunks of a stream tell them: what was emitted of each."""
+    before = np.concatenate([[0], np.cumsum(windows)])
+    return tuple(int(min(end, tokens) - start) for start, end in itertools.pairwise(before) if start < tokens)
+
+
+@pytest.mark.parametrize("by_chunks", [False, True])
+def test_log_probabilities_of_the_draft_are_named(by_chunks):
+    """Chunks do not tell that a limit cut the last window off, whose last token is then a draft."""
     one = reporting()
     said = []
     for answer, score in zip(one.speculative.answers, one.draft_scores["v"], strict=True):
+        count = len(answer.choice.token_ids)
         values = [
-            score.positions[place].logprob if accepted(one, answer, place) else value for place, value in enumerate(answer.choice.logprobs)
+            score.positions[place].logprob if accepted(one, answer, place) or (by_chunks and place == count - 1) else value
+            for place, value in enumerate(answer.choice.logprobs)
         ]
-        said.append(replace(answer, choices=(replace(answer.choice, logprobs=tuple(values)),)))
+        windows = cut(answer.choice.windows, count) if by_chunks else answer.choice.windows
+        said.append(replace(answer, choices=(replace(answer.choice, logprobs=tuple(values), windows=windows),)))
     verdict = logprobs.judge(replace(one, speculative=replace(one.speculative, answers=tuple(said))))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "reported log-probabilities of accepted draft tokens")
     assert verdict.short[0].endswith(", an accepted draft token")
