@@ -43,11 +43,13 @@ def run(tmp_path):
         ("green", [GREEN, ("speed", "inconclusive", "too few")], []),
         ("green", [GREEN, WRONG], ["sglang, smoke, healthy: logprobs is red: reported log-probabilities of accepted draft tokens"]),
         ("green", [GREEN, ("greedy", "invalid", "no scores")], ["sglang, smoke, healthy: greedy is red: no scores"]),
+        ("green", [GREEN, ("greedy", "inconclusive", "too few")], ["sglang, smoke, healthy: greedy is red: too few"]),
         ("green", [], ["sglang, smoke, healthy: nothing was judged"]),
         ("red", [GREEN, WRONG], []),
         ("red", [GREEN, ("logprobs", "pass", "fine")], ["logprobs should be red"]),
         ("red", [GREEN, ("logprobs", "fail", "off by one")], ["logprobs should be red"]),
         ("red", [("greedy", "fail", "wrong"), WRONG], ["greedy is red: wrong"]),
+        ("red", [GREEN, ("logprobs", "fail", "reported log-probabilities or verifier numerics")], []),
     ],
 )
 def test_a_run_that_is_not_as_expected_says_so(run, colour, verdicts, surprising):
