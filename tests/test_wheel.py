@@ -82,10 +82,25 @@ def test_the_suites_are_collected_from_the_wheel_by_the_name_of_a_shipped_config
     assert (everything, greedy) == (24, 2)
 
 
-def test_every_shipped_config_makes_a_plan_in_an_empty_folder(ran, python):
+SESSIONS = """
+import sys
+import pytest
+suite, *names = sys.argv[1:]
+for name in names:
+    assert pytest.main(["--pyargs", suite, f"--specdec-config={name}", "--co", "-q"]) == 0, name
+"""
+
+
+def test_every_shipped_config_makes_a_plan_in_an_empty_folder(ran, python, tmp_path):
+    """In sessions of one process: starting it takes longer than all the plans."""
     (configs,) = python.parents[1].glob("lib/python*/site-packages/pytest_specdec/suites/configs")
-    for path in sorted(configs.iterdir()):
-        assert collected(ran("pytest", "--pyargs", f"{shipped.MODULE}.greedy", f"--specdec-config={path.stem}", "--co", "-q")) >= 1
+    names = sorted(path.stem for path in configs.iterdir())
+    (tmp_path / "sessions.py").write_text(SESSIONS)
+    done = ran("sessions", f"{shipped.MODULE}.greedy", *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = [int(count) for count in COUNT.findall(done.stdout)]
+    assert len(counts) == len(names)
+    assert min(counts) >= 1
 
 
 def test_the_description_in_the_metadata_has_no_link_into_the_repository(built):

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import stdtr
-from scipy.stats import mannwhitneyu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +74,8 @@ def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | No
     mine, theirs = _twice(variant, short_s), _twice(baseline, short_s)
     if not mine or not theirs:
         return None
+    from scipy.stats import mannwhitneyu  # noqa: PLC0415 - takes most of a second to import, and most servers count their drafts
+
     return Bursts(
         tokens_per_step=_tokens_per_step(mine),
         baseline_tokens_per_step=_tokens_per_step(theirs),
