@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 PLANTED = ("accept-all", "report-draft-logprobs", "cut-short")
 DEPTHS = ("smoke", "standard")
 COLOURS = ("green", "red")
-WITHOUT_STEPS = {"sglang"}
+WITHOUT_STEPS = {"sglang", "tensorrt_llm"}
 """Doubles whose answers do not tell their verify steps: judges find what is wrong and cannot say where in a step it is."""
 COARSER = {
     Family.GREEDY: "wrong tokens, cause not identified",

@@ -23,9 +23,11 @@ from pytest_specdec.config.load import load
 from pytest_specdec.doctor.contract import contract, lifecycle, parameters, visit
 from pytest_specdec.doctor.contract.clause import Outcome
 from pytest_specdec.doctor.contract.visit import Visit
+from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import Dialect, Engine, EngineProgram, Recognising, ServerSetup, Traffic
 from pytest_specdec.engines.reference import Reference
+from pytest_specdec.engines.vllm import Vllm
 from pytest_specdec.engines.vllm.dialect import VllmDialect
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
@@ -295,7 +297,6 @@ LIES = [
     engine_lie("no draft", "drafting", "variant", draft=lambda *_: None),
     engine_lie("a shorter draft", "drafting", "variant", draft=lambda s, args: replace(Reference.draft(s, args), tokens=1)),
     engine_lie("a small vocabulary", "vocabulary", vocabulary=lambda *_: 100),
-    engine_lie("a stranger", "recognised", recognises=lambda *_: False),
     engine_lie("another program", "program", program=_another),
     engine_lie("half precision", "single precision", dialect={"positions": _off(0.01)}),
     engine_lie(
@@ -313,7 +314,8 @@ def test_a_lie_is_broken_by_its_clause_and_the_truth_is_not(clause, role, lying,
 
 
 def test_every_clause_but_the_boot_is_broken_by_a_lie():
-    rest = {"boot", "path", "end"}  # no server without a boot; chat and completion are the path; the end has a test of its own
+    # No server without a boot; chat and completion are the path; two have tests of their own.
+    rest = {"boot", "path", "end", "recognised"}
     assert CLAUSES.keys() - {lie.values[0] for lie in LIES} == rest
 
 
@@ -349,6 +351,29 @@ def test_attached_servers_are_visited_and_left_alone(tmp_path, arms):
         assert arm.survey is None
     assert "log lines" in outcomes(held.arms[1], Outcome.UNCHECKED)
     assert all(arm.running for arm, _, _ in arms.values())
+
+
+class Claimant:
+    """An engine that takes any server for its own, or none."""
+
+    def __init__(self, *, everything):
+        self.kind, self.everything = "claimant", everything
+
+    def recognises(self, get):
+        return self.everything or get("/no-such-path") is not None
+
+    def dialect(self, *_):
+        return LlamaCppDialect()
+
+
+def test_a_server_that_another_engine_takes_for_its_own_breaks_recognition(arms, monkeypatch):
+    for everything, outcome in ((True, Outcome.BROKEN), (False, Outcome.KEPT)):
+        monkeypatch.setattr(
+            lifecycle.registry, "installed", lambda all_of_them=everything: (Claimant(everything=all_of_them), Reference(), Vllm())
+        )
+        assert found(arms, "baseline", "recognised").outcome is outcome
+    monkeypatch.setattr(Reference, "recognises", lambda *_: False)
+    assert found(arms, "baseline", "recognised").outcome is Outcome.UNCHECKED
 
 
 def test_a_plain_dialect_claims_nothing_and_is_held_to_the_protocol(arms):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server.readiness import ReadyServer, ask, get, look
 from pytest_specdec.doctor.contract.clause import Clause, broken, kept, not_claimed, unchecked
+from pytest_specdec.engines import registry
+from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import AnyEngine, Recognising
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ServerRecipe
     from pytest_specdec.doctor.contract.clause import Finding
     from pytest_specdec.doctor.contract.visit import Visit
+    from pytest_specdec.engines.protocol import Dialect
 
 __all__ = ["CLAUSES", "ENDING", "ReadinessWatch"]
 
@@ -118,12 +122,23 @@ def _drafting(visit: Visit) -> Finding:
 
 
 def _recognised(visit: Visit) -> Finding:
-    engine = visit.engine
-    if isinstance(engine, AnyEngine) or not isinstance(engine, Recognising):
+    """Check that no engine of another dialect takes the server for its own; one whose server does not show what it is claims nothing."""
+    engine, setup = visit.engine, visit.arm.recipe.setup
+    attached = replace(setup, attached=setup.url)  # as it would be recognised
+    if isinstance(engine, AnyEngine):
+        return not_claimed("it stands for any engine")
+    others = [other for other in registry.installed() if isinstance(other, Recognising) and other.recognises(partial(get, setup))]
+    strangers = [other for other in others if not _speaks(visit.dialect, other.dialect(visit.config, attached))]
+    if strangers:
+        return broken(f"taken for {', '.join(other.kind for other in strangers)}")
+    if not isinstance(engine, Recognising):
         return not_claimed("the engine does not know its servers by their endpoints")
-    return (
-        kept("by its endpoints") if engine.recognises(partial(get, visit.arm.recipe.setup)) else broken("its own server is not recognised")
-    )
+    return kept("by its endpoints") if engine.recognises(partial(get, setup)) else unchecked("its endpoints do not show here what it is")
+
+
+def _speaks(dialect: Dialect, theirs: Dialect) -> bool:
+    """Whether what is asked in their dialect is understood: the same one, or one made of it."""
+    return isinstance(dialect, type(theirs)) and type(theirs) is not PlainDialect
 
 
 def _build(visit: Visit) -> Finding:

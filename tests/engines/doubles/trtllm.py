@@ -165,7 +165,17 @@ def booted(given, options):
             super().drafted(drafted, accepted)
             rows.append(row(drafted, accepted))
 
-    engine = ReferenceEngine(settings)
+    class PromptPenalties(ReferenceEngine):
+        """Counts the prompt for presence and frequency too (cpp/tensorrt_llm/kernels/penaltyKernels.cu)."""
+
+        def sequences(self, request, tell):
+            made = super().sequences(request, tell)
+            for penalties in (sequence.penalties for sequence in made if sequence.penalties is not None):
+                for token in request.prompt:
+                    penalties.advance(token)
+            return made
+
+    engine = PromptPenalties(settings)
     iterations = Iterations(draft_tokens_a_step=engine.counters.draft_tokens_a_step)
     engine.counters = engine._batch._counters = iterations
     limits = ServerLimits(
