@@ -60,6 +60,7 @@ whose greedy answers do not repeat. The refusals of a double are left out: it re
 
 """
 _REPEATS = "greedy repeats"
+_MODEL_FOLDER = re.compile(r"(?<=model )\.{0,2}/\S*/")
 _OUTCOMES = {Outcome.KEPT: "kept", Outcome.BROKEN: "**broken**", Outcome.NOT_CLAIMED: "-", Outcome.UNCHECKED: "?"}
 _SUPPORT = {
     FeatureSupport.HONOURED: "yes",
@@ -77,8 +78,8 @@ def add(config: Config, evidence: str, variant: str = "") -> Path:
 
 
 def store(outcome: str, evidence: str) -> Path:
-    """Store an outcome as ``doctor --contract --json`` writes it; return the file."""
-    document = {"evidence": evidence, **json.loads(outcome)}
+    """Store an outcome as ``doctor --contract --json`` writes it, without the folders of the machine's models; return the file."""
+    document = {"evidence": evidence, **json.loads(_MODEL_FOLDER.sub("", outcome))}
     FOLDER.mkdir(parents=True, exist_ok=True)
     version = re.sub(r"[^\w.+-]+", "-", document["version"]).strip("-") or "unknown"
     path = FOLDER / f"{document['engine']}-{version}{'' if evidence == SEEN else '-double'}.json"

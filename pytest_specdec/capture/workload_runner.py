@@ -293,7 +293,7 @@ class WorkloadRunner:
         return _explained(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
     def _keep(self, job: Job, sent: TimedAnswer) -> None:
-        self._sent[job.key] = sent
+        self._sent[job.key] = replace(sent, arrivals=())  # an object per chunk, which nobody asks for behind this
         self._reporter.update(len(self._sent), sum(answer.tokens for answer in self._sent.values()))
         if self._on_answer is not None and sent.answer.ok:
             self._on_answer(sent.answer)
@@ -344,7 +344,7 @@ class WorkloadRunner:
 
     @property
     def _needs_chunks(self) -> bool:
-        """Whether chunks alone tell what was drafted for these answers; outside packages have dialects from before this member."""
+        """Whether chunks alone tell what was drafted for these answers."""
         return self._arm.recipe.dialect.counters_late
 
     def _has_windows(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 from benchmarks import capabilities
 from pytest_specdec.doctor.contract import contract
@@ -23,6 +24,14 @@ def test_an_outcome_that_changes_changes_its_cell():
     assert "| token ids | **broken** / kept |" in page
     assert "| `top_k` | yes / **ignored** |" in page
     assert "**broken** /" not in capabilities.page(documents)
+
+
+def test_no_folder_of_a_machine_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(capabilities, "FOLDER", tmp_path)
+    for model, shown in (("/home/me/x/target", "target"), ("../x/target.gguf", "target.gguf"), ("Qwen/Qwen3-32B", "Qwen/Qwen3-32B")):
+        outcome = {"engine": "e", "version": "1", "arms": [{"evidence": f"a completion after 0.4 s, model {model}"}]}
+        stored = json.loads(capabilities.store(json.dumps(outcome), capabilities.SEEN).read_text())
+        assert stored["arms"][0]["evidence"] == f"a completion after 0.4 s, model {shown}"
 
 
 def test_every_column_is_a_real_engine_or_a_double_and_has_every_clause():
