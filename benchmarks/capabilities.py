@@ -34,7 +34,7 @@ FOLDER = ROOT / "benchmarks" / "results" / "capabilities"
 PAGE = ROOT / "docs" / "capabilities.md"
 SEEN, READ = "seen", "read"
 _PROBED = ("token_ids", "logprobs", "chat_logprobs", "stop", "seed", "top_p", "top_k", "json_object", "json_schema")
-"""Of the capability probe, beside the routes to scores, which have clauses."""
+"""Features of the capability probe, without the routes to scores, which have clauses."""
 _DEPTHS = {"completions": "`logprobs`, tokens listed", "chat": "`top_logprobs`, tokens listed"}
 _HEAD = """\
 # What each engine can do

@@ -36,7 +36,7 @@ PLANTED = ("accept-all", "report-draft-logprobs", "cut-short")
 DEPTHS = ("smoke", "standard")
 COLOURS = ("green", "red")
 WITHOUT_STEPS = {"sglang", "tensorrt_llm"}
-"""Doubles whose answers do not tell their verify steps: judges find what is wrong and cannot say where in a step it is."""
+"""Doubles whose replies hold no verify steps: a fault is found there, and its place within a step is not named."""
 COARSER = {
     Family.GREEDY: "wrong tokens, cause not identified",
     Family.PARAMETERS: "wrong tokens, cause not identified",

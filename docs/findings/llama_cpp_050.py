@@ -41,7 +41,7 @@ def server(folder: Path, *args: str) -> Iterator[str]:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60)
                 break
             except OSError:
-                time.sleep(0.05)
+                time.sleep(0.05)  # until it answers
         else:
             sys.exit("llama-server did not start")
         yield f"http://127.0.0.1:{port}"

@@ -52,7 +52,7 @@ def reported(address: str) -> list[tuple[int, float]]:
                 content = json.load(reply)["choices"][0]["logprobs"]["content"]
                 return [(entry["id"], entry["logprob"]) for entry in content]
         except OSError:
-            time.sleep(0.1)
+            time.sleep(0.1)  # until it answers
     sys.exit("mlx_lm.server did not start")
 
 

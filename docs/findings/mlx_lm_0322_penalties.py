@@ -40,7 +40,7 @@ def server(program: Path, *args: str) -> Iterator[str]:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60)
                 break
             except OSError:
-                time.sleep(0.1)
+                time.sleep(0.1)  # until it answers
         else:
             sys.exit("mlx_lm.server did not start")
         yield f"http://127.0.0.1:{port}"

@@ -41,7 +41,7 @@ def server(venv: Path, model: Path) -> Iterator[str]:
                 urllib.request.urlopen(f"{address}/health", timeout=5).close()
                 break
             except OSError:
-                time.sleep(0.1)
+                time.sleep(0.1)  # until it answers
         yield address
     finally:
         process.terminate()
@@ -61,7 +61,7 @@ def ask(address: str, drafting: dict[str, int], **more: object) -> tuple[int, by
 
 def choice(reply: tuple[int, bytes]) -> dict[str, Any]:
     """Return the choice of a whole answer."""
-    return json.loads(reply[1])["choices"][0]  # type: ignore[no-any-return]
+    return json.loads(reply[1])["choices"][0]  # type: ignore[no-any-return]  # JSON is untyped
 
 
 def main(venv: Path, model: Path) -> int:

@@ -72,7 +72,7 @@ def _is_counted(sent: TimedAnswer) -> bool:
 
 
 def _text(prompt: int) -> str:
-    """Return a function over and over: prompt lookup finds it, and a draft model goes on with it as its target does."""
+    """Return a text that repeats a function: prompt lookup finds it, and a draft model continues it as its target does."""
     word = _WORDS[prompt]
     functions = (f"def {word}_{number}(value):\n    return value + {number}\n" for number in range(1, _FUNCTIONS + 1))
     return "\n\n".join((f"{word} = 0\n", *functions)) + "\n\n"

@@ -166,7 +166,7 @@ class Client:
             left_s = round(until_s - time.monotonic() - wait_s, 1)
             if left_s <= 0:
                 break
-            time.sleep(wait_s)
+            time.sleep(wait_s)  # as the server asks for
             pause_s, limited = 2 * pause_s, exchange.limited + 1
             exchange = replace(self._exchanged(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes), limited=limited)
         return exchange

@@ -104,7 +104,7 @@ _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
 def _trusted() -> ssl.SSLContext | bool:
-    """Return whose certificates are trusted: those of SSL_CERT_FILE and SSL_CERT_DIR, which OpenSSL reads, else httpx's own choice.
+    """Return what certificates are checked against: the authorities of SSL_CERT_FILE or SSL_CERT_DIR where set, else httpx's default.
 
     https://docs.openssl.org/master/man7/openssl-env/
     """

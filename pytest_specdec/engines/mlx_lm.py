@@ -81,7 +81,7 @@ _CARD = {"id", "object", "created"}
 
 def _document(text: str | None) -> JSON:
     try:
-        return json.loads(text or "null")  # type: ignore[no-any-return]
+        return json.loads(text or "null")  # type: ignore[no-any-return]  # JSON is untyped
     except ValueError:
         return None
 

@@ -49,7 +49,7 @@ _KEYS = (_LOOKUP, _NGRAM, _EARLY_EXIT, _TOKENS, "num_assistant_tokens_schedule",
 _DEFAULT_NGRAM, _DEFAULT_TOKENS = 2, 20
 """The library's own ``max_matching_ngram_size`` and ``num_assistant_tokens``."""
 _NO_TOKEN = -1
-"""An end of sequence that no token is: left out, it would be the checkpoint's."""
+"""An end-of-sequence id that no token has; without this field the checkpoint's own would hold."""
 _RENAMED = {
     "max_tokens": "max_new_tokens",
     "max_completion_tokens": "max_new_tokens",

@@ -79,7 +79,7 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
 
 
 def _disturbed(captured: Captured) -> str:
-    """Return what else than its speed a server's times tell of; empty where nothing else is known."""
+    """Return what disturbed a server's times, so that they do not show its speed; empty where nothing is known to."""
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     if used := " and ".join(arm.arm for arm in arms if arm.foreign):
         return f"others used the server of {used} meanwhile"

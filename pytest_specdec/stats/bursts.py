@@ -36,7 +36,7 @@ __all__ = ["LEVEL", "Bursts", "bursts"]
 LEVEL = 1e-3
 """Chance, of each test, to reject where its assumption holds and nothing is drafted."""
 _SHORT = 0.25
-"""Of the baseline's time per token: chunks that are nearer to each other are one group."""
+"""Share of the baseline's time per token; chunks nearer to each other than that are one group."""
 _READ_S = 1e-4
 """Chunks that waited are read as near as that to each other (10 to 90 us each), whatever the server's pace."""
 _WHOLE = 1.25

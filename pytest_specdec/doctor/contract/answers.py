@@ -103,7 +103,7 @@ def _same(name: str, one: Choice, other_name: str, other: Choice) -> Finding:
 
 
 def _text(visit: Visit) -> Finding:
-    """Check that an answer has the text that the server gives to a request without fields of ours, but for the model's name."""
+    """Compare the text with the reply to the same request without the fields that the dialect adds."""
     named = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=GREEDY), stream=False)
     model = {name: named[name] for name in ("model",) if name in named}
     plain = visit.reply(COMPLETIONS, {**GREEDY, **model}).get("choices")

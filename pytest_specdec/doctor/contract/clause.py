@@ -40,7 +40,7 @@ class Clause:
 
     name: str
     members: tuple[str, ...]
-    """Of ``Dialect`` and ``Engine`` in ``engines/protocol.py``, whose claim it is."""
+    """The members of ``Dialect`` and ``Engine`` (``engines/protocol.py``) that make the claim."""
     check: Callable[[Visit], Finding]
     baseline: bool = True
     """Whether the baseline's server is held to it."""

@@ -95,7 +95,7 @@ def _drain(visit: Visit) -> Finding:
     if visit.dialect.counters_path is None or not visit.claims("counters"):
         return not_claimed("no counters")
     visit.asked(GREEDY)
-    time.sleep(0.3)
+    time.sleep(0.3)  # some servers count behind their answers
     readings = [None if (page := visit.page()) is None else visit.dialect.counters(page) for _ in range(2)]
     first, second = readings
     if (first is None or second is None) and visit.dialect.counters_late:
@@ -185,7 +185,7 @@ def _traffic(visit: Visit) -> Finding:
     before = visit.dialect.traffic(visit.page() or "")
     usage = visit.asked(GREEDY).answer.usage
     visit.settled()
-    time.sleep(0.3)
+    time.sleep(0.3)  # some servers count behind their answers
     after = visit.dialect.traffic(visit.page() or "")
     if after.started_s is None and after.generated_tokens is None and after.prompt_tokens is None:
         return not_claimed("the page says nothing of start and tokens")

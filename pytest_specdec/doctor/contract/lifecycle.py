@@ -122,7 +122,7 @@ def _drafting(visit: Visit) -> Finding:
 
 
 def _recognised(visit: Visit) -> Finding:
-    """Check that no engine of another dialect takes the server for its own; one whose server does not show what it is claims nothing."""
+    """Check that no engine with another dialect recognises the server; where its own engine does not either, nothing can be said."""
     engine, setup = visit.engine, visit.arm.recipe.setup
     attached = replace(setup, attached=setup.url)  # as it would be recognised
     if isinstance(engine, AnyEngine):

@@ -61,8 +61,8 @@ def _structured(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
     return lambda _: {**CONVERSATION, "structured_outputs": fields}
 
 
-def _of_last_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | None]:
-    """Put an id out of the midst of the plain answer where a field says None."""
+def _of_middle_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | None]:
+    """Return what makes the body, each of the fields given an id from the middle of the plain answer."""
 
     def body(plain: Answer) -> Mapping[str, JSON] | None:
         ids = plain.choice.token_ids
@@ -119,7 +119,7 @@ PARAMETERS: Mapping[str, _Parameter] = {
     "frequency_penalty": _Parameter(body=_always(frequency_penalty=2.0), effect=_differs),
     "repetition_penalty": _Parameter(body=_always(repetition_penalty=2.0), effect=_differs),
     "logit_bias": _Parameter(body=_biased, effect=_repeats_one),
-    "stop_token_ids": _Parameter(body=_of_last_id(stop_token_ids=None), effect=_ends_at),
+    "stop_token_ids": _Parameter(body=_of_middle_id(stop_token_ids=None), effect=_ends_at),
     "ignore_eos": _Parameter(body=lambda _: {**CONVERSATION, "max_tokens": 256, "ignore_eos": True}, effect=_goes_on, route=Route.CHAT),
     "structured choice": _Parameter(body=_structured(choice=list(_CHOICES)), effect=_chosen, route=Route.CHAT),
     "structured regex": _Parameter(body=_structured(regex="[0-9]{4}"), effect=_digits, route=Route.CHAT),
@@ -141,7 +141,7 @@ def survey(visit: Visit) -> Survey:
 
 
 def _support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport, bool]:
-    """Return how a parameter is taken, and whether the server failed of it."""
+    """Return whether a parameter is honoured, refused or ignored, and whether the server failed on it."""
     try:
         plain = (visit.greedy if parameter.route is Route.COMPLETIONS else _long_chat(visit)).answer
         body = parameter.body(plain)
