@@ -5,7 +5,7 @@ baseline serves them all), and prints a line per build: the families that turned
 interrupted run.
 
 ``--lane`` is the short form for every change, at smoke depth: healthy variants, the stock build and two planted faults. Exit 1 when a build
-is not as expected; expectations of planted faults stand in ``pytest_specdec/reference/faults.py``.
+is not as expected; expectations of planted faults stand in ``pytest_specdec/reference/faults/``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.files import yaml
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults import FAULTS, Expected, Place, planted_in
+from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
+from pytest_specdec.reference.faults.planted import Expected, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError, SpecdecError
-from pytest_specdec.reference.faults import FAULTS, Place, planted_in, refuse_unknown
+from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in, refuse_unknown
+from pytest_specdec.reference.faults.planted import Place
 
 if TYPE_CHECKING:
     import socket

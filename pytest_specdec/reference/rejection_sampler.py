@@ -15,30 +15,11 @@ import numpy as np
 from pytest_specdec.reference.sampler import pick
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence as Rows
-
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.sequence import RunningSequence
+    from pytest_specdec.reference.rules import EngineRules
 
-__all__ = [
-    "AcceptanceRules",
-    "DraftProposal",
-    "VerifyWindows",
-    "accept",
-    "admit",
-    "bonus",
-    "deal",
-    "end",
-    "keep",
-    "penalise",
-    "report",
-    "residual",
-    "target",
-    "verify",
-]
+__all__ = ["DraftProposal", "VerifyWindows", "accept", "bonus", "residual", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +69,6 @@ class VerifyWindows:
     """(n,): the recovered token behind a rejection, the bonus token behind none."""
 
 
-def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
-    """Return the numbers that the drafts of ``rows`` are verified by, (n, k + 1), given those that each row's own generator drew."""
-    return uniforms
-
-
 def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which draft tokens are accepted, each with probability min(1, p/q)."""
     accepted: NDArray[np.bool_] = uniforms * q < p
@@ -113,54 +89,7 @@ def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
     return lines
 
 
-def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
-    """Return the cache lengths after a step, at most ``most``: the token fed plus the accepted drafts; rejected ones are cut off."""
-    return lengths + 1 + accepted
-
-
-def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of one row's window, (drafted + 1, vocabulary), penalised by its request; the bonus position is last."""
-    return logits + added
-
-
-def report(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the raw logits (window, vocabulary) that a row's reported log-probabilities are of: the target's own."""
-    return logits
-
-
-def admit(request: EngineRequest) -> None:
-    """Look at a request before it is queued."""
-
-
-def target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the target's distribution (lines, vocabulary) that drafts are held against: the one that the requests ask for."""
-    return distribution
-
-
-def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
-    """Return why an answer ends behind ``emitted`` tokens, the last an end of sequence where ``eos`` says so; None if it goes on."""
-    if eos and not request.ignore_eos:
-        return "stop"
-    return "length" if emitted >= request.max_tokens else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceRules:
-    """The decisions of a speculating engine."""
-
-    deal: Callable[[Rows[RunningSequence], NDArray[np.float64]], NDArray[np.float64]] = deal
-    accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
-    residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
-    bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
-    keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], int], NDArray[np.intp]] = keep
-    penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
-    report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
-    admit: Callable[[EngineRequest], None] = admit
-    target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target
-    end: Callable[[EngineRequest, int, bool], str | None] = end
-
-
-def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], rules: AcceptanceRules) -> VerifyWindows:
+def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], rules: EngineRules) -> VerifyWindows:
     """Return the windows of n rows.
 
     ``p`` is (lines, vocabulary), the target's distribution at each proposed token and behind the last, row after row; ``uniforms`` is (n, k

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.reference.grammar import walk
 from pytest_specdec.reference.openai_response import Entry, entries
-from pytest_specdec.reference.rejection_sampler import AcceptanceRules, verify
+from pytest_specdec.reference.rejection_sampler import verify
 from pytest_specdec.reference.sampler import Sampling, distributions, pick
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.metrics import Counters
     from pytest_specdec.reference.model import Model
     from pytest_specdec.reference.rejection_sampler import DraftProposal
+    from pytest_specdec.reference.rules import EngineRules
     from pytest_specdec.reference.sequence import Delta, RunningSequence
 
 __all__ = ["Batch"]
@@ -32,7 +33,7 @@ _CHUNK_TOKENS: Final = 256
 class Batch:
     """Continuous batching over one cache; row i sits in slot i, so the attention reads the cache without copying."""
 
-    def __init__(self, target: Model, drafter: Drafter, *, slots: int, counters: Counters, rules: AcceptanceRules) -> None:
+    def __init__(self, target: Model, drafter: Drafter, *, slots: int, counters: Counters, rules: EngineRules) -> None:
         self._target = target
         self._drafter = drafter
         self._slots = slots

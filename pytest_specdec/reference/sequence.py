@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.reference.rejection_sampler import end
+from pytest_specdec.reference.rules import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable

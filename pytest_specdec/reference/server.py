@@ -14,8 +14,8 @@ from starlette.routing import Route as Path
 import pytest_specdec
 from pytest_specdec.model.workload import Route
 from pytest_specdec.reference import openai_request
-from pytest_specdec.reference.openai_request import Refusal
 from pytest_specdec.reference.openai_response import ResponseOptions, Stream, error, whole
+from pytest_specdec.reference.request_fields import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.vllm_faults import LANE, PLANTED, ROOT, STOCK, Build, surprises
-from pytest_specdec.reference.faults import FAULTS, Place
+from pytest_specdec.reference.faults.catalogue import FAULTS
+from pytest_specdec.reference.faults.planted import Place
 
 STOCK_BUILD = Build(drafter="draft-k3", fault=STOCK)
 SAMPLING = ("sampling", "fail", "sampled tokens do not follow the baseline: evidence 1 : 10^9")

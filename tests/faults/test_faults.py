@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.reference.faults import ENDS, FAULTS, Place, planted_in
+from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
+from pytest_specdec.reference.faults.planted import ENDS, Place
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "engine: {kind: reference, model: target, args: {max-num-seqs: 32, max-model-len: 1024}}\nvariants:\n"

@@ -12,9 +12,12 @@ from benchmarks import pages, vllm_faults
 from benchmarks.detection import faults as simulation
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference import faults, faulty_rules
+from pytest_specdec.reference import faulty_rules
 from pytest_specdec.reference.cli import main, parse
-from pytest_specdec.reference.faults import FAULTS, Expected, Place, PlantedFault, planted_in
+from pytest_specdec.reference.faults import catalogue
+from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
+from pytest_specdec.reference.faults.planted import Expected, Place, PlantedFault
+from pytest_specdec.reference.faulty_rules import registry
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ROOT = Path(__file__).parents[2]
@@ -31,14 +34,16 @@ def patches():
 
 def test_each_place_plants_the_faults_that_the_list_says():
     simulated_ids = [fault.id for fault in simulation.ALL]
-    assert set(faulty_rules.DECISIONS) == set(planted_in(Place.REFERENCE))
+    assert set(registry.DECISIONS) == set(planted_in(Place.REFERENCE))
     assert patches() - set(vllm_faults.FIXES.split(",")) == set(planted_in(Place.VLLM))
     assert set(simulated_ids) & set(FAULTS) == set(planted_in(Place.SIMULATION))
     assert len(simulated_ids) == len(set(simulated_ids))
 
 
 def test_ids_are_kebab_case_and_unique():
-    ids = [row.id for row in faults._ROWS] + [fault.id for fault in simulation.ALL if fault.id not in FAULTS]
+    ids = [row.id for module in catalogue._MODULES for row in getattr(module, "ROWS", ())] + [
+        fault.id for fault in simulation.ALL if fault.id not in FAULTS
+    ]
     assert len(ids) == len(set(ids))
     assert not [each for each in ids if not re.fullmatch(r"[a-z]+(-[a-z0-9.]+)*", each)]
 
@@ -57,8 +62,8 @@ def test_no_other_module_that_plants_faults_spells_an_id():
     """Implementations are found by the name of their function."""
     spelt = {
         (path.name, node.value)
-        for path in (*(ROOT / "pytest_specdec/reference").glob("*.py"), PLUGIN)
-        if path.name != "faults.py"
+        for path in (*(ROOT / "pytest_specdec/reference").rglob("*.py"), PLUGIN)
+        if path.parent.name != "faults"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in FAULTS
     }
@@ -107,9 +112,9 @@ def test_a_row_and_a_function_are_a_fault(monkeypatch, capsys):
     """Added from outside: it is planted, listed by --help, and on the page of faults."""
     row = PlantedFault(id="never-accept", does="Rejects every draft token.", expected={Place.REFERENCE: Expected()})
     monkeypatch.setitem(FAULTS, row.id, row)
-    monkeypatch.setattr(faulty_rules, "DECISIONS", dict(faulty_rules.DECISIONS))
+    monkeypatch.setattr(registry, "DECISIONS", dict(registry.DECISIONS))
 
-    @faulty_rules.instead_of("accept")
+    @registry.instead_of("accept")
     def never_accept(p, q, uniforms):
         return uniforms < 0
 

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from pytest_specdec.reference import faulty_rules
-from pytest_specdec.reference.rejection_sampler import AcceptanceRules, DraftProposal, accept, residual, verify
+from pytest_specdec.reference.rejection_sampler import DraftProposal, accept, residual, verify
+from pytest_specdec.reference.rules import EngineRules
 from pytest_specdec.reference.sampler import pick
 
 DRAWS = 40_000
@@ -39,7 +40,7 @@ def planted(name):
 
 @pytest.mark.parametrize("q", [Q, ONE_HOT, P[0]], ids=["drawn", "certain", "perfect"])
 def test_what_is_emitted_follows_the_target(q):
-    first, bonus = emitted(AcceptanceRules(), q)
+    first, bonus = emitted(EngineRules(), q)
     assert p_value(first, P[0]) > 1e-3
     assert p_value(bonus, P[1]) > 1e-3
 
@@ -86,7 +87,7 @@ def test_a_stale_bonus_follows_the_distribution_one_position_early():
 
 def test_the_cache_keeps_the_fed_token_and_the_accepted_drafts():
     lengths, accepted, drafted = np.array([10, 10, 10]), np.array([0, 2, 3]), np.array([3, 3, 3])
-    assert AcceptanceRules().keep(lengths, accepted, drafted, 100).tolist() == [11, 13, 14]
+    assert EngineRules().keep(lengths, accepted, drafted, 100).tolist() == [11, 13, 14]
 
 
 def test_off_by_one_keeps_one_more_after_a_refusal_only():
@@ -97,14 +98,14 @@ def test_off_by_one_keeps_one_more_after_a_refusal_only():
 def test_a_row_emits_nothing_behind_its_first_refusal():
     one_hot = np.eye(V, dtype=np.float32)
     draft = DraftProposal(tokens=np.array([[1, 2, 3]]), counts=np.array([3]))
-    windows = verify(one_hot[[1, 5, 3, 4]], draft, np.full((1, 4), 0.5), AcceptanceRules())
+    windows = verify(one_hot[[1, 5, 3, 4]], draft, np.full((1, 4), 0.5), EngineRules())
     assert (windows.accepted.tolist(), windows.last.tolist()) == ([1], [5])
 
 
 def test_entries_behind_a_rows_count_are_no_draft():
     one_hot = np.eye(V, dtype=np.float32)
     draft = DraftProposal(tokens=np.array([[1, 2], [1, 0]]), counts=np.array([2, 1]))
-    for rules in (AcceptanceRules(), planted("accept-all")):
+    for rules in (EngineRules(), planted("accept-all")):
         windows = verify(one_hot[[1, 2, 3, 1, 0]], draft, np.zeros((2, 3)), rules)
         assert (windows.accepted.tolist(), windows.last.tolist()) == ([2, 1], [3, 0])
 

@@ -32,8 +32,9 @@ from pytest_specdec.reference import openai_request
 from pytest_specdec.reference.cli import ServerSettings, Speculation
 from pytest_specdec.reference.engine import ReferenceEngine
 from pytest_specdec.reference.metrics import Counters
-from pytest_specdec.reference.openai_request import Refusal, ServerLimits
+from pytest_specdec.reference.openai_request import ServerLimits
 from pytest_specdec.reference.openai_response import ResponseOptions, Stream, whole
+from pytest_specdec.reference.request_fields import Refusal
 from pytest_specdec.reference.server import _across
 
 RELEASE = os.environ.get("VLLM_DOUBLE_RELEASE", "0.7.3")

@@ -21,7 +21,8 @@ from starlette.routing import Route as At
 from pytest_specdec.model.workload import Route
 from pytest_specdec.reference import openai_request
 from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.openai_request import EngineRequest, Refusal
+from pytest_specdec.reference.openai_request import EngineRequest
+from pytest_specdec.reference.request_fields import Refusal
 from pytest_specdec.reference.server import _across
 
 VERSION = "0.5.23"

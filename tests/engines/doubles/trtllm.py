@@ -310,8 +310,8 @@ class Routes:
     def reply_options(self, asked, prompt):
         from pytest_specdec.model.workload import Route
         from pytest_specdec.reference import openai_request
-        from pytest_specdec.reference.openai_request import Refusal
         from pytest_specdec.reference.openai_response import ResponseOptions
+        from pytest_specdec.reference.request_fields import Refusal
 
         engine = self.double.engine
         body = {**asked, "prompt": prompt, "model": self.double.model, "return_token_ids": True, "return_tokens_as_token_ids": True}

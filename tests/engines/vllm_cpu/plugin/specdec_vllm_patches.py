@@ -21,7 +21,7 @@ PATCHES: dict[str, Callable[[], None]] = {}
 
 
 def patch(apply_patch: Callable[[], None]) -> Callable[[], None]:
-    """Register a patch under its own name in kebab-case: of a fault, its id in ``pytest_specdec/reference/faults.py``."""
+    """Register a patch under its own name in kebab-case: of a fault, its id in ``pytest_specdec/reference/faults/``."""
     PATCHES[apply_patch.__name__.replace("_", "-")] = apply_patch
     return apply_patch
 

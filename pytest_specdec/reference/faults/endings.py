@@ -1,0 +1,30 @@
+"""Faults of how answers end, and of what is reported as the reason."""
+
+from __future__ import annotations
+
+from pytest_specdec.reference.faults.planted import ENDS, Expected, Place, PlantedFault
+
+__all__ = ["ROWS"]
+
+ROWS = (
+    PlantedFault(
+        id="cut-short",
+        does="Ends every answer after a tenth of its max_tokens, with finish_reason length.",
+        expected={Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, "answers are cut short"))},
+    ),
+    PlantedFault(
+        id="stop-short",
+        does="Ends every answer after a tenth of its max_tokens, with finish_reason stop.",
+        expected={Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, "answers are cut short"))},
+    ),
+    PlantedFault(
+        id="past-the-end",
+        does="Emits an end of sequence and goes on behind it up to max_tokens.",
+        expected={Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, "answers go on after their end"))},
+    ),
+    PlantedFault(
+        id="wrong-finish",
+        does="Gives every answer the finish_reason length.",
+        expected={Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, "answers are cut short"))},
+    ),
+)

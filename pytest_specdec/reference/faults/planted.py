@@ -1,0 +1,65 @@
+"""A planted fault: what it does, where it can be planted, and which verdicts must turn red by which words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ENDS", "Expected", "Place", "PlantedFault", "in_"]
+
+
+class Place(StrEnum):
+    """A place where a fault can be planted."""
+
+    REFERENCE = "reference engine"
+    """By ``--fault``; implemented in ``reference/faulty_rules/``."""
+    VLLM = "vLLM"
+    """By ``SPECDEC_VLLM_PATCHES``; implemented in ``tests/engines/vllm_cpu/plugin``."""
+    SIMULATION = "simulation"
+    """Of the sampling judge alone; implemented in ``benchmarks/detection/faults.py``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The verdicts that the suites must come to on a server with the fault."""
+
+    red: Mapping[Family, str] = field(default_factory=dict)
+    """By family that must fail: words that its verdict must contain; alternatives are separated by ``|``."""
+    may: Mapping[Family, str] = field(default_factory=dict)
+    """By family that may fail as a consequence: the reason."""
+
+    def surprises(self, verdicts: Mapping[str, str]) -> list[str]:
+        """Return a line per family that is not as expected; ``verdicts`` holds the words of the red ones by family."""
+        missing = [
+            f"{family} should be red and say {words!r}; it is {verdicts.get(family, 'green')!r}"
+            for family, words in self.red.items()
+            if not any(word in verdicts.get(family, "") for word in words.split("|"))
+        ]
+        return missing + [f"{family} is red: {text}" for family, text in verdicts.items() if family not in {*self.red, *self.may}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlantedFault:
+    """A named, deliberate bug."""
+
+    id: str
+    """In kebab-case, the same wherever it can be planted."""
+    does: str
+    """One sentence."""
+    expected: Mapping[Place, Expected]
+    """By place where it can be planted."""
+
+
+def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:
+    """Return the same expectation for several places, families by name."""
+    return dict.fromkeys(places, Expected(red={Family(name): words for name, words in red.items()}, may=may or {}))
+
+
+ENDS = (Family.GREEDY, Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS)
+"""Families that see how every answer ends."""

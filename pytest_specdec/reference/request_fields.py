@@ -1,0 +1,119 @@
+"""Fields: a body's values by name, each checked for its type and range; a wrong one is a refusal."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Fields", "Refusal"]
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of ours
+    """A request that is answered with a 4xx."""
+
+    def __init__(self, *, message: str, param: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.status = status
+
+
+class Fields:
+    """A body with fields by name; null stands for the default, as in OpenAI's API."""
+
+    def __init__(self, body: Mapping[str, JSON]) -> None:
+        self._body = body
+
+    def refuse_unknown(self, known: Collection[str], neutral: Mapping[str, tuple[JSON, ...]]) -> None:
+        """Refuse fields that nothing here honours; those of ``neutral`` pass with a value that changes nothing."""
+        for name, value in self._body.items():
+            if name in neutral:
+                if value is not None and not _among(value, neutral[name]):
+                    raise Refusal(message=f"{name} is not supported by the reference engine: {_shown(value)}", param=name)
+            elif name not in known:
+                near = difflib.get_close_matches(name, [*known, *neutral], n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise Refusal(message=f"unknown field {name}{hint}", param=name)
+
+    def value(self, name: str) -> JSON:
+        """Return whatever the field holds."""
+        return self._body.get(name)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a boolean."""
+        value = self._body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise _wrong(name, value, "true or false")
+        return value
+
+    def integer(self, name: str, *, low: int, high: int | None = None) -> int | None:
+        """Return an integer of a range, or None."""
+        value = self._body.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+            raise _wrong(name, value, f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}")
+        return value
+
+    def number(self, name: str, default: float, *, low: float, high: float) -> float:
+        """Return a number of a range."""
+        value = self._body.get(name)
+        return default if value is None else _number(name, value, low, high)
+
+    def numbers(self, name: str, *, low: float, high: float) -> dict[str, float]:
+        """Return an object's numbers of a range, by key; none for null."""
+        return {key: _number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
+
+    def text(self, name: str) -> str | None:
+        """Return a string, or None."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, str):
+            raise _wrong(name, value, "a string")
+        return value
+
+    def object(self, name: str) -> Mapping[str, JSON] | None:
+        """Return a JSON object, or None."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise _wrong(name, value, "an object")
+        return value
+
+    def strings(self, name: str, *, most: int) -> tuple[str, ...]:
+        """Return a string or a list of them, none of them empty."""
+        value = self._body.get(name)
+        if value is None:
+            return ()
+        several = [value] if isinstance(value, str) else value
+        if not isinstance(several, list) or len(several) > most:
+            raise _wrong(name, value, f"a string or a list of at most {most}")
+        strings = tuple(item for item in several if isinstance(item, str) and item)
+        if len(strings) != len(several):
+            raise _wrong(name, value, "strings that are not empty")
+        return strings
+
+
+def _number(name: str, value: JSON, low: float, high: float, param: str | None = None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _wrong(name, value, f"a number from {low:g} to {high:g}", param)
+    return float(value)
+
+
+def _among(value: JSON, allowed: tuple[JSON, ...]) -> bool:
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in allowed)
+
+
+def _wrong(name: str, value: JSON, expected: str, param: str | None = None) -> Refusal:
+    return Refusal(message=f"{name} must be {expected}, not {_shown(value)}", param=param or name)
+
+
+def _shown(value: JSON) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - a message, not a dump
