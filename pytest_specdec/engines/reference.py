@@ -51,7 +51,7 @@ class Reference:
     pace = RoughRates(boot_s=1.0, tokens_per_s=60.0, scored_tokens_per_s=700.0)
     rules = replace(
         vllm.RULES,
-        drafting=DraftingRule(methods=frozenset({"draft_model", "ngram"}), tokens=TOKENS, complete=True),
+        drafting=DraftingRule(methods=frozenset({"draft_model", "eagle3", "ngram"}), tokens=TOKENS, complete=True),
         lossy=(),
         silent=(),
     )

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["ARCHITECTURE", "Checkpoint", "Shape", "locate", "read"]
+__all__ = ["ARCHITECTURE", "EAGLE3", "Checkpoint", "Shape", "locate", "read"]
 
 ARCHITECTURE: Final = "Qwen3ForCausalLM"
+EAGLE3: Final = "LlamaForCausalLMEagle3"
+"""The architecture of a head, which has no tokenizer of its own."""
 PACKAGED: Final = Path(__file__).parent / "checkpoints"
 _FILES: Final = ("config.json", "model.safetensors", "tokenizer.json")
 
@@ -51,13 +53,14 @@ class Checkpoint:
     """By Hugging Face name, matrices as (out, in)."""
 
 
-def locate(model: str) -> Path:
+def locate(model: str, architecture: str = ARCHITECTURE) -> Path:
     """Return the folder of a packaged checkpoint's name, or of a path. Raises EngineError when there is none."""
+    files = _FILES if architecture == ARCHITECTURE else _FILES[:2]
     packaged = sorted(p.name for p in PACKAGED.iterdir() if p.is_dir())
     if model in packaged:
         return PACKAGED / model
     folder = Path(model).expanduser()
-    missing = [name for name in _FILES if not (folder / name).is_file()]
+    missing = [name for name in files if not (folder / name).is_file()]
     if not missing:
         return folder
     near = difflib.get_close_matches(model, packaged, n=1)
@@ -65,21 +68,21 @@ def locate(model: str) -> Path:
         what=f"no checkpoint {model!r}",
         where=str(folder.absolute()),
         found="no such folder" if not folder.is_dir() else f"a folder without {', '.join(missing)}",
-        expected=f"a packaged checkpoint ({', '.join(packaged)}) or a folder with {', '.join(_FILES)}",
+        expected=f"a packaged checkpoint ({', '.join(packaged)}) or a folder with {', '.join(files)}",
         remedy=f"did you mean {near[0]!r}?" if near else "name a packaged checkpoint or give the path of a Hugging Face folder",
     )
 
 
-def read(model: str) -> Checkpoint:
+def read(model: str, architecture: str = ARCHITECTURE) -> Checkpoint:
     """Return the checkpoint of that name or path. Raises EngineError when it is missing, of another architecture, or of another type."""
-    folder = locate(model)
-    shape = _shape(folder / "config.json")
+    folder = locate(model, architecture)
+    shape = _shape(folder / "config.json", architecture)
     return Checkpoint(folder=folder, shape=shape, tensors=_tensors(folder / "model.safetensors"))
 
 
-def _shape(path: Path) -> Shape:
+def _shape(path: Path, architecture: str) -> Shape:
     config = json.loads(path.read_text("utf-8"))
-    _refuse_other(path, config)
+    _refuse_other(path, config, architecture)
     eos = config["eos_token_id"]
     rope = config.get("rope_parameters") or config
     return Shape(
@@ -97,9 +100,9 @@ def _shape(path: Path) -> Shape:
     )
 
 
-def _refuse_other(path: Path, config: Mapping[str, object]) -> None:
+def _refuse_other(path: Path, config: Mapping[str, object], architecture: str) -> None:
     supported: Mapping[str, tuple[object, ...]] = {
-        "architectures": ([ARCHITECTURE],),
+        "architectures": ([architecture],),
         "attention_bias": (None, False),
         "hidden_act": ("silu",),
         "rope_scaling": (None,),
@@ -112,7 +115,7 @@ def _refuse_other(path: Path, config: Mapping[str, object]) -> None:
                 where=f"{path}: {key}",
                 found=json.dumps(config.get(key)),
                 expected=json.dumps(values[-1]),
-                remedy="use a Qwen3 checkpoint, or an engine that supports this one",
+                remedy=f"use a checkpoint of {architecture}, or an engine that supports this one",
             )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerSettings", "Speculation", "main", "parse"]
 
-_METHODS: Final = ("draft_model", "ngram")
+_METHODS: Final = ("draft_model", "eagle3", "ngram")
 _METRICS: Final = ("none", "summary", "detailed")
 _DRAFT_SAMPLING: Final = ("greedy", "probabilistic")
 _KEYS: Final = ("draft_sample_method", "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")

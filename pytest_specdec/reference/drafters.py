@@ -1,4 +1,4 @@
-"""Drafters: prompt lookup and a draft model, each proposing tokens for a whole batch."""
+"""Drafters: prompt lookup and a draft model, each proposing tokens for a whole batch; the head is in ``eagle.py``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pytest_specdec.reference.rejection_sampler import DraftProposal
 from pytest_specdec.reference.sampler import distributions, pick
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.model import Model
+    from pytest_specdec.reference.model import Model, Tap
     from pytest_specdec.reference.sampler import Sampling
     from pytest_specdec.reference.sequence import RunningSequence
 
-__all__ = ["Drafter", "ModelDrafter", "NgramDrafter", "NoDrafter", "lookup"]
+__all__ = ["Drafter", "ModelDrafter", "NgramDrafter", "NoDrafter", "drawn", "lookup"]
 
 
 class Drafter(Protocol):
@@ -27,6 +28,10 @@ class Drafter(Protocol):
 
     tokens: int
     """Draft tokens a step at most: k."""
+
+    @property
+    def tap(self) -> Tap | None:
+        """What watches the target's forwards; None where the drafter needs none of its hidden states."""
 
     def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
         """Take in ``prompts`` (n, longest), of which row i is ``lengths[i]`` tokens and goes to ``slot + i``."""
@@ -42,6 +47,7 @@ class NoDrafter:
     """The baseline's drafter: it never proposes anything."""
 
     tokens = 0
+    tap: Tap | None = None
 
     def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
         """Need no prompt."""
@@ -78,6 +84,8 @@ def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]
 class NgramDrafter:
     """Prompt lookup: no model, the sequence's own past proposes; see :func:`lookup`."""
 
+    tap: Tap | None = None
+
     def __init__(self, *, tokens: int, n_min: int, n_max: int) -> None:
         self.tokens = tokens
         self.n_min = n_min
@@ -109,6 +117,8 @@ class ModelDrafter:
     Its cache holds the tokens that it was fed: those of accepted drafts are in place, those of a rejected draft are overwritten.
     """
 
+    tap: Tap | None = None
+
     def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool) -> None:
         self.tokens = tokens
         self._model = model
@@ -129,21 +139,44 @@ class ModelDrafter:
         lengths = np.array([len(row.tokens) for row in rows], np.intp)
         # The last two tokens are fed: when a whole draft was accepted, its last token has not been fed yet.
         fed = np.array([row.tokens[-2:] for row in rows], np.intp)
-        drafted = np.zeros((n, self.tokens), np.intp)
-        q = np.zeros((n, self.tokens, self._model.shape.vocabulary), np.float32) if self._probabilistic else None
-        for step in range(self.tokens):
-            hidden = self._model.forward(fed, self._cache, lengths - fed.shape[1] + step)
-            logits = self._model.logits(hidden.reshape(n, fed.shape[1], -1)[:, -1])
-            _mask(rows, logits)
-            if q is None:
-                drafted[:, step] = logits.argmax(axis=1)
-            else:
-                q[:, step] = distributions(logits, sampling)
-                drafted[:, step] = pick(q[:, step], uniforms[:, step])
-            fed = drafted[:, step : step + 1]
-            _advance(rows, fed[:, 0])
-        _retreat(rows, self.tokens)
-        return DraftProposal(tokens=drafted, counts=np.full(n, self.tokens, np.intp), q=q)
+        step = 0
+
+        def behind(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+            nonlocal step
+            tokens = fed if drafted is None else drafted[:, None]
+            hidden = self._model.forward(tokens, self._cache, lengths - tokens.shape[1] + step)
+            step += 1
+            return self._model.logits(hidden.reshape(n, tokens.shape[1], -1)[:, -1])
+
+        return drawn(rows, sampling, uniforms, behind, probabilistic=self._probabilistic)
+
+
+def drawn(
+    rows: Rows[RunningSequence],
+    sampling: Sampling,
+    uniforms: NDArray[np.float64],
+    behind: Callable[[NDArray[np.intp] | None], NDArray[np.float32]],
+    *,
+    probabilistic: bool,
+) -> DraftProposal:
+    """Return k tokens a row, by ``uniforms`` (n, k) from the processed distribution, or the best ones when drafting greedily.
+
+    ``behind`` gives the draft's logits (n, vocabulary) behind the rows, for None, and then behind each (n,) drafted tokens in turn.
+    """
+    n, k = uniforms.shape
+    drafted = np.zeros((n, k), np.intp)
+    q: list[NDArray[np.float32]] = []
+    for step in range(k):
+        logits = behind(drafted[:, step - 1] if step else None)
+        _mask(rows, logits)
+        if probabilistic:
+            q.append(distributions(logits, sampling))
+            drafted[:, step] = pick(q[-1], uniforms[:, step])
+        else:
+            drafted[:, step] = logits.argmax(axis=1)
+        _advance(rows, drafted[:, step])
+    _retreat(rows, k)
+    return DraftProposal(tokens=drafted, counts=np.full(n, k, np.intp), q=np.stack(q, axis=1) if probabilistic else None)
 
 
 def _mask(rows: Rows[RunningSequence], logits: NDArray[np.float32]) -> None:

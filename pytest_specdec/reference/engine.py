@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import checkpoint, faulty_rules, model
+from pytest_specdec.reference import checkpoint, eagle, faulty_rules, model
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
@@ -49,8 +49,9 @@ class ReferenceEngine:
         self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
         self.rules = faulty_rules.rules(settings.fault, speculating=speculation is not None)
-        drafter = _drafter(speculation, target.shape.vocabulary, positions, settings.max_num_seqs)
-        decoder = padded(model.load(target, positions), settings.padded_layers)
+        loaded = model.load(target, positions)
+        drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs)
+        decoder = padded(loaded, settings.padded_layers)
         self._batch = Batch(decoder, drafter, slots=settings.max_num_seqs, counters=self.counters, rules=self.rules)
         self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
         self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()
@@ -165,12 +166,15 @@ def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
     return ids[0] if ids else None
 
 
-def _drafter(speculation: Speculation | None, vocabulary: int, positions: int, slots: int) -> Drafter:
+def _drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int) -> Drafter:
     if speculation is None:
         return NoDrafter()
     if speculation.method == "ngram":
         return NgramDrafter(tokens=speculation.tokens, n_min=speculation.n_min, n_max=speculation.n_max)
-    draft = checkpoint.read(speculation.model)
+    if speculation.method == "eagle3":
+        head = eagle.load(checkpoint.read(speculation.model, checkpoint.EAGLE3), target)
+        return eagle.EagleDrafter(head, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic)
+    draft, vocabulary = checkpoint.read(speculation.model), target.shape.vocabulary
     if draft.shape.vocabulary != vocabulary:
         raise EngineError(
             what="the draft has another vocabulary than the target",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.checkpoint import Checkpoint, Shape
 
-__all__ = ["Layer", "Model", "Span", "fused", "load"]
+__all__ = ["Layer", "Model", "Span", "Tap", "fused", "load", "rotations", "unit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +67,15 @@ class Span:
         return len(self.turn)
 
     def attend(
-        self, shape: Shape, head_scale: NDArray[np.float32], memory: NDArray[np.float32], qkv: NDArray[np.float32]
+        self, shape: Shape, head_scale: NDArray[np.float32], memory: NDArray[np.float32], qkv: NDArray[np.float32], *, normed: bool = True
     ) -> NDArray[np.float32]:
         """Return what the packed ``qkv`` (rows, (heads + 2 kv_heads) * head_dim) see, (rows, heads * head_dim).
 
-        ``memory`` is the layer's part of the cache, in which the keys and values are left; ``qkv`` is used up.
+        ``memory`` is the layer's part of the cache, in which the keys and values are left; ``qkv`` is used up. Queries and keys are
+        normalised by head, as in Qwen3, where ``normed`` says so.
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
-        self._turn(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon)
+        self._turn(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon if normed else None)
         heads = self._unpacked(heads)
         self._remember(memory, heads[:, shape.heads :])
         past = memory[self.slot : self.slot + self.n, :, : self.longest]
@@ -81,12 +84,13 @@ class Span:
         look = self._see_one if self.t == 1 else self._see_several
         return self._packed(look(q, past[:, : shape.kv_heads], past[:, shape.kv_heads :]))
 
-    def _turn(self, qk: NDArray[np.float32], head_scale: NDArray[np.float32], epsilon: float) -> None:
-        scale = np.vecdot(qk, qk)
-        scale /= np.float32(qk.shape[-1])
-        scale += np.float32(epsilon)
-        np.sqrt(scale, out=scale)
-        qk /= scale[..., None]
+    def _turn(self, qk: NDArray[np.float32], head_scale: NDArray[np.float32], epsilon: float | None) -> None:
+        if epsilon is not None:
+            scale = np.vecdot(qk, qk)
+            scale /= np.float32(qk.shape[-1])
+            scale += np.float32(epsilon)
+            np.sqrt(scale, out=scale)
+            qk /= scale[..., None]
         qk *= head_scale
         turned = qk.view(np.complex64)
         turned *= self.turn
@@ -149,6 +153,17 @@ class Layer:
     down: NDArray[np.float32]
 
 
+class Tap(Protocol):
+    """What watches a model's forwards."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose input it is given."""
+
+    def take(self, span: Span, states: Sequence[NDArray[np.float32]]) -> None:
+        """Take the input of each of these layers at the live tokens of ``span``, (live, hidden)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder; it holds no state, the caches that it writes belong to the caller."""
@@ -178,6 +193,7 @@ class Model:
         *,
         slot: int = 0,
         counts: NDArray[np.intp] | None = None,
+        tap: Tap | None = None,
     ) -> NDArray[np.float32]:
         """Return the last hidden states of the live ones among ``tokens`` (n, t), one line each, row after row.
 
@@ -189,12 +205,17 @@ class Model:
         desk, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
         x = desk.x
         np.take(self.embedding, fed, axis=0, out=x[: span.rows])
-        for layer, memory in zip(self.layers, cache, strict=True):
-            qkv = np.matmul(_unit(x, epsilon, desk.spare), layer.qkv, out=desk.qkv)[: span.rows]
+        tapped: list[NDArray[np.float32]] = []
+        for index, (layer, memory) in enumerate(zip(self.layers, cache, strict=True)):
+            if tap is not None and index in tap.layers:
+                tapped.append(x[: span.rows].copy())
+            qkv = np.matmul(unit(x, epsilon, desk.spare), layer.qkv, out=desk.qkv)[: span.rows]
             desk.mixed[: span.rows] = span.attend(self.shape, layer.head_scale, memory, qkv)
             x += np.matmul(desk.mixed, layer.out, out=desk.spare)
-            np.matmul(_unit(x, epsilon, desk.spare), layer.gate_up, out=desk.gate_up)
+            np.matmul(unit(x, epsilon, desk.spare), layer.gate_up, out=desk.gate_up)
             x += np.matmul(desk.gated(), layer.down, out=desk.spare)
+        if tap is not None:
+            tap.take(span, tapped)
         return x[: span.rows]
 
     def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -202,7 +223,7 @@ class Model:
         rows = len(hidden)
         x = np.zeros((_padded(rows), self.shape.hidden), np.float32)
         x[:rows] = hidden
-        logits: NDArray[np.float32] = (_unit(x, self.shape.norm_epsilon, x) @ self.head)[:rows]
+        logits: NDArray[np.float32] = (unit(x, self.shape.norm_epsilon, x) @ self.head)[:rows]
         return logits
 
 
@@ -246,13 +267,14 @@ def _padded(rows: int) -> int:
     return rows if rows == 1 else -(-rows // 4) * 4
 
 
-def _unit(x: NDArray[np.float32], epsilon: float, out: NDArray[np.float32]) -> NDArray[np.float32]:
+def unit(x: NDArray[np.float32], epsilon: float, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Return the lines of ``x`` over their root mean square, in ``out`` where it is given."""
     scale = np.vecdot(x, x)
     scale /= np.float32(x.shape[-1])
     scale += np.float32(epsilon)
     np.sqrt(scale, out=scale)
-    unit: NDArray[np.float32] = np.divide(x, scale[:, None], out=out)
-    return unit
+    divided: NDArray[np.float32] = np.divide(x, scale[:, None], out=out)
+    return divided
 
 
 def load(checkpoint: Checkpoint, positions: int) -> Model:
@@ -260,14 +282,20 @@ def load(checkpoint: Checkpoint, positions: int) -> Model:
     shape, tensors = checkpoint.shape, checkpoint.tensors
     embedding = tensors["model.embed_tokens.weight"]
     head = tensors.get("lm_head.weight", embedding) * tensors["model.norm.weight"]
-    frequency = shape.rope_theta ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
     return Model(
         shape=shape,
         embedding=embedding,
         layers=tuple(_layer(checkpoint, index) for index in range(shape.layers)),
         head=np.ascontiguousarray(head.T),
-        rotations=np.exp(1j * np.outer(np.arange(positions), frequency)).astype(np.complex64),
+        rotations=rotations(shape, positions),
     )
+
+
+def rotations(shape: Shape, positions: int) -> NDArray[np.complex64]:
+    """Return RoPE's turns, (positions, head_dim / 2)."""
+    frequency = shape.rope_theta ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
+    turns: NDArray[np.complex64] = np.exp(1j * np.outer(np.arange(positions), frequency)).astype(np.complex64)
+    return turns
 
 
 def _layer(checkpoint: Checkpoint, index: int) -> Layer:

@@ -118,6 +118,7 @@ class Batch:
                 np.full(len(prompts), at),
                 slot=slot,
                 counts=np.minimum(lengths - at, _CHUNK_TOKENS),
+                tap=self._drafter.tap,
             )
             for at in range(0, prompts.shape[1], _CHUNK_TOKENS)
         ]
@@ -144,7 +145,7 @@ class Batch:
         draft = self._drafter.propose(rows, sampling, uniforms[:, :k])
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
-        logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live))
+        logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live, tap=self._drafter.tap))
         shaped = self._shaped(rows, logits, draft)
         p = self._rules.target(distributions(shaped, sampling.repeat(live)), shaped, draft)
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)

@@ -121,7 +121,9 @@ def served(speculation=None, **settings):
     leave = ready.result(30)
     client = Client(app, loop)
     client.engine = engine
-    yield client
-    loop.call_soon_threadsafe(leave.set)
-    thread.join(10)
-    loop.close()
+    try:
+        yield client
+    finally:
+        loop.call_soon_threadsafe(leave.set)
+        thread.join(10)
+        loop.close()
