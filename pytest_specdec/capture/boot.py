@@ -99,12 +99,13 @@ class ServerRecipes:
     def _setup(self, boot: Boot) -> ServerSetup:
         """Return what ``boot`` serves, its port still open."""
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
-        env = {name: _expanded(value, "env", name) for name, value in {**engine.env, **overlay.env}.items()}
+        speed = (self.config.speed if boot.timed else None) or Overlay()
+        env = {name: _expanded(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
         api_key = _expanded(engine.api_key, "engine", "api_key") if engine.api_key else None
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
-            args=merged(engine.args, overlay.args),
+            args=merged(engine.args, speed.args, overlay.args),
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,

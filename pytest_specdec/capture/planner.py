@@ -210,7 +210,10 @@ def make(
         families=outside,
         rates=rates or from_size(config),
     )
-    laid_out = partial(_laid_out, plan, calibration=calibration, has_scorer=config.scorer is not None, attached=attached)
+    apart = _has_speed_boots(config, attached)
+    laid_out = partial(
+        _laid_out, plan, calibration=calibration, has_scorer=config.scorer is not None, attached=attached, has_speed_boots=apart
+    )
     usual = laid_out(judged)
     more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
     larger = [workload for workload in enlargement.enlarged(usual, deepest, more) if workload.name in deepest]
@@ -218,13 +221,20 @@ def make(
 
 
 def _laid_out(
-    plan: Plan, judged: Sequence[Workload], *, calibration: tuple[Workload, ...], has_scorer: bool, attached: frozenset[str]
+    plan: Plan,
+    judged: Sequence[Workload],
+    *,
+    calibration: tuple[Workload, ...],
+    has_scorer: bool,
+    attached: frozenset[str],
+    has_speed_boots: bool,
 ) -> Plan:
     """Return the plan with its workloads, the boots and visits that they need, and what these take."""
     workloads = tuple(sorted((*judged, *calibration), key=_order))
     served = (boot for boot in _layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
-    layout = enumerate(_rescored(_calibrated(served, calibration, workloads), has_scorer=has_scorer))
-    boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in layout)
+    layout = _rescored(_calibrated(served, calibration, workloads), has_scorer=has_scorer)
+    layout = _timed_apart(tuple(layout), workloads) if has_speed_boots else layout
+    boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate(layout))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate.total(steps, plan.servers))
 
@@ -338,6 +348,29 @@ def _calibrated(layout: Iterable[Boot], calibration: Sequence[Workload], workloa
         answers = _names(workloads) if BASELINE in boot.arms else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
+
+
+def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
+    """Return whether timed workloads have servers of their own. Raises PlanError where a server is attached: it is not started anew."""
+    if config.speed is None or not attached:
+        return config.speed is not None
+    what, found = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
+    raise PlanError(what, where="speed", found=f"url of {found}", expected="servers that are started here", remedy="remove `speed`")
+
+
+def _timed_apart(layout: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    """Give the boots without what is timed, and then those that answer nothing else, one behind the other: what drifts drifts little."""
+    timed = {workload.name for workload in workloads if workload.timed}
+    apart = []
+    for boot in layout:
+        measured = tuple(name for name in boot.answers if name in timed)
+        rest = replace(boot, answers=tuple(name for name in boot.answers if name not in timed))
+        is_needed = bool(rest.answers or rest.scores or not measured)
+        if is_needed:
+            yield rest
+        if measured:
+            apart.append(replace(boot, answers=measured, scores=(), probe=boot.probe and not is_needed, timed=True))
+    yield from apart
 
 
 def _rescored(layout: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:

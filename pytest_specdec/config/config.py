@@ -128,6 +128,8 @@ class Config:
     baseline: Overlay = field(default_factory=Overlay)
     draft: Overlay = field(default_factory=Overlay)
     """For the draft model served alone."""
+    speed: Overlay | None = None
+    """Laid over the engine where seconds count: timed workloads are then sent to servers of their own."""
     scorer: EngineSettings | None = None
     """A further server of the same weights that scores tokens."""
     may_kill: bool = False

@@ -75,6 +75,7 @@ def load(path: Path) -> Config:
         variants=tuple(VariantSettings(name=name, **_overlaid(settings)) for name, settings in data["variants"].items()),
         baseline=Overlay(**_overlaid(data.get("baseline", {}))),
         draft=Overlay(**_overlaid(data.get("draft", {}))),
+        speed=Overlay(**_overlaid(data["speed"])) if "speed" in data else None,
         scorer=_engine(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
         placement=Placement(data.get("placement", Placement.IN_TURN)),
@@ -151,7 +152,7 @@ def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
     for key, part in data.items() if isinstance(data, Mapping) else ():
-        if key in {"engine", "scorer", "baseline", "draft"} and isinstance(part, Mapping):
+        if key in {"engine", "scorer", "baseline", "draft", "speed"} and isinstance(part, Mapping):
             yield (key, "args"), part.get("args")
         if key == "variants" and isinstance(part, Mapping):
             yield from ((("variants", name, "args"), variant.get("args")) for name, variant in part.items() if isinstance(variant, Mapping))

@@ -83,7 +83,7 @@ _PATTERNS = {
 }
 _PLACES = ("executable", "venv", "image")
 _LONGEST = 60
-_VARIABLES = "write it out: variables stand in the texts of engine, scorer, variants, baseline and draft"
+_VARIABLES = "write it out: variables stand in the texts of engine, scorer, variants, baseline, draft and speed"
 
 
 class _Error(Protocol):

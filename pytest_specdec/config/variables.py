@@ -63,6 +63,7 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
         variants=tuple(_overlaid(variant, environ, ("variants", variant.name)) for variant in config.variants),
         baseline=_overlaid(config.baseline, environ, ("baseline",)),
         draft=_overlaid(config.draft, environ, ("draft",)),
+        speed=_overlaid(config.speed, environ, ("speed",)) if config.speed else None,
         prompts=_text(config.prompts, environ, "prompts"),
         reasoning=_reasoning(config.reasoning, environ),
     )

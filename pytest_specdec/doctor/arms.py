@@ -47,7 +47,10 @@ class Arm:
 
 
 def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Arm, ...]:
-    """Return the baseline, every variant, and every draft model that can be served alone. Raises EngineError for an unreadable setting."""
+    """Return the baseline, also with the settings for speed, every variant, and every draft model that can be served alone.
+
+    Raises EngineError for an unreadable setting.
+    """
     model = config.engine.model
     speculative = tuple(_arm(config, environ, v.name, ("variants", v.name), v, model=model) for v in config.variants)
     drafts = (engine.draft(arm.args) for arm in speculative)
@@ -56,7 +59,9 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     alone = (_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
     scoring = scorer(config, environ)
     visited = [scoring] if scoring and scoring.attached else []
-    return (_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model), *speculative, *alone, *visited)
+    baseline = _arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model)
+    quick = () if config.speed is None else (_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
+    return (baseline, *quick, *speculative, *alone, *visited)
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:

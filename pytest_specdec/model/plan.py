@@ -72,6 +72,8 @@ class Boot:
     """Whether the arm's capabilities are probed: what it honours, refuses and ignores."""
     scores: tuple[ScoringTask, ...] = ()
     """What is scored here."""
+    timed: bool = False
+    """Whether it answers nothing but what is timed, under the config's settings for that."""
     attached: bool = False
     """Whether the server runs already and belongs to somebody else: it is visited, never started or stopped."""
 

@@ -82,8 +82,9 @@ def _placement(plan: Plan) -> str:
 
 def _arm(boot: Boot) -> str:
     if boot.also_baseline:
-        return "baseline and control"
-    return f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
+        return "baseline and control" + (" for speed" if boot.timed else "")
+    name = f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
+    return f"{name} for speed" if boot.timed else name
 
 
 def _shares(plan: Plan) -> str:

@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_specdec.capture import planner
+from pytest_specdec.capture.boot import ServerRecipes
 from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import EngineError, PlanError
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import Placement, Role
@@ -62,6 +65,46 @@ def test_two_variants_with_one_draft_model_share_its_boot(plan, workload, config
 
 def test_without_a_workload_that_wants_the_draft_there_is_no_draft_boot(plan, workload):
     assert len(plan(workload()).boots) == 4
+
+
+SPEED = Overlay(args={"idle": 24}, env={"QUICK": "1"})
+
+
+def test_where_seconds_count_under_settings_of_their_own_timed_workloads_have_boots_of_their_own(plan, workload, config):
+    of_both = (workload(draft_scored=True), workload("timed", timed=True, scored=False))
+    boots = plan(*of_both, config=replace(config, speed=SPEED)).boots
+    assert [(boot.arm, boot.answers, boot.timed) for boot in boots] == [
+        *((arm, ("greedy",), False) for arm in ("baseline", "draft-k3", "ngram-k3", "control")),
+        ("small", (), False),
+        *((arm, ("timed",), True) for arm in ("baseline", "draft-k3", "ngram-k3", "control")),
+    ]
+    assert [boot.index for boot in boots] == list(range(9))
+    assert not any(boot.probe or boot.scores for boot in boots[5:])
+    assert [boot.arm for boot in plan(*of_both).boots if "timed" in boot.answers] == ["baseline", "draft-k3", "ngram-k3", "control"]
+
+
+def test_speed_alone_takes_no_boots_but_those_that_are_timed(plan, workload, config):
+    boots = plan(workload("timed", timed=True, scored=False), depth=Depth.SMOKE, config=replace(config, speed=SPEED)).boots
+    assert [(boot.arm, boot.also_baseline, boot.probe, boot.timed) for boot in boots] == [
+        ("draft-k3", False, True, True),
+        ("ngram-k3", False, True, True),
+        ("control", True, True, True),
+    ]
+
+
+def test_settings_for_speed_are_laid_over_the_engine_and_under_the_variant(plan, workload, config, tmp_path):
+    own = replace(config, speed=SPEED, engine=replace(config.engine, args={"idle": 1, "port": 8000}))
+    laid = plan(workload(), workload("timed", timed=True, scored=False), config=own)
+    recipes = ServerRecipes(config=own, plan=laid, directory=RunDirectory(tmp_path))
+    args = {(boot.arm, boot.timed): recipes._setup(boot) for boot in laid.boots}
+    assert (args["baseline", False].args["idle"], args["baseline", True].args["idle"]) == (1, 24)
+    assert (args["baseline", False].env.get("QUICK"), args["ngram-k3", True].env["QUICK"]) == (None, "1")
+
+
+def test_an_attached_server_has_no_settings_for_speed(plan, workload, config):
+    attached = replace(config, speed=SPEED, engine=replace(config.engine, url="http://127.0.0.1:9"))
+    with pytest.raises(PlanError, match="settings that it was started with"):
+        plan(workload("timed", timed=True, scored=False), config=attached)
 
 
 def test_unscored_workloads_are_not_scored(plan, workload):

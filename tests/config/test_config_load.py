@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.config import load, shipped
+from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import Family
@@ -39,7 +40,8 @@ def test_the_config_that_comes_with_the_suites_loads():
     config = load.load(SUITES / "reference.yaml")
     assert (config.name, config.engine.kind, config.engine.model) == ("reference", "reference", "target")
     assert [variant.name for variant in config.variants] == ["draft-k3", "ngram-k3"]
-    assert config.engine.args == {"padded-layers": 24, "max-num-seqs": 32, "max-model-len": 1024}
+    assert config.engine.args == {"max-num-seqs": 32, "max-model-len": 1024}
+    assert config.speed == Overlay(args={"padded-layers": 24})
     assert config.variant("ngram-k3").args["speculative-config"]["method"] == "ngram"
     assert repr(config) == "<Config reference: reference target, draft-k3, ngram-k3>"
 
@@ -167,7 +169,7 @@ PROBLEMS = [
     ),
 ]
 TOP = (
-    "engine, variants, baseline, draft, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates, prompts, "
+    "engine, variants, baseline, draft, speed, scorer, may_kill, placement, lossy, require, allow_inconclusive, gates, prompts, "
     "reasoning or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"

@@ -215,7 +215,7 @@ def test_the_stock_config_is_told_with_the_suites_plan_by_the_module_itself():
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "ok    engine     reference 0.1.0" in ran.stdout
-    assert "4 boots (draft-k3, ngram-k3, baseline and control" in ran.stdout
+    assert "7 boots (draft-k3, ngram-k3, baseline and control" in ran.stdout
     assert "2 pairs (draft-k3, ngram-k3) x" in ran.stdout
 
 

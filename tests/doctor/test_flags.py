@@ -99,6 +99,12 @@ def test_an_unknown_flag_is_told_with_its_line_and_the_nearest_name(commands):
     ]
 
 
+def test_a_flag_of_the_settings_for_speed_is_looked_at_too(commands):
+    loaded, argvs = commands(TEXT + "speed: {args: {max-num-sqes: 8}}\n")
+    checks = flag_checks(loaded, argvs[1:2], Help(flags=KNOWN | {"--enable-sleep"}, abbreviates=True))
+    assert f"{loaded.path}:14  speed.args.max-num-sqes" in [check.line.partition(": found ")[0] for check in checks]
+
+
 def test_a_dotted_flag_is_found_where_it_stands(commands):
     loaded, argvs = commands(TEXT.replace("      speculative-config: {method: ngram}\n", "").replace("methd", "method"))
     checks = flag_checks(loaded, argvs[-1:], Help(flags=frozenset({"--other"})))
