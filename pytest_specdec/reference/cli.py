@@ -65,6 +65,11 @@ class ServerSettings:
     """Whether a prompt may be a list of token ids."""
     reasoning_end: str = ""
     """The token behind which a chat answer's text begins; empty for no reasoning."""
+    prefix_caching: bool = True
+    blocks: int = 0
+    """Blocks of the key-value cache that running sequences share; 0 for as many as they can fill."""
+    tells_cached: bool = False
+    """Whether an answer's usage tells the cached tokens of its prompt."""
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
@@ -117,6 +122,27 @@ def _parser() -> argparse.ArgumentParser:
         help="take prompts that are lists of token ids, as some engines do not (default: yes)",
     )
     option("--reasoning-end", default="", metavar="TOKEN", help="give what a chat answer says up to this token as its reasoning")
+    option(
+        "--enable-prefix-caching",
+        dest="prefix_caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep full blocks of prompts and answers for later requests that begin alike (default: yes)",
+    )
+    option(
+        "--num-gpu-blocks-override",
+        dest="blocks",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="blocks of 16 tokens that running sequences share; the last one to arrive leaves when they run out (default: enough)",
+    )
+    option(
+        "--enable-prompt-tokens-details",
+        dest="tells_cached",
+        action="store_true",
+        help="tell the cached tokens of a prompt in the usage",
+    )
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
     option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")

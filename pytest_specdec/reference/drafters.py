@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.model import Model, Tap
+    from pytest_specdec.reference.prefix_cache import DraftBlock
     from pytest_specdec.reference.sampler import Sampling
     from pytest_specdec.reference.sequence import RunningSequence
 
@@ -33,8 +34,14 @@ class Drafter(Protocol):
     def tap(self) -> Tap | None:
         """What watches the target's forwards; None where the drafter needs none of its hidden states."""
 
-    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
-        """Take in ``prompts`` (n, longest), of which row i is ``lengths[i]`` tokens and goes to ``slot + i``."""
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Take in ``prompts`` (n, longest), of which row i is ``counts[i]`` tokens that go to ``slot + i``, from ``starts[i]`` on."""
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Return a copy of what the slot remembers of some tokens; None for a drafter without a cache."""
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Put back what :meth:`block` returned."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Follow a sequence of ``length`` tokens to another slot."""
@@ -49,8 +56,14 @@ class NoDrafter:
     tokens = 0
     tap: Tap | None = None
 
-    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Need no prompt."""
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Return None: it has no cache."""
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Hold nothing."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Hold nothing to move."""
@@ -91,8 +104,14 @@ class NgramDrafter:
         self.n_min = n_min
         self.n_max = n_max
 
-    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Need no prompt: the sequence has it."""
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Return None: it has no cache."""
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Hold nothing."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Hold nothing to move."""
@@ -125,9 +144,18 @@ class ModelDrafter:
         self._cache = model.cache(slots)
         self._probabilistic = probabilistic
 
-    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Fill the slots' cache with the prompts."""
-        self._model.forward(prompts, self._cache, np.zeros(len(prompts), np.intp), slot=slot, counts=lengths)
+        self._model.forward(prompts, self._cache, starts, slot=slot, counts=counts)
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Copy a part of the slot's cache."""
+        return (self._cache[:, slot, :, start:end].copy(),)
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Write a part of the slot's cache."""
+        (copied,) = block
+        self._cache[:, slot, :, start : start + copied.shape[2]] = copied
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the slot's cache."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.checkpoint import Checkpoint, Shape
     from pytest_specdec.reference.model import Model
+    from pytest_specdec.reference.prefix_cache import DraftBlock
     from pytest_specdec.reference.rejection_sampler import DraftProposal
     from pytest_specdec.reference.sampler import Sampling
     from pytest_specdec.reference.sequence import RunningSequence
@@ -164,13 +165,33 @@ class EagleDrafter:
         slots = np.repeat(np.arange(span.slot, span.slot + span.n), span.t)[live]
         self._states[slots, span.positions.ravel()[live]] = np.concatenate(states, axis=1) @ self._head.fuse
 
-    def enter(self, slot: int, prompts: NDArray[np.intp], lengths: NDArray[np.intp]) -> None:
-        """Fill the slots' cache with the prompts, each token beside the hidden state before it."""
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Fill the slots' cache with the prompts, each token beside the hidden state before it, which the first of all has none of."""
         n, longest = prompts.shape
-        self._fed[slot : slot + n] = lengths - 1
-        if longest > 1:
-            states = self._states[slot : slot + n, : longest - 1]
-            self._head.forward(prompts[:, 1:], states, self._cache, np.zeros(n, np.intp), slot=slot, counts=lengths - 1)
+        self._fed[slot : slot + n] = starts + counts - 1
+        if not starts.any():
+            prompts, starts, counts, longest = prompts[:, 1:], starts + 1, counts - 1, longest - 1
+        if not longest:
+            return
+        if not starts.all():
+            prompts = prompts.copy()
+            for row in np.flatnonzero(starts == 0).tolist():
+                prompts[row, :-1] = prompts[row, 1:]
+            starts, counts = np.maximum(starts, 1), counts - (starts == 0)
+        positions = np.minimum(starts[:, None] - 1 + np.arange(longest), len(self._head.rotations) - 1)
+        states = self._states[np.arange(slot, slot + n)[:, None], positions]
+        self._head.forward(prompts, states, self._cache, starts - 1, slot=slot, counts=counts)
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Copy hidden states, and the cache one position earlier: its last one depends on the token behind it."""
+        return self._states[slot, start:end].copy(), self._cache[slot, :, max(start - 1, 0) : end - 1].copy()
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Write them back."""
+        states, cache = block
+        at = max(start - 1, 0)
+        self._states[slot, start : start + len(states)] = states
+        self._cache[slot, :, at : at + cache.shape[1]] = cache
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the slot's cache and hidden states."""

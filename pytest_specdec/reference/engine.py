@@ -14,6 +14,7 @@ from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDraf
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
 from pytest_specdec.reference.pad import padded
+from pytest_specdec.reference.prefix_cache import blocks_of
 from pytest_specdec.reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from pytest_specdec.reference.sampler import PenaltyState
 from pytest_specdec.reference.scheduler import Batch
@@ -42,6 +43,7 @@ class ReferenceEngine:
         _refuse_length(settings, target.shape.positions)
         speculation = settings.speculation
         window = 1 + (speculation.tokens if speculation else 0)
+        _refuse_blocks(settings, window)
         positions = settings.max_model_len + window
         self.settings = settings
         self.shape = target.shape
@@ -52,7 +54,15 @@ class ReferenceEngine:
         loaded = model.load(target, positions)
         drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs)
         decoder = padded(loaded, settings.padded_layers)
-        self._batch = Batch(decoder, drafter, slots=settings.max_num_seqs, counters=self.counters, rules=self.rules)
+        self._batch = Batch(
+            decoder,
+            drafter,
+            slots=settings.max_num_seqs,
+            counters=self.counters,
+            rules=self.rules,
+            blocks=settings.blocks,
+            prefix_caching=settings.prefix_caching,
+        )
         self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
         self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -194,4 +204,15 @@ def _refuse_length(settings: ServerSettings, positions: int) -> None:
             where="--max-model-len",
             found=str(settings.max_model_len),
             expected=f"at most {positions}, the checkpoint's max_position_embeddings",
+        )
+
+
+def _refuse_blocks(settings: ServerSettings, window: int) -> None:
+    needed = blocks_of(settings.max_model_len + window)
+    if settings.blocks and settings.blocks < needed:
+        raise EngineError(
+            what="the blocks do not hold one sequence of the greatest length",
+            where="--num-gpu-blocks-override",
+            found=str(settings.blocks),
+            expected=f"at least {needed}, or a lower --max-model-len",
         )

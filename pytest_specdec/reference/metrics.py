@@ -19,6 +19,11 @@ class Counters:
     """Tokens handed out: what a limit cut off is not in it."""
     running: int = 0
     waiting: int = 0
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    """Those of them that were there."""
+    preemptions: int = 0
     drafts: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
@@ -45,6 +50,9 @@ class Counters:
             *_series("generation_tokens_total", "counter", "Generation tokens processed.", {label: self.generation_tokens}),
             *_series("num_requests_running", "gauge", "Sequences in the batch.", {label: self.running}),
             *_series("num_requests_waiting", "gauge", "Sequences that wait for a slot.", {label: self.waiting}),
+            *_series("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", {label: self.prefix_queries}),
+            *_series("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", {label: self.prefix_hits}),
+            *_series("num_preemptions_total", "counter", "Sequences that left the batch for want of blocks.", {label: self.preemptions}),
         ]
         lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self.started_s}"]
         if self.draft_tokens_a_step:

@@ -82,6 +82,8 @@ class ResponseOptions:
     model: str
     request: EngineRequest
     tokenizer: Tokenizer
+    tells_cached: bool = False
+    """Whether the usage tells the cached tokens of the prompt, where there are any."""
     metrics: str
     """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
     draft_tokens: int
@@ -138,6 +140,9 @@ class ResponseOptions:
         emitted = sum(len(sequence.emitted) for sequence in sequences)
         prompt = len(self.request.prompt)
         usage: dict[str, JSON] = {"prompt_tokens": prompt, "completion_tokens": emitted, "total_tokens": prompt + emitted}
+        cached = sequences[0].cached_tokens
+        if self.tells_cached and cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
         splits = [sequence.reasoning for sequence in sequences if sequence.reasoning is not None]
         if splits:
             usage["completion_tokens_details"] = {"reasoning_tokens": sum(split.tokens for split in splits)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
 
 if TYPE_CHECKING:
+    from collections import OrderedDict, deque
     from collections.abc import Callable
     from collections.abc import Sequence as Rows
 
@@ -15,10 +16,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.prefix_cache import Block
     from pytest_specdec.reference.rejection_sampler import DraftProposal
     from pytest_specdec.reference.sequence import RunningSequence
 
-__all__ = ["EngineRules", "admit", "deal", "end", "keep", "penalise", "report", "target"]
+__all__ = [
+    "EngineRules",
+    "admit",
+    "cached",
+    "chain",
+    "deal",
+    "drafts",
+    "end",
+    "evict",
+    "keep",
+    "lend",
+    "penalise",
+    "report",
+    "resume",
+    "reuse",
+    "target",
+    "warm",
+]
 
 
 def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
@@ -57,6 +76,47 @@ def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa:
     return "length" if emitted >= request.max_tokens else None
 
 
+def chain(parent: int, tokens: tuple[int, ...]) -> int:
+    """Return the key of a block of the prefix cache: what it holds and, by ``parent``, everything before it."""
+    return hash((parent, tokens))
+
+
+def reuse(matched: int, total: int) -> int:
+    """Return how many of ``total`` tokens are taken from the prefix cache, in which ``matched`` were found: the last one never."""
+    return min(matched, (total - 1) // 16 * 16)
+
+
+def lend(block: Block) -> Block:
+    """Return a block of the prefix cache as it is copied into a slot."""
+    return block
+
+
+def evict(blocks: OrderedDict[int, Block], most: int) -> None:
+    """Let the least recently used blocks go until ``most`` are left; the last one has just come or been asked for."""
+    while len(blocks) > most:
+        blocks.popitem(last=False)
+
+
+def cached(reused: int) -> int:
+    """Return the cached tokens that an answer reports."""
+    return reused
+
+
+def warm(sequence: RunningSequence) -> None:
+    """Look at a sequence part of whose prompt was taken from the prefix cache."""
+
+
+def drafts(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
+    """Return the draft that is verified, given the drafter's."""
+    return draft
+
+
+def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+    """Put a preempted sequence before those that wait, and return True; it is given up for False."""
+    waiting.appendleft(sequence)
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
     """The decisions of a speculating engine; the defaults are right."""
@@ -71,3 +131,11 @@ class EngineRules:
     admit: Callable[[EngineRequest], None] = admit
     target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target
     end: Callable[[EngineRequest, int, bool], str | None] = end
+    chain: Callable[[int, tuple[int, ...]], int] = chain
+    reuse: Callable[[int, int], int] = reuse
+    lend: Callable[[Block], Block] = lend
+    evict: Callable[[OrderedDict[int, Block], int], None] = evict
+    cached: Callable[[int], int] = cached
+    warm: Callable[[RunningSequence], None] = warm
+    drafts: Callable[[DraftProposal, Rows[RunningSequence]], DraftProposal] = drafts
+    resume: Callable[[deque[RunningSequence], RunningSequence], bool] = resume

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from pytest_specdec.reference.grammar import walk
 from pytest_specdec.reference.openai_response import Entry, entries
+from pytest_specdec.reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
 from pytest_specdec.reference.rejection_sampler import verify
 from pytest_specdec.reference.sampler import Sampling, distributions, pick
 
@@ -33,13 +35,27 @@ _CHUNK_TOKENS: Final = 256
 class Batch:
     """Continuous batching over one cache; row i sits in slot i, so the attention reads the cache without copying."""
 
-    def __init__(self, target: Model, drafter: Drafter, *, slots: int, counters: Counters, rules: EngineRules) -> None:
+    def __init__(
+        self,
+        target: Model,
+        drafter: Drafter,
+        *,
+        slots: int,
+        counters: Counters,
+        rules: EngineRules,
+        blocks: int = 0,
+        prefix_caching: bool = False,
+    ) -> None:
         self._target = target
         self._drafter = drafter
         self._slots = slots
         self._counters = counters
         self._rules = rules
         self._cache = target.cache(slots)
+        self._blocks = blocks or slots * blocks_of(self._cache.shape[3])
+        """That running sequences share; a sequence holds those of its tokens and of its next window."""
+        self._prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules)
+        self._arrived = 0
         self._most = self._cache.shape[3] - 1 - drafter.tokens
         """The longest cache length, in tokens, behind which a whole window still fits."""
         self._lengths = np.zeros(slots, np.intp)
@@ -55,6 +71,8 @@ class Batch:
 
     def add(self, sequence: RunningSequence) -> None:
         """Queue a sequence."""
+        sequence.arrival = self._arrived
+        self._arrived += 1
         self._waiting.append(sequence)
         self._gauge()
 
@@ -73,8 +91,12 @@ class Batch:
 
     def step(self) -> list[Delta]:
         """Let waiting sequences in, then advance every sequence that was in already by one window."""
-        deltas = self._decode() if self._rows else []
-        deltas += self._enter()
+        crowded = self._preempt()
+        deltas = [sequence.give_up() for sequence in crowded if not self._rules.resume(self._waiting, sequence)]
+        deltas += self._decode() if self._rows else []
+        if not crowded:
+            deltas += self._enter()
+        self._remember()
         self._leave([slot for slot, row in enumerate(self._rows) if row.finish_reason is not None])
         self._counters.generation_tokens += sum(len(delta.tokens) for delta in deltas)
         return deltas
@@ -84,16 +106,17 @@ class Batch:
         if not group:
             return []
         slot, lengths = len(self._rows), np.array([len(s.tokens) for s in group], np.intp)
-        prompts = _rectangle([s.tokens for s in group])
-        hidden = self._prefill(prompts, lengths, slot)
-        self._drafter.enter(slot, prompts, lengths)
+        starts = np.array([self._reused(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
+        prompts, fed = _rectangle([s.tokens[start:] for s, start in zip(group, starts.tolist(), strict=True)]), lengths - starts
+        hidden = self._prefill(prompts, starts, fed, slot)
+        self._drafter.enter(slot, prompts, starts, fed)
         self._rows += group
         for _ in group:
             self._waiting.popleft()
         self._lengths[slot : slot + len(group)] = lengths
         self._sampling = None
-        self._counters.prompt_tokens += int(lengths.sum())
-        ends = np.cumsum(lengths)
+        self._counters.prompt_tokens += sum(len(s.tokens) for s in group if not s.preempted)
+        ends = np.cumsum(fed)
         for sequence, end in zip(group, ends.tolist(), strict=True):
             self._score(sequence, hidden, end)
         return self._first_tokens(group, self._target.logits(hidden[ends - 1]))
@@ -101,23 +124,81 @@ class Batch:
     def _admitted(self) -> list[RunningSequence]:
         """Return the first waiting sequences, whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
         group: list[RunningSequence] = []
-        longest = 0
+        longest, free = 0, self._blocks - sum(map(self._held, self._rows))
         for sequence in islice(self._waiting, self._slots - len(self._rows)):
             longest = max(longest, len(sequence.tokens))
-            if group and longest * (len(group) + 1) > _PREFILL_TOKENS:
+            free -= self._held(sequence)
+            # Twice: beside a row that starts at zero, one that reuses as many is filled up to the same width.
+            wide = longest * (len(group) + 1) > _PREFILL_TOKENS or 2 * longest > self._cache.shape[3]
+            if (group and wide) or (free < 0 and (group or self._rows)):
                 break
             group.append(sequence)
         return group
 
-    def _prefill(self, prompts: NDArray[np.intp], lengths: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
+    def _held(self, sequence: RunningSequence) -> int:
+        """Return the blocks of a sequence's tokens and of its next window."""
+        return blocks_of(len(sequence.tokens) + self._drafter.tokens + 1)
+
+    def _preempt(self) -> list[RunningSequence]:
+        """Take the last to arrive out of the batch until the next windows of the others fit, and return them, the earliest last.
+
+        What they emitted is prefilled again behind their prompts when they come back; generator, grammar and penalties stay theirs.
+        """
+        crowded: list[RunningSequence] = []
+        by_arrival = sorted(self._rows, key=lambda row: row.arrival)
+        while len(by_arrival) > 1 and sum(map(self._held, by_arrival)) > self._blocks:
+            crowded.append(by_arrival.pop())
+        for sequence in crowded:
+            sequence.preempted += 1
+        self._counters.preemptions += len(crowded)
+        self._leave([slot for slot, row in enumerate(self._rows) if row in crowded])
+        return crowded
+
+    def _reused(self, sequence: RunningSequence, slot: int) -> int:
+        """Copy what the prefix cache has of a sequence into its slot, and return its tokens: none where the prompt is scored."""
+        if sequence.request.prompt_logprobs is not None and not sequence.preempted:
+            return 0
+        found = self._prefixes.match(sequence.tokens)
+        total = len(sequence.tokens)
+        reused = self._rules.reuse(len(found) * BLOCK_TOKENS, total)
+        for index, block in enumerate(list(found.values())[: blocks_of(reused)]):
+            start = index * BLOCK_TOKENS
+            self._cache[:, slot, :, start : start + BLOCK_TOKENS] = block.target
+            if block.draft is not None:
+                self._drafter.put(slot, start, block.draft)
+        sequence.keys = list(found)
+        if not sequence.preempted:
+            self._counters.prefix_queries += total
+            self._counters.prefix_hits += reused
+            sequence.cached_tokens = self._rules.cached(reused)
+        if reused:
+            self._rules.warm(sequence)
+        return reused
+
+    def _remember(self) -> None:
+        """Show the prefix cache every block that has filled since the last step."""
+        for slot, row in enumerate(self._rows):
+            # Of the last window a drafter may not have been fed anything yet.
+            computed = len(row.tokens) - 1 - self._drafter.tokens
+            if computed // BLOCK_TOKENS <= len(row.keys):
+                continue
+            first, row.keys = len(row.keys), self._prefixes.keys(row.tokens[:computed], row.keys)
+            for index in range(first, len(row.keys)):
+                self._prefixes.put(row.keys[index], partial(self._block, slot, index))
+
+    def _block(self, slot: int, index: int) -> Block:
+        start, end = index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS
+        return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self._drafter.block(slot, start, end))
+
+    def _prefill(self, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
         """Return the last hidden states of prompts (n, longest), one line a token; only a prompt alone is so long that it needs chunks."""
         chunks = [
             self._target.forward(
                 prompts[:, at : at + _CHUNK_TOKENS],
                 self._cache,
-                np.full(len(prompts), at),
+                starts + at,
                 slot=slot,
-                counts=np.minimum(lengths - at, _CHUNK_TOKENS),
+                counts=np.minimum(counts - at, _CHUNK_TOKENS),
                 tap=self._drafter.tap,
             )
             for at in range(0, prompts.shape[1], _CHUNK_TOKENS)
@@ -126,13 +207,17 @@ class Batch:
 
     def _score(self, sequence: RunningSequence, hidden: NDArray[np.float32], end: int) -> None:
         top = sequence.request.prompt_logprobs
-        if top is not None and sequence.index == 0:
+        if top is not None and sequence.index == 0 and not sequence.preempted:
             logits = self._target.logits(hidden[end - len(sequence.tokens) : end - 1])
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
         distribution = distributions(self._shaped(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])
+        for sequence in group:
+            if sequence.preempted:
+                sequence.drafted.append(0)
+                sequence.accepted.append(0)
         return [
             s.take([token], _entries(s, raw[None], [token]))
             for s, token, raw in zip(group, pick(distribution, uniforms).tolist(), logits, strict=True)
@@ -142,7 +227,7 @@ class Batch:
         rows, n, k = self._rows, len(self._rows), self._drafter.tokens
         sampling = self._sampling = self._sampling or Sampling.of(row.request for row in rows)
         uniforms = np.array([row.random.random(2 * k + 1) for row in rows])
-        draft = self._drafter.propose(rows, sampling, uniforms[:, :k])
+        draft = self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows)
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live, tap=self._drafter.tap))

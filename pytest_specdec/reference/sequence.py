@@ -79,6 +79,14 @@ class RunningSequence:
         """Draft tokens by verify step."""
         self.accepted: list[int] = []
         """Accepted draft tokens by verify step, before a limit cuts the window."""
+        self.cached_tokens = 0
+        """Of the prompt, taken from the prefix cache when it first entered the batch."""
+        self.keys: list[int] = []
+        """Of its full blocks that the prefix cache was shown."""
+        self.arrival = 0
+        """Which sequence of the batch's it is, from 0."""
+        self.preempted = 0
+        """Times that it had to leave the batch before its end."""
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
         self._eos_ids = eos_ids

@@ -118,6 +118,7 @@ class _Served:
             request=request,
             tokenizer=engine.tokenizer,
             metrics=engine.settings.spec_decode_metrics,
+            tells_cached=engine.settings.tells_cached,
             draft_tokens=engine.counters.draft_tokens_a_step,
         )
         return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
