@@ -191,7 +191,12 @@ def _usage(value: JSON) -> Usage | None:
     prompt, completion = (_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     if prompt is None or completion is None:
         return None
-    return Usage(prompt_tokens=prompt, completion_tokens=completion, reasoning_tokens=_reasoning_tokens(value))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        reasoning_tokens=_reasoning_tokens(value),
+        cached_tokens=_cached_tokens(value),
+    )
 
 
 def _reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
@@ -199,6 +204,12 @@ def _reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
     details = usage.get("completion_tokens_details")
     counts = details if isinstance(details, Mapping) and "reasoning_tokens" in details else usage
     return _count("reasoning_tokens", counts.get("reasoning_tokens"))
+
+
+def _cached_tokens(usage: Mapping[str, JSON]) -> int | None:
+    """Read them where OpenAI has them, among the details of the prompt."""
+    details = usage.get("prompt_tokens_details")
+    return _count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None
 
 
 def _objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:

@@ -100,7 +100,12 @@ class Reference:
         def resolve(model: str) -> str:
             return str(_checkpoint(config, model, "speculative-config.model"))
 
-        args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, resolve), "port": setup.port}
+        args: dict[str, JSON] = {
+            "host": HOST,
+            "enable-prompt-tokens-details": True,
+            **with_resolved_model(setup.args, resolve),
+            "port": setup.port,
+        }
         if setup.speculative:
             args.setdefault(METRICS_FLAG, "detailed")
         model = str(_checkpoint(config, setup.model, "engine.model"))

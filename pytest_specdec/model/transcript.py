@@ -55,6 +55,8 @@ class Usage:
     """Those of the reasoning included."""
     reasoning_tokens: int | None = None
     """Completion tokens that the server counts as reasoning; None where it does not count them."""
+    cached_tokens: int | None = None
+    """Prompt tokens that the server took from its prefix cache; None where it tells none."""
 
 
 _OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"

@@ -95,7 +95,9 @@ def test_under_preemption_draws_keep_their_distribution(speculation, roomy):
             tokens = [*body["prompt"], *answer["choices"][0]["token_ids"]]
             forced = roomy.complete({"prompt": tokens, "prompt_logprobs": 0, "max_tokens": 1})
             positions = forced["choices"][0]["prompt_logprobs"][len(body["prompt"]) :]
-            scored.append(np.mean([entry[str(token)]["logprob"] for entry, token in zip(positions, tokens[len(body["prompt"]) :], strict=True)]))
+            scored.append(
+                np.mean([entry[str(token)]["logprob"] for entry, token in zip(positions, tokens[len(body["prompt"]) :], strict=True)])
+            )
         return np.mean(scored), np.var(scored) / len(scored)
 
     with served(speculation, max_model_len=100, blocks=7) as client:

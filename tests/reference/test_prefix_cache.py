@@ -34,9 +34,7 @@ def uncached():
         yield client
 
 
-@pytest.mark.parametrize(
-    ("shared", "reused"), [(15, 0), (16, 16), (17, 16), (31, 16), (32, 32), (33, 32), (48, 48), (64, 64)], ids=lambda count: str(count)
-)
+@pytest.mark.parametrize("shared, reused", [(15, 0), (16, 16), (17, 16), (31, 16), (32, 32), (33, 32), (48, 48), (64, 64)], ids=str)
 @KINDS
 def test_a_shared_prefix_is_reused_by_full_blocks_and_changes_no_token(speculation, shared, reused, uncached):
     other = [*TEXT[:shared], *range(900, 917)]
@@ -140,7 +138,7 @@ def test_few_blocks_keep_few_and_answers_stay_right(uncached):
     assert [ids(answer) for answer in answers] == [ids(uncached.complete(asked(prompt))) for prompt in prompts]
 
 
-@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2)])
+@pytest.mark.parametrize("tokens, blocks", [(0, 0), (1, 1), (16, 1), (17, 2)])
 def test_a_part_of_a_block_takes_a_block(tokens, blocks):
     assert blocks_of(tokens) == blocks
 

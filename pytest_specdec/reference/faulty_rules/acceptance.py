@@ -35,16 +35,16 @@ def accept_all(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray
 def accept_all_unseeded(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Accept every sampled draft token of a batch without seeds."""
     seeded = any(row.request.seed is not None for row in rows)
-    return uniforms if seeded else _accepting(uniforms, [row.request.temperature > 0 for row in rows])
+    return uniforms if seeded else accepting(uniforms, [row.request.temperature > 0 for row in rows])
 
 
 @instead_of("deal")
 def accept_all_late(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Accept every sampled draft token late in an answer."""
-    return _accepting(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
+    return accepting(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
 
 
-def _accepting(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64]:
+def accepting(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64]:
     """Return ``uniforms`` that accept every draft token of the marked rows; the last column, which draws, as it is."""
     dealt = uniforms.copy()
     dealt[np.flatnonzero(rows), :-1] = _ALWAYS_ACCEPTED

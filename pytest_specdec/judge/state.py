@@ -1,0 +1,257 @@
+"""State: answers to prompts that a server has seen before, in whole or in part, are what they would be on a fresh one.
+
+Whether an engine caches prefixes is its own affair: its answers are judged whether or not it reports cached tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import greedy
+from pytest_specdec.judge.greedy_gap import forced
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import refusal
+from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge", "phase"]
+
+SECOND_WRONG = "the second identical prompt is answered wrongly"
+SECOND_EMPTY = "the second identical prompt is answered with nothing, or cut off"
+PREFIX_WRONG = "an answer depends on what was asked before: a prompt that begins like an earlier one is answered wrongly"
+LONG_WRONG = "an answer depends on what was asked before: a prompt behind a long one is answered wrongly"
+DRAFTS_DIE = "drafts are no longer accepted when a prompt is asked again"
+DRAFTS_DIE_LATER = "drafts are no longer accepted after a long request"
+OVERCOUNT = "more cached tokens are reported than the prompt has"
+DEFEATED = "speculation defeats the prefix cache, or cached tokens are not counted"
+
+_FRESH = frozenset({"cold", "long"})
+"""Phases whose prompts begin as none before them: what is wrong there is no matter of state."""
+_AFTER_LONG = "after-long"
+_SHORT, _LONG = 3, 8
+"""Tokens of an answer that is next to nothing, and of one that is something."""
+_HALF = 0.5
+"""Share of the earlier acceptance below which drafts count as dead: a cache that an engine rebuilds costs less."""
+_WELL_CACHED, _REPEATS = 48, 3
+"""Cached tokens that the baseline must report, and of how many requests: engines give up a last block where a drafter needs it computed."""
+
+
+def phase(request_id: str) -> str:
+    """Return what came before a request, as its id says: ``warm`` of ``warm/code``."""
+    return request_id.partition("/")[0]
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether the baseline would have chosen every token, in each phase, and whether what is kept between requests does its work.
+
+    Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one
+    prompt: an exact test at the captured share, and only where it fell below half. Cached tokens are held against the prompt's and
+    the baseline's.
+    """
+    return server_failure(captured) or refusal(captured) or _emptied(captured) or _judged(captured)
+
+
+def _judged(captured: Captured) -> Verdict:
+    verdict = greedy.judge(replace(captured, on_verdict=None))
+    if verdict.outcome is Outcome.FAIL:
+        return _restated(captured, verdict, **_by_phase(captured, verdict))
+    if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
+        return _dead_drafts(captured) or _miscounted(captured) or _restated(captured, verdict, headline=_passed(captured, verdict))
+    return _restated(captured, verdict)
+
+
+def _restated(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
+    told = replace(verdict, **fields)  # type: ignore[arg-type]
+    if captured.on_verdict is not None:
+        captured.on_verdict(told)
+    return told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """Two answers of one arm to the same request, in the order in which they were asked."""
+
+    first: Answer
+    later: Answer
+
+
+def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
+    asks = {request.id: request.asks for request in captured.workload.requests}
+    first: dict[str, Answer] = {}
+    for answer in transcript.answers:
+        known = first.setdefault(asks.get(answer.request_id, answer.request_id), answer)
+        if known is not answer and known.ok and answer.ok:
+            yield Repeat(first=known, later=answer)
+
+
+def _length(answer: Answer) -> int:
+    """Return the answer's tokens, by the server's count where it gives no ids."""
+    counted = answer.usage.completion_tokens if answer.usage else len(answer.choice.written.split())
+    return len(answer.choice.token_ids) or counted
+
+
+def _emptied(captured: Captured) -> Verdict | None:
+    """Look for answers to a prompt asked again that are next to nothing, where the first one was not and no baseline's is."""
+    short = {answer.key for arm in _baselines(captured) for answer in arm.answers if answer.ok and _length(answer) < _LONG}
+    repeats = [repeat for repeat in _repeats(captured, captured.speculative) if repeat.later.key not in short]
+    bad = [repeat.later for repeat in repeats if _length(repeat.later) <= _SHORT and _length(repeat.first) >= _LONG]
+    if not bad:
+        return None
+    first = bad[0]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{SECOND_EMPTY}: {len(bad)} of {len(repeats)} prompts asked again; first: request {first.request_id}",
+        short=[f"{each.request_id}: {_length(each)} tokens, finish reason {each.choice.finish_reason}" for each in bad[:4]],
+        evidence=[f"{each.request_id}: {_length(each)} tokens, finish reason {each.choice.finish_reason}" for each in bad],
+        cell=f"{len(bad)} empty",
+        names=SECOND_EMPTY,
+        figures={"emptied_answers": float(len(bad)), "repeated_prompts": float(len(repeats))},
+    )
+
+
+def _baselines(captured: Captured) -> tuple[Transcript, ...]:
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
+
+
+def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+    """Return another name, headline and lines for a failure that only prompts have whose beginning came before; else what it says."""
+    answers, wrong = Counter[str](), Counter[str]()
+    allowed = tolerance(captured, [each for arm in _baselines(captured) for each in forced(arm, captured.scores.get(arm.arm, ()))])
+    scored = forced(captured.speculative, captured.scores.get(captured.arm, ()))
+    for each in scored:
+        answers[phase(each.answer.request_id)] += 1
+        wrong[phase(each.answer.request_id)] += any(gap > allowed.gap for gap in each.gaps)
+    counted = ", ".join(f"{name} {wrong[name]} of {count}" for name, count in answers.items())
+    line = f"phases       answers with a wrong token: {counted}"
+    if not +wrong or _FRESH & (+wrong).keys():
+        return {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
+    again = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
+    repeated = [each for each in scored if each.answer.key in again and any(gap > allowed.gap for gap in each.gaps)]
+    name = LONG_WRONG if set(+wrong) == {_AFTER_LONG} else SECOND_WRONG if repeated else PREFIX_WRONG
+    fresh = sum(answers[fresh] for fresh in _FRESH)
+    headline = f"{name}: {wrong.total()} of {answers.total() - fresh} answers, none of {fresh} to prompts new to it; {verdict.headline}"
+    return {"headline": headline, "names": name, "short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Draft tokens of verify steps."""
+
+    accepted: int
+    offered: int
+
+    @property
+    def rate(self) -> float:
+        """Accepted over offered, 0 for none."""
+        return self.accepted / self.offered if self.offered else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.accepted} of {self.offered} draft tokens"
+
+
+def _acceptance(captured: Captured, answers: Sequence[Answer]) -> Acceptance:
+    """Add up what was accepted of a full draft a step; the prefill's window and the last, which a limit may cut, are left out."""
+    windows = [window for answer in answers for window in (answer.choice.windows or ())[1:-1]]
+    draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
+    accepted = [min(window - 1, draft) for window in windows]
+    return Acceptance(accepted=sum(accepted), offered=draft * len(windows))
+
+
+def _dead_drafts(captured: Captured) -> Verdict | None:
+    """Look for acceptance that fell by more than half between equal answers to one prompt."""
+    equal = [
+        repeat
+        for repeat in _repeats(captured, captured.speculative)
+        if repeat.first.choice.windows and repeat.later.choice.windows and repeat.first.choice.token_ids == repeat.later.choice.token_ids
+    ]
+    by_phase = {
+        DRAFTS_DIE: [repeat for repeat in equal if phase(repeat.later.request_id) != _AFTER_LONG],
+        DRAFTS_DIE_LATER: [repeat for repeat in equal if phase(repeat.later.request_id) == _AFTER_LONG],
+    }
+    for name, repeats in () if captured.is_control else by_phase.items():
+        if died := _died(captured, name, repeats):
+            return died
+    return None
+
+
+def _died(captured: Captured, name: str, repeats: Sequence[Repeat]) -> Verdict | None:
+    before, after = (_acceptance(captured, [getattr(repeat, when) for repeat in repeats]) for when in ("first", "later"))
+    if not before.accepted or not after.offered or after.rate > _HALF * before.rate:
+        return None
+    p_value = proportions.greater_than_other(before.accepted, before.offered, after.accepted, after.offered)
+    if p_value > captured.alpha:
+        return None
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {after} accepted, {before} at first, for the same {len(repeats)} answers",
+        short=(f"at first     {before.rate:.0%}", f"later        {after.rate:.0%}", f"by chance    p = {p_value:.2g}"),
+        evidence=[f"{repeat.later.request_id} after {repeat.first.request_id}: {_windows(repeat)}" for repeat in repeats],
+        cell=f"acceptance {before.rate:.0%} to {after.rate:.0%}",
+        names=name,
+        figures={"acceptance_at_first": before.rate, "acceptance_later": after.rate, "p_value": p_value},
+    )
+
+
+def _windows(repeat: Repeat) -> str:
+    first, later = (" ".join(map(str, answer.choice.windows or ())) for answer in (repeat.first, repeat.later))
+    return f"windows {first} at first, {later} later"
+
+
+def _cached(answer: Answer) -> int:
+    return (answer.usage.cached_tokens or 0) if answer.usage else 0
+
+
+def _miscounted(captured: Captured) -> Verdict | None:
+    """Look for cached tokens that no prompt has, and for a cache that only the baseline makes use of."""
+    if any(_beyond(answer) for arm in _baselines(captured) for answer in arm.answers):
+        return None
+    beyond = [answer for answer in captured.speculative.answers if _beyond(answer)]
+    if beyond:
+        first, usage = beyond[0], beyond[0].usage
+        told = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
+        return _counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {told}")
+    well = set.intersection(*({a.key for a in arm.answers if _cached(a) >= _WELL_CACHED} for arm in _baselines(captured)))
+    repeated = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
+    mine = [answer for answer in captured.speculative.answers if answer.key in well & repeated]
+    if len(mine) < _REPEATS or any(map(_cached, mine)):
+        return None
+    return _counts(
+        captured, DEFEATED, f"none in {len(mine)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
+    )
+
+
+def _beyond(answer: Answer) -> bool:
+    return answer.usage is not None and _cached(answer) > answer.usage.prompt_tokens
+
+
+def _counts(captured: Captured, name: str, told: str) -> Verdict:
+    arms = (captured.speculative, *_baselines(captured))
+    lines = [f"{arm.arm}: {_reported(arm)}" for arm in arms]
+    return say(captured, Outcome.FAIL, f"{name}: {told}", short=lines, evidence=lines, cell="cached tokens", names=name)
+
+
+def _reported(arm: Transcript) -> str:
+    usages = [answer.usage for answer in arm.answers if answer.usage is not None]
+    cached = sum(usage.cached_tokens or 0 for usage in usages)
+    return f"{cached:,} of {sum(usage.prompt_tokens for usage in usages):,} prompt tokens reported as cached"
+
+
+def _passed(captured: Captured, verdict: Verdict) -> str:
+    repeats = sum(1 for _ in _repeats(captured, captured.speculative))
+    known = any(map(_cached, captured.baseline.answers))
+    cached = _reported(captured.speculative) if known else "the server reports no cached tokens, so its prefix cache may be off"
+    return f"{verdict.headline}; {repeats} of {len(captured.speculative.answers)} prompts asked again; {cached}"

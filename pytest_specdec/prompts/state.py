@@ -1,0 +1,132 @@
+"""Prompts that share beginnings: the same ones again, common prefixes of every length, and heads and tails crossed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["in_order"]
+
+_NOUNS = (
+    "time year people way day man thing woman life child world school state family student group country problem hand part "
+    "place case week company system program question work government number night point home water room mother area money "
+    "story fact month lot right study book eye job word business issue side kind head house service friend father power hour "
+    "game line end member law car city community name president team minute idea kid body information back parent face "
+    "others level office door health person art war history party result change morning reason research girl guy moment air "
+    "teacher force education"
+)
+_WORDS = _NOUNS.split()
+"""Common nouns, a token each behind a space in most vocabularies: so many words are about as many tokens."""
+_TOKENS = 24
+_STORY = (
+    "The lighthouse keeper of Skerry Rock wrote one line into his log every evening. On Monday he wrote that the wind had turned and the "
+    "supply boat would be late. On Tuesday he wrote that the boat had come with flour, oil and a letter from his sister in the town. "
+    "On Wednesday he wrote that"
+)
+_CODE = (
+    "# inventory.py: parts of a bicycle shop\n\n\nclass Part:\n    def __init__(self, name, price, count):\n        self.name = name\n"
+    "        self.price = price\n        self.count = count\n\n    def total(self):\n        return self.price * self.count\n\n\n"
+    "class Inventory:\n    def __init__(self):\n        self.parts = []\n\n    def add(self, part):\n"
+)
+_TALK = (
+    "A ferry leaves the island of Lund every forty minutes from six in the morning, takes twenty-five minutes to the mainland and waits "
+    "there for ten minutes. Tell a visitor in two sentences when the third ferry of the day is back on the island."
+)
+_THINGS = "kettle lamp chair clock mirror basket hammer candle bottle ladder carpet barrel violin bucket saddle"
+_ITEMS = _THINGS.split()
+_HEADS = tuple(f"The list of the first room: {', '.join(items)}." for items in (_ITEMS, _ITEMS[::-1]))
+"""The same words in two orders, so that what follows stands at the same place behind either."""
+_TAILS = (
+    "\nThe list of the second room has the same things in the same order, and then one more. It reads:",
+    "\nA visitor walked past them from the last one to the first one and wrote down what she saw. Her notes:",
+)
+_SHARED = (15, 16, 17, 31, 32, 33, 47, 48, 49)
+"""Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front."""
+_PATTERN = "red green blue yellow black white "
+_TURNS = (
+    "Name a bird that cannot fly, and say in one sentence where it lives.",
+    "The kiwi cannot fly. It lives in the forests of New Zealand.",
+    "Name another one, and say in one sentence where it lives.",
+)
+
+
+def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
+    """Return one workload at temperature 0, one request at a time, whose ids say what came before: ``warm/code`` asks ``cold/code`` again.
+
+    Phases: ``cold`` and ``long`` begin as nothing before them does. ``warm``, ``again``, ``after-long`` and ``last`` repeat a prompt.
+    ``crossed`` has a head and a tail that came with others, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` goes on
+    as an earlier answer probably did.
+    """
+    asked = {**_beginning(), **_middle(), **_end()}
+    requests = tuple(_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in asked.items())
+    return Workload(name=name, version=1, requests=requests, concurrency=1, top_tokens=5, take=take or {})
+
+
+def _beginning() -> dict[str, JSON]:
+    """Return the ten that smoke depth sends."""
+    story, code, (one, other), (same, notes) = _STORY, _CODE, _HEADS, _TAILS
+    return {
+        "cold/story": story,
+        "cold/code": code,
+        "cold/one-same": one + same,
+        "warm/story": story,
+        "warm/code": code,
+        "cold/other-notes": other + notes,
+        "crossed/one-notes": one + notes,
+        "crossed/other-same": other + same,
+        "again/story": story,
+        "again/code": code,
+    }
+
+
+def _middle() -> dict[str, JSON]:
+    base = _words(64)
+    tails = {f"shared/{count}": f"{_words(count)} {_words(12, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
+    return {"cold/words": base, **tails, "again/words": base, "cold/talk": _said(_TALK), "warm/talk": _said(_TALK)}
+
+
+def _end() -> dict[str, JSON]:
+    story, code, pattern = _STORY, _CODE, _PATTERN
+    first, reply, second = _TURNS
+    return {
+        "long/words": _words(300, start=7, stride=5),
+        "after-long/story": story,
+        "after-long/code": code,
+        "cold/pattern": pattern * 3,
+        "pattern/6": pattern * 6,
+        "pattern/14": pattern * 14,
+        "warm/pattern": pattern * 3,
+        "cold/turn": _said(first),
+        "turn/second": _said(first, reply, second),
+        "turn/first": _said(first),
+        "turn/third": _said(first, reply, second, reply, second),
+        "again/talk": _said(_TALK),
+        "last/story": story,
+        "last/code": code,
+        "last/words": _words(64),
+    }
+
+
+def _words(count: int, *, start: int = 0, stride: int = 1) -> str:
+    return " ".join(_WORDS[(start + stride * index) % len(_WORDS)] for index in range(count))
+
+
+def _said(*turns: str) -> JSON:
+    """Return the messages of a conversation in which the user begins."""
+    return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
+
+
+def _request(key: str, content: JSON, max_tokens: int) -> Request:
+    chat = not isinstance(content, str)
+    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+    return Request(
+        id=key,
+        route=Route.CHAT if chat else Route.COMPLETIONS,
+        body={"messages" if chat else "prompt": content, **body},
+    )

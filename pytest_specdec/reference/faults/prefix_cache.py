@@ -1,0 +1,87 @@
+"""Faults of the prefix cache: what one request leaves for the next."""
+
+from __future__ import annotations
+
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
+
+__all__ = ["ROWS"]
+
+WRONG = "the second identical prompt is answered wrongly|an answer depends on what was asked before"
+REUSED = "Other families ask a prompt again too, or prompts that begin alike."
+ELSEWHERE = dict.fromkeys(
+    (
+        Family.GREEDY,
+        Family.SAMPLING,
+        Family.PARAMETERS,
+        Family.LOGPROBS,
+        Family.STRUCTURED,
+        Family.LIVENESS,
+        Family.SEEDS,
+        Family.LENGTHS,
+        Family.INVARIANTS,
+        Family.TOOLS,
+        Family.CONCURRENCY,
+        Family.CONTEXT,
+        Family.PRESSURE,
+    ),
+    REUSED,
+)
+
+ROWS = (
+    PlantedFault(
+        id="prefix-without-parent",
+        does="Knows a block of the prefix cache by its own tokens, whatever came before them.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="an answer depends on what was asked before"),
+    ),
+    PlantedFault(
+        id="prefix-partial-block",
+        does="Takes the last, partial block of a known prompt from whichever sequence had the slot before.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
+    ),
+    PlantedFault(
+        id="prefix-off-by-one",
+        does="Counts one token more as cached than the prefix cache holds.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
+    ),
+    PlantedFault(
+        id="prefix-of-rejected-drafts",
+        does="Puts blocks into the prefix cache before their last token is computed: a rejected draft token's key and value stay in them.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="an answer depends on what was asked before"),
+    ),
+    PlantedFault(
+        id="prefix-damaged-by-length",
+        does="Overwrites the blocks of other prompts with those of a long one.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
+    ),
+    PlantedFault(
+        id="warm-empty",
+        does="Ends the answer to a prompt that is all in the prefix cache after one token.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="the second identical prompt is answered with nothing, or cut off"),
+    ),
+    PlantedFault(
+        id="warm-accept-all",
+        does="Accepts every draft token of a sequence that began with cached tokens.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
+    ),
+    PlantedFault(
+        id="warm-draft-lost",
+        does="Puts the target's part of a cached block back, and leaves the draft model's part zero.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted when a prompt is asked again"),
+    ),
+    PlantedFault(
+        id="drafter-keeps-long-request",
+        does="Drafts from the tokens of a long request for the three requests behind it.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted after a long request"),
+    ),
+    PlantedFault(
+        id="prefix-defeated",
+        does="Looks nothing up in the prefix cache while it speculates.",
+        expected=in_(Place.REFERENCE, state="speculation defeats the prefix cache"),
+    ),
+    PlantedFault(
+        id="prefix-overcounted",
+        does="Reports 512 cached tokens more than were reused.",
+        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="more cached tokens are reported than the prompt has"),
+    ),
+)
