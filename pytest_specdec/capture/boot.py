@@ -19,7 +19,7 @@ from pytest_specdec.config import variables
 from pytest_specdec.config.config import Limits, Overlay
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.cli_args import merged
-from pytest_specdec.engines.protocol import ServerSetup
+from pytest_specdec.engines.protocol import ServerSetup, SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer, Transcript
-    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.model.workload import JSON, Workload
 
 __all__ = ["BootSession", "ServerRecipes", "needless"]
 
@@ -105,7 +105,7 @@ class ServerRecipes:
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
-            args=merged(engine.args, speed.args, overlay.args),
+            args=merged(engine.args, speed.args, overlay.args, _small_cache(self.config_of(boot)) if boot.small_cache else {}),
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
@@ -126,6 +126,11 @@ class ServerRecipes:
         if boot.role is Role.SCORER:
             return Overlay()
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
+
+
+def _small_cache(config: Config) -> Mapping[str, JSON]:
+    engine = engine_of(config.engine.kind)
+    return (engine.small_cache(config) or {}) if isinstance(engine, SmallCache) else {}
 
 
 def _expanded(value: str, *path: str) -> str:

@@ -230,7 +230,7 @@ class _Workers:
             work(worker)
         except EngineError as error:
             worker.session.completeness.failed(worker.boot, str(error))
-            if worker.boot.role is Role.VARIANT and not worker.up:
+            if worker.boot.role is Role.VARIANT and not worker.up and not worker.boot.small_cache:
                 self._dead.add(worker.boot.arm)
             if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
                 self._fail(error)

@@ -13,6 +13,7 @@ from pytest_specdec.capture import enlargement, environment, estimate
 from pytest_specdec.capture.rates import from_size
 from pytest_specdec.config import gates
 from pytest_specdec.engines import cli_args
+from pytest_specdec.engines.protocol import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
@@ -183,7 +184,8 @@ def make(
     scored = config.of_scorer() if config.scorer else config
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
-    attached, withheld = _attached(config), _withheld(config, wanted, depth)
+    attached = _attached(config)
+    withheld = _withheld(config, wanted, depth) | _without_small_cache(config, engine, wanted, depth)
     sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name)
     sent = [replace(entry, workload=_limited(entry.workload, config, attached)) for entry in sent]
     deepest = {workload.name: workload for workload in _united(sent)}
@@ -232,7 +234,7 @@ def _laid_out(
     """Return the plan with its workloads, the boots and visits that they need, and what these take."""
     workloads = tuple(sorted((*judged, *calibration), key=_order))
     served = (boot for boot in _layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
-    layout = _rescored(_calibrated(served, calibration, workloads), has_scorer=has_scorer)
+    layout = _pressed(_rescored(_calibrated(served, calibration, workloads), has_scorer=has_scorer), workloads)
     layout = _timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate(layout))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
@@ -241,7 +243,7 @@ def _laid_out(
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
     """Return the fewest boots that answer and score ``workloads``: one of each variant, the baseline, the scorer and each draft model."""
-    return tuple(_rescored(_layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer))
+    return tuple(_pressed(_rescored(_layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
 
 
 def _layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
@@ -303,6 +305,15 @@ def _withheld(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) 
     reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
     risky = {entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and _may_kill(entry)}
     return dict.fromkeys(sorted(risky), reason)
+
+
+def _without_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+    """Return the workloads that need a small cache, where none can be had."""
+    names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
+    if names and _attached(config):
+        return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
+    given = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
+    return {} if given else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
 
 
 def _may_kill(entry: SelectedWorkload) -> bool:
@@ -371,6 +382,24 @@ def _timed_apart(layout: Sequence[Boot], workloads: Sequence[Workload]) -> Itera
         if measured:
             apart.append(replace(boot, answers=measured, scores=(), probe=boot.probe and not is_needed, timed=True))
     yield from apart
+
+
+def _pressed(layout: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    """Give the boots, baseline and variants each with one of a small cache behind it for the workloads that ask for that.
+
+    The control answers them with the usual cache, and so does the one boot that is baseline and control at smoke depth.
+    """
+    small = {workload.name for workload in workloads if workload.small_cache}
+    for boot in layout:
+        pressed = tuple(name for name in boot.answers if name in small)
+        if not pressed or boot.role not in {Role.BASELINE, Role.VARIANT}:
+            yield boot
+            continue
+        rest = tuple(name for name in boot.answers if name not in small)
+        is_usual = bool(rest or boot.scores)
+        if is_usual:
+            yield replace(boot, answers=rest)
+        yield replace(boot, answers=pressed, probe=boot.probe and not is_usual, scores=(), small_cache=True)
 
 
 def _rescored(layout: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:

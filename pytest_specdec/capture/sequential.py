@@ -34,9 +34,9 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
                 _score(session)
         except EngineError as error:
             completeness.failed(boot, str(error))
-            if isinstance(error, BootError) and boot.role is Role.VARIANT:
+            if isinstance(error, BootError) and boot.role is Role.VARIANT and not boot.small_cache:
                 dead.add(boot.arm)
-            if boot.role in {Role.BASELINE, Role.CONTROL}:
+            if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache:
                 raise
 
 

@@ -93,6 +93,8 @@ class WorkloadRunner:
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
         self._traffic: Traffic | None = None
+        self._preempted: int | None = None
+        self._preemptions: int | None = None
         self._replaced = ""
         self._foreign = ""
         self._started_at = ""
@@ -112,6 +114,7 @@ class WorkloadRunner:
             self._arm.note_processes()
             self._before = self._arm.counters()
             self._traffic = self._settled_traffic()
+            self._preempted = self._arm.preemptions() if self._workload.small_cache else None
 
     def answer(self, pass_index: int) -> None:
         """Send one pass, turn by turn."""
@@ -134,6 +137,13 @@ class WorkloadRunner:
         if not self._unavailable:
             self._counters = self._counted(self._before)
             self._note_others(self._arm.traffic())
+            after = self._arm.preemptions() if self._workload.small_cache else None
+            self._preemptions = None if after is None else after - self._preempted_before
+
+    @property
+    def _preempted_before(self) -> int:
+        """Preemptions before the workload; a fresh server's count begins at 0."""
+        return 0 if self._arm.restarts != self._restarts_before else self._preempted or 0
 
     def result(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
@@ -393,6 +403,7 @@ class WorkloadRunner:
             replaced=self._replaced,
             foreign=self._foreign,
             limited=sum(sent.limited for sent in self._sent.values()),
+            preemptions=self._preemptions,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),
         )

@@ -97,6 +97,7 @@ class PlainDialect:
             started_s=_sample(text, "process_start_time_seconds"),
             prompt_tokens=total(text, "prompt_tokens_total"),
             generated_tokens=total(text, "generation_tokens_total"),
+            preemptions=total(text, "num_preemptions_total"),
         )
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002

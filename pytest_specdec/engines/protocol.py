@@ -39,6 +39,7 @@ __all__ = [
     "Recognising",
     "RoughRates",
     "ServerSetup",
+    "SmallCache",
     "Traffic",
     "VerifySteps",
 ]
@@ -187,6 +188,8 @@ class Traffic:
     """When it was started, in seconds since 1970; so are the others None where nothing tells."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
+    preemptions: int | None = None
+    """Requests that were put off for want of cache."""
 
 
 Get: TypeAlias = "Callable[[str], str | None]"
@@ -282,6 +285,14 @@ class Recognising(Protocol):
 
     def recognises(self, get: Get) -> bool:
         """Whether the server that ``get`` asks is one of this engine's. A path that resets anything is not asked for."""
+
+
+@runtime_checkable
+class SmallCache(Protocol):
+    """An engine that can be started with a small key-value cache and counts whom it preempts; it may leave this out."""
+
+    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
+        """Return the arguments laid over those of every arm: room for about a thousand tokens. None where there are none."""
 
 
 @runtime_checkable

@@ -112,6 +112,10 @@ class Reference:
         argv = (_python(config), "-m", "pytest_specdec.reference", model, *flags(args))
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
+    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - whatever the config says
+        """Return room for one sequence of 256 tokens and a few windows."""
+        return {"max-model-len": 256, "num-gpu-blocks-override": 18}
+
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return how the interpreter and the module are asked."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)

@@ -123,7 +123,14 @@ _ROWS = (
     ),
     FamilyRow(name="concurrency", budget=Budget.CORRECTNESS, part=0.009),
     FamilyRow(name="context"),
-    FamilyRow(name="pressure", budget=Budget.CORRECTNESS, part=0.009),
+    FamilyRow(
+        name="pressure",
+        judge="pytest_specdec.judge.pressure",
+        promise="right when memory runs out",
+        budget=Budget.CORRECTNESS,
+        part=0.009,
+        lossy=True,
+    ),
     FamilyRow(name="speed", judge="pytest_specdec.judge.speed", promise="speed", budget=Budget.SPEED, part=1.0, workloads=2, smoke=2),
 )
 

@@ -74,6 +74,8 @@ class Boot:
     """What is scored here."""
     timed: bool = False
     """Whether it answers nothing but what is timed, under the config's settings for that."""
+    small_cache: bool = False
+    """Whether the server has a key-value cache too small for what it is asked."""
     attached: bool = False
     """Whether the server runs already and belongs to somebody else: it is visited, never started or stopped."""
 

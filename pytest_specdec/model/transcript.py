@@ -285,6 +285,8 @@ class Transcript:
     """What an attached server was asked by others meanwhile, as its counters tell; empty where they tell nothing."""
     limited: int = 0
     """Times that a request was refused with a 429, too many requests, and sent again."""
+    preemptions: int | None = None
+    """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0

@@ -159,6 +159,8 @@ class Workload:
     """Whether it may take the server down: captured last in a boot."""
     deadline_s: float = 120.0
     """Seconds after which an unanswered request counts as hung."""
+    small_cache: bool = False
+    """Whether baseline and variants answer it from servers of their own with a small key-value cache; the control's is the usual one."""
     takes_prompts: bool = False
     """Whether the prompts of the config are sent as well, under the parameters of these requests."""
 

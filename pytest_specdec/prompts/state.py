@@ -46,6 +46,8 @@ _TAILS = (
     "\nThe list of the second room has the same things in the same order, and then one more. It reads:",
     "\nA visitor walked past them from the last one to the first one and wrote down what she saw. Her notes:",
 )
+_ALIKE = "Count them:" + " the" * 80 + " and then"
+"""Blocks that are equal, whatever their length, each behind other ones."""
 _SHARED = (15, 16, 17, 31, 32, 33, 47, 48, 49)
 """Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front."""
 _PATTERN = "red green blue yellow black white "
@@ -80,15 +82,23 @@ def _beginning() -> dict[str, JSON]:
         "cold/other-notes": other + notes,
         "crossed/one-notes": one + notes,
         "crossed/other-same": other + same,
-        "again/story": story,
-        "again/code": code,
+        "cold/alike": _ALIKE,
+        "warm/alike": _ALIKE,
     }
 
 
 def _middle() -> dict[str, JSON]:
     base = _words(64)
     tails = {f"shared/{count}": f"{_words(count)} {_words(12, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
-    return {"cold/words": base, **tails, "again/words": base, "cold/talk": _said(_TALK), "warm/talk": _said(_TALK)}
+    return {
+        "again/story": _STORY,
+        "again/code": _CODE,
+        "cold/words": base,
+        **tails,
+        "again/words": base,
+        "cold/talk": _said(_TALK),
+        "warm/talk": _said(_TALK),
+    }
 
 
 def _end() -> dict[str, JSON]:

@@ -55,14 +55,14 @@ class PrefixCache:
             keys.append(self._rules.chain(keys[-1] if keys else 0, block))
         return keys
 
-    def match(self, tokens: Several[int]) -> dict[int, Block]:
-        """Return the blocks that ``tokens`` begin with, by key and in order, up to the first that is not there."""
-        found: dict[int, Block] = {}
-        for key in self.keys(tokens) if self._blocks else ():
+    def match(self, keys: Several[int]) -> list[Block]:
+        """Return the blocks with these keys, in order, up to the first that is not there."""
+        found: list[Block] = []
+        for key in keys:
             if key not in self._blocks:
                 break
             self._blocks.move_to_end(key)
-            found[key] = self._rules.lend(self._blocks[key])
+            found.append(self._rules.lend(self._blocks[key]))
         return found
 
     def put(self, key: int, copy: Callable[[], Block]) -> None:

@@ -158,15 +158,16 @@ class Batch:
         """Copy what the prefix cache has of a sequence into its slot, and return its tokens: none where the prompt is scored."""
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
-        found = self._prefixes.match(sequence.tokens)
+        keys = self._prefixes.keys(sequence.tokens)
+        found = self._prefixes.match(keys)
         total = len(sequence.tokens)
         reused = self._rules.reuse(len(found) * BLOCK_TOKENS, total)
-        for index, block in enumerate(list(found.values())[: blocks_of(reused)]):
+        for index, block in enumerate(found[: blocks_of(reused)]):
             start = index * BLOCK_TOKENS
             self._cache[:, slot, :, start : start + BLOCK_TOKENS] = block.target
             if block.draft is not None:
                 self._drafter.put(slot, start, block.draft)
-        sequence.keys = list(found)
+        sequence.keys = keys[: len(found)]
         if not sequence.preempted:
             self._counters.prefix_queries += total
             self._counters.prefix_hits += reused

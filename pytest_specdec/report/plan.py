@@ -84,7 +84,7 @@ def _arm(boot: Boot) -> str:
     if boot.also_baseline:
         return "baseline and control" + (" for speed" if boot.timed else "")
     name = f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
-    return f"{name} for speed" if boot.timed else name
+    return f"{name} for speed" if boot.timed else f"{name} with a small cache" if boot.small_cache else name
 
 
 def _shares(plan: Plan) -> str:

@@ -50,6 +50,52 @@ def test_in_turn_n_variants_and_d_drafts_take_n_2_d_boots(plan, workload):
     assert scored(boots[4]) == [("draft-k3", "sampled"), ("control", "sampled")]
 
 
+@pytest.fixture
+def small_cache(config, monkeypatch):
+    monkeypatch.setattr(type(planner.engine_of(config.engine.kind)), "small_cache", lambda *_: {"blocks": 8}, raising=False)
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_a_small_cache_takes_further_boots_of_baseline_and_variants_and_none_of_the_control(plan, workload):
+    crowded = replace(workload("crowded"), small_cache=True)
+    made = plan(workload(), crowded)
+    assert [(b.arm, b.answers, b.small_cache) for b in made.boots] == [
+        ("baseline", ("greedy",), False),
+        ("baseline", ("crowded",), True),
+        ("draft-k3", ("greedy",), False),
+        ("draft-k3", ("crowded",), True),
+        ("ngram-k3", ("greedy",), False),
+        ("ngram-k3", ("crowded",), True),
+        ("control", ("crowded", "greedy"), False),
+    ]
+    assert [boot.probe for boot in made.boots] == [True, False, True, False, True, False, False]
+    assert ("draft-k3", "crowded") in scored(made.boots[-1])
+    alone = plan(crowded)
+    assert [(b.arm, b.small_cache, b.probe) for b in alone.boots] == [
+        ("baseline", True, True),
+        ("draft-k3", True, True),
+        ("ngram-k3", True, True),
+        ("control", False, False),
+    ]
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_side_by_side_the_usual_baseline_stays_and_scores(plan, workload, config):
+    crowded = replace(workload("crowded"), small_cache=True)
+    boots = plan(crowded, config=replace(config, placement=Placement.SIDE_BY_SIDE)).boots
+    assert [(b.arm, b.answers, b.small_cache, bool(b.scores)) for b in boots[:2]] == [
+        ("baseline", (), False, True),
+        ("baseline", ("crowded",), True, False),
+    ]
+
+
+def test_an_engine_without_a_small_cache_is_not_sent_what_needs_one(plan, workload, config, monkeypatch):
+    monkeypatch.setattr(type(planner.engine_of(config.engine.kind)), "small_cache", lambda *_: None, raising=False)
+    made = plan(workload(), replace(workload("crowded"), small_cache=True))
+    assert made.withheld == {"crowded": "needs a small key-value cache, for which this engine has no setting"}
+    assert not any(boot.small_cache for boot in made.boots)
+
+
 def test_at_smoke_depth_the_last_baseline_boot_is_the_only_one(plan, workload):
     boots = plan(workload(draft_scored=True), depth=Depth.SMOKE).boots
     assert [b.role for b in boots] == [Role.VARIANT, Role.VARIANT, Role.CONTROL, Role.DRAFT]

@@ -41,6 +41,32 @@ RUNS = {
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
     "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late"), families=("greedy", "sampling")),
     "at temperature 0": Run(faults=("near-tie",), families=("greedy", "parameters", "liveness")),
+    "between requests": Run(
+        faults=(
+            "prefix-without-parent",
+            "prefix-partial-block",
+            "prefix-off-by-one",
+            "prefix-damaged-by-length",
+            "warm-empty",
+            "warm-accept-all",
+            "warm-draft-swapped",
+            "drafter-keeps-long-request",
+            "prefix-defeated",
+            "prefix-overcounted",
+        ),
+        families=("state",),
+    ),
+    "when memory runs out": Run(
+        faults=(
+            "preempted-token-lost",
+            "preempted-token-repeated",
+            "preempted-starts-over",
+            "preempted-penalties-forgotten",
+            "preempted-accept-all",
+            "preempted-refused",
+        ),
+        families=("pressure",),
+    ),
     "in the state": Run(faults=("kv-off-by-one", "penalties-ignored", "report-draft-logprobs")),
 }
 """A fault that is in every answer shows in few. Of one at temperature 0 only, above 0 only or in long answers only, the families that it

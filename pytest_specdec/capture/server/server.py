@@ -223,6 +223,11 @@ class ArmServer:
         self.counters_lag = self.counters_lag or counters is not None
         return counters
 
+    def preemptions(self) -> int | None:
+        """Read how many requests the server put off for want of cache; None where it does not count them."""
+        page = get(self.recipe.setup, self.recipe.dialect.counters_path, seconds=SECONDS)
+        return None if page is None else self.recipe.dialect.traffic(page).preemptions
+
     def traffic(self) -> Traffic | None:
         """Return None: only an attached server has other clients."""
         return None

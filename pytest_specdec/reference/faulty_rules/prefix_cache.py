@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from pytest_specdec.reference import rules
 from pytest_specdec.reference.faulty_rules.acceptance import accepting
 from pytest_specdec.reference.faulty_rules.registry import instead_of
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Sequence as Rows
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.prefix_cache import Block
@@ -45,12 +44,6 @@ def prefix_off_by_one(matched: int, total: int) -> int:
     return min(reused + 1, total - 1) if reused else 0
 
 
-@instead_of("computed")
-def prefix_of_rejected_drafts(tokens: int) -> int:
-    """Count the last token too, which the next step feeds."""
-    return tokens
-
-
 @instead_of("evict")
 def prefix_damaged_by_length(blocks: OrderedDict[int, Block], most: int) -> None:
     """Write a block far down a prompt over every block that was there."""
@@ -75,9 +68,9 @@ def warm_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) 
 
 
 @instead_of("lend")
-def warm_draft_lost(block: Block) -> Block:
-    """Return the block without what the draft model knew."""
-    return block if block.draft is None else replace(block, draft=np.zeros_like(block.draft))
+def warm_draft_swapped(block: Block) -> Block:
+    """Return the block with the draft model's heads in the wrong order."""
+    return block if block.draft is None else replace(block, draft=block.draft[:, ::-1])
 
 
 _after_long: dict[int, tuple[int, ...]] = {}

@@ -1,0 +1,137 @@
+"""Pressure: what a server answers when its key-value cache runs out is what it answers with room to spare.
+
+Preemptions are the server's own count: without any, nothing was put to the test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import greedy, structured
+from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import refusal, refused
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+UNANSWERED = "requests are lost when memory runs out"
+WRONG_TOKENS = "answers go wrong when memory runs out"
+WRONG_DOCUMENTS = "documents go wrong when memory runs out"
+WRONG_END = "answers lose or repeat tokens when memory runs out"
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether every request was answered, with the baseline's tokens and valid documents, while requests were preempted.
+
+    Tokens are scored by a baseline with room to spare. Documents are judged as in judge/structured.py, all others as in judge/greedy.py.
+    """
+    return server_failure(captured) or refusal(captured) or _unanswered(captured) or _judged(captured)
+
+
+def _unanswered(captured: Captured) -> Verdict | None:
+    theirs = {answer.key for answer in captured.baseline.answers if answer.ok}
+    lost = [a for a in captured.speculative.answers if a.key in theirs and not a.ok and not refused(a)]
+    if not lost:
+        return None
+    headline = f"{UNANSWERED}: {len(lost)} of {len(captured.speculative.answers)} have no answer; first: request {lost[0].request_id}"
+    lines = [f"request {each.request_id}: status {each.status}, {each.error}" for each in lost]
+    return say(captured, Outcome.FAIL, headline, short=lines[:3], evidence=lines, cell=f"{len(lost)} lost", names=UNANSWERED)
+
+
+def _judged(captured: Captured) -> Verdict:
+    quiet = replace(captured, on_verdict=None)
+    bound = {request.id for request in captured.workload.requests if request.grammar}
+    plain = {request.id for request in captured.workload.requests} - bound
+    tokens = greedy.judge(_only(quiet, plain)) if plain else None
+    documents = structured.judge(_only(quiet, bound)) if bound else None
+    end = ended(quiet)
+    judged = [(tokens, WRONG_TOKENS), (documents, WRONG_DOCUMENTS)]
+    if end is not None and end.outcome is Outcome.FAIL:
+        return _renamed(captured, end, WRONG_END)
+    for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
+        for verdict, name in judged:
+            if verdict is not None and verdict.outcome is outcome and not _optional(verdict, documents):
+                return _renamed(captured, verdict, name if outcome is Outcome.FAIL else "")
+    return _unpressed(captured) or _passed(captured, tokens, documents)
+
+
+def _optional(verdict: Verdict, documents: Verdict | None) -> bool:
+    """Whether a verdict only says that documents are not served or too few: their family's business."""
+    return verdict is documents and verdict.outcome in {Outcome.REFUSED, Outcome.INCONCLUSIVE, Outcome.NOT_SPECULATING}
+
+
+def _only(captured: Captured, ids: Collection[str]) -> Captured:
+    """Return what was captured of some requests; the counters stay those of all."""
+
+    def part(transcript: Transcript) -> Transcript:
+        return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in ids))
+
+    asked = tuple(request for request in captured.workload.requests if request.id in ids)
+    return replace(
+        captured,
+        workload=replace(captured.workload, requests=asked),
+        baseline=part(captured.baseline),
+        control=None if captured.control is None else part(captured.control),
+        speculative=part(captured.speculative),
+        scores={arm: tuple(score for score in scores if score.request_id in ids) for arm, scores in captured.scores.items()},
+    )
+
+
+def _renamed(captured: Captured, verdict: Verdict, name: str) -> Verdict:
+    preempted = f"preempted    {_preempted(captured)}"
+    named = replace(
+        verdict,
+        headline=f"{name}: {verdict.headline}" if name else verdict.headline,
+        names=f"{name}; {verdict.names}".removesuffix("; ") if name else verdict.names,
+        short=(*verdict.short[:4], preempted),
+        evidence=(*verdict.evidence, preempted),
+    )
+    if captured.on_verdict is not None:
+        captured.on_verdict(named)
+    return named
+
+
+def _preempted(captured: Captured) -> str:
+    arms = {captured.baseline.arm: captured.baseline, captured.arm: captured.speculative}
+    return ", ".join(f"{name} {'unknown' if arm.preemptions is None else f'{arm.preemptions} times'}" for name, arm in arms.items())
+
+
+def _unpressed(captured: Captured) -> Verdict | None:
+    """Return INCONCLUSIVE where the judged server preempted nothing, or nothing counts it; the control has the usual cache."""
+    if captured.is_control or captured.speculative.preemptions:
+        return None
+    counted = captured.speculative.preemptions is not None
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        "the small cache did not bind: no request was preempted" if counted else "nothing counts preemptions: the small cache may not bind",
+        short=(f"preempted    {_preempted(captured)}",),
+        evidence=(f"preempted    {_preempted(captured)}",),
+        settle="a smaller cache, or more and longer requests" if counted else "serve the engine's metrics, with its count of preemptions",
+        cell="no preemption",
+    )
+
+
+def _passed(captured: Captured, tokens: Verdict | None, documents: Verdict | None) -> Verdict:
+    parts = [verdict for verdict in (tokens, documents) if verdict is not None]
+    answers = sum(answer.ok for answer in captured.speculative.answers)
+    preempted = captured.speculative.preemptions
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{answers} requests answered, {preempted or 'none'} preempted on the way; {'; '.join(verdict.headline for verdict in parts)}",
+        evidence=(f"preempted    {_preempted(captured)}", *(line for verdict in parts for line in verdict.evidence)),
+        rules_out="; ".join(verdict.rules_out for verdict in parts if verdict.rules_out),
+        cell=f"{answers} answered, {preempted or 'none'} preempted",
+        figures={"answers": float(answers), "preemptions": float(preempted or 0)},
+    )

@@ -1,0 +1,49 @@
+"""Requests that run together until the key-value cache of a small server runs out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Workload
+from pytest_specdec.prompts import ALL, JSON_TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["together"]
+
+
+def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Depth, int] | None = None) -> Workload:
+    """Return streamed requests at temperature 0, sixteen at once, for servers with a small cache.
+
+    Of eight, four are plain, three have penalties and one is bound to a schema: a preempted request must keep all of that. But for the
+    last kind they go on to their limit, whatever the model would say.
+    """
+    plain = [_longest(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
+    penalised = [_longest(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]
+    bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]
+    requests: list[Request] = []
+    for index in range(min(len(bound), len(plain) // 8)):
+        part = slice(8 * index, 8 * index + 4), slice(8 * index + 4, 8 * index + 7)
+        requests += [*plain[part[0]], *(_named(request, "penalised") for request in penalised[part[1]]), _named(bound[index], "bound")]
+    return Workload(
+        name=name,
+        version=1,
+        requests=tuple(requests),
+        take=take or {},
+        concurrency=16,
+        stream=True,
+        small_cache=True,
+        top_tokens=20,
+    )
+
+
+def _longest(request: Request) -> Request:
+    return replace(request, body={**request.body, "ignore_eos": True})
+
+
+def _named(request: Request, kind: str) -> Request:
+    return replace(request, id=f"{request.id}#{kind}")

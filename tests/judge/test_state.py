@@ -1,0 +1,149 @@
+"""State: phases are judged by scores, repeats by their drafts, cached tokens by what prompts and the baseline have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import state
+from pytest_specdec.model.transcript import Usage
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route
+from tests.judge.captured_values import VARIANT, a_workload, answer, captured, score
+
+ORDER = ("cold/a", "cold/b", "warm/a", "shared/9", "long/x", "after-long/a", "again/b")
+TEXT = {"cold/a": "a", "warm/a": "a", "after-long/a": "a", "cold/b": "b", "again/b": "b", "shared/9": "s", "long/x": "x"}
+TOKENS = {name: tuple(range(start, start + 40)) for name, start in (("a", 100), ("b", 200), ("s", 300), ("x", 400))}
+ALIVE, DEAD = (1, *(4, 3) * 5, 4), (1, *(1,) * 39)
+WORKLOAD = a_workload(
+    Request(id=name, route=Route.COMPLETIONS, body={"prompt": TEXT[name], "max_tokens": 40, "temperature": 0}) for name in ORDER
+)
+
+
+def answers(windows=ALIVE, cached=None, **changed):
+    """One per request of the order, ``changed`` by its id with underscores."""
+    given = []
+    for name in ORDER:
+        tokens = TOKENS[TEXT[name]]
+        usage = Usage(
+            prompt_tokens=100, completion_tokens=40, cached_tokens=cached if name in {"warm/a", "after-long/a", "again/b"} else None
+        )
+        one = answer(name, tokens, finish="length", windows=windows, usage=usage)
+        given.append(changed.get(name.replace("/", "_").replace("-", "_"), lambda one: one)(one))
+    return given
+
+
+def judged(mine, wrong=(), baseline=None, control=None, **fields):
+    """The verdict where the ids in ``wrong`` have a wrong token each."""
+    baseline, control = baseline or answers(), control or answers()
+    gaps = {name: {5: 4.0} for name in wrong}
+    scores = {
+        VARIANT: tuple(score(VARIANT, each, gaps.get(each.request_id, ())) for each in mine),
+        "baseline": tuple(score("baseline", each) for each in baseline),
+        "control": tuple(score("control", each) for each in control),
+    }
+    return state.judge(captured("state", mine, baseline, control, workload=WORKLOAD, scores=scores, alpha=1e-5, **fields))
+
+
+def test_a_server_without_a_memory_of_its_own_passes_and_says_how_often_it_was_asked_again():
+    verdict = judged(answers(cached=96), baseline=answers(cached=96))
+    assert verdict.outcome is Outcome.PASS
+    assert "3 of 7 prompts asked again; 288 of 700 prompt tokens reported as cached" in verdict.headline
+
+
+def test_without_reported_cached_tokens_a_pass_says_that_the_cache_may_be_off():
+    assert "may be off" in judged(answers()).headline
+
+
+@pytest.mark.parametrize(
+    "wrong, name",
+    [
+        (["warm/a"], state.SECOND_WRONG),
+        (["again/b", "shared/9"], state.SECOND_WRONG),
+        (["shared/9"], state.PREFIX_WRONG),
+        (["after-long/a"], state.LONG_WRONG),
+    ],
+)
+def test_wrong_tokens_behind_a_beginning_that_came_before_are_named_by_what_came_before(wrong, name):
+    verdict = judged(answers(), wrong)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+    assert f"{len(wrong)} of 4 answers, none of 3 to prompts new to it" in verdict.headline
+
+
+def test_wrong_tokens_of_new_prompts_too_are_no_matter_of_state():
+    verdict = judged(answers(), ["cold/a", "warm/a"])
+    assert verdict.outcome is Outcome.FAIL
+    assert not verdict.names.startswith(("the second", "an answer depends"))
+    assert any("cold 1 of 2, warm 1 of 1" in line for line in verdict.short)
+
+
+def cut(tokens):
+    return lambda one: replace(
+        one,
+        choices=(replace(one.choice, token_ids=one.choice.token_ids[:tokens], windows=(1,), finish_reason="stop"),),
+        usage=replace(one.usage, completion_tokens=tokens),
+    )
+
+
+def test_a_repeated_prompt_that_gets_next_to_nothing_fails():
+    verdict = judged(answers(warm_a=cut(1)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, state.SECOND_EMPTY)
+    assert "1 of 3 prompts asked again; first: request warm/a" in verdict.headline
+
+
+def test_what_the_baseline_answers_with_nothing_as_well_is_no_empty_answer():
+    assert judged(answers(warm_a=cut(1)), baseline=answers(warm_a=cut(1))).names != state.SECOND_EMPTY
+
+
+def slowed(one):
+    return replace(one, choices=(replace(one.choice, windows=DEAD),))
+
+
+def test_drafts_that_die_on_repeats_fail_by_name():
+    verdict = judged(answers(warm_a=slowed, again_b=slowed))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, state.DRAFTS_DIE)
+
+
+def test_drafts_that_die_behind_a_long_request_fail_by_another_name():
+    assert judged(answers(after_long_a=slowed)).names == state.DRAFTS_DIE_LATER
+
+
+def test_drafts_that_fall_off_a_little_do_not_fail():
+    def slightly(one):
+        return replace(one, choices=(replace(one.choice, windows=(1, *(3,) * 13)),))
+
+    assert judged(answers(warm_a=slightly)).outcome is Outcome.PASS
+
+
+def test_answers_that_are_not_equal_are_not_compared_by_their_drafts():
+    def another(one):
+        return replace(slowed(one), choices=(replace(one.choice, token_ids=(7, *one.choice.token_ids[1:]), windows=DEAD),))
+
+    assert judged(answers(warm_a=another)).names != state.DRAFTS_DIE
+
+
+def test_more_cached_tokens_than_the_prompt_has_fail():
+    assert judged(answers(cached=101)).names == state.OVERCOUNT
+    assert judged(answers(cached=101), baseline=answers(cached=101)).outcome is Outcome.PASS
+
+
+def test_a_cache_that_only_the_baseline_uses_fails():
+    well = {"baseline": answers(cached=96), "control": answers(cached=96)}
+    assert judged(answers(), **well).names == state.DEFEATED
+    assert judged(answers(cached=16), **well).outcome is Outcome.PASS
+    assert judged(answers(), baseline=answers(cached=32), control=answers(cached=32)).outcome is Outcome.PASS
+
+
+def test_unscored_answers_are_judged_by_what_needs_no_scores():
+    mine = answers(warm_a=slowed, again_b=slowed)
+    scores = {"baseline": tuple(score("baseline", each) for each in answers())}
+    verdict = state.judge(captured("state", mine, answers(), answers(), workload=WORKLOAD, scores=scores, alpha=1e-5))
+    assert verdict.outcome is Outcome.INVALID
+
+
+def test_every_verdict_is_told_once():
+    told = []
+    judged(answers(), on_verdict=told.append)
+    judged(answers(), ["warm/a"], on_verdict=told.append)
+    assert [verdict.outcome for verdict in told] == [Outcome.PASS, Outcome.FAIL]
