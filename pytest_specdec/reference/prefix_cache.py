@@ -62,7 +62,7 @@ class PrefixCache:
             if key not in self._blocks:
                 break
             self._blocks.move_to_end(key)
-            found.append(self._rules.lend(self._blocks[key]))
+            found.append(self._blocks[key])
         return found
 
     def put(self, key: int, copy: Callable[[], Block]) -> None:

@@ -30,7 +30,6 @@ __all__ = [
     "end",
     "evict",
     "keep",
-    "lend",
     "penalise",
     "report",
     "resume",
@@ -86,11 +85,6 @@ def reuse(matched: int, total: int) -> int:
     return min(matched, (total - 1) // 16 * 16)
 
 
-def lend(block: Block) -> Block:
-    """Return a block of the prefix cache as it is copied into a slot."""
-    return block
-
-
 def evict(blocks: OrderedDict[int, Block], most: int) -> None:
     """Let the least recently used blocks go until ``most`` are left; the last one has just come or been asked for."""
     while len(blocks) > most:
@@ -133,7 +127,6 @@ class EngineRules:
     end: Callable[[EngineRequest, int, bool], str | None] = end
     chain: Callable[[int, tuple[int, ...]], int] = chain
     reuse: Callable[[int, int], int] = reuse
-    lend: Callable[[Block], Block] = lend
     evict: Callable[[OrderedDict[int, Block], int], None] = evict
     cached: Callable[[int], int] = cached
     warm: Callable[[RunningSequence], None] = warm

@@ -49,7 +49,7 @@ RUNS = {
             "prefix-damaged-by-length",
             "warm-empty",
             "warm-accept-all",
-            "warm-draft-swapped",
+            "warm-draft-ahead",
             "drafter-keeps-long-request",
             "prefix-defeated",
             "prefix-overcounted",

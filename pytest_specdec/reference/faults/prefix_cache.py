@@ -60,8 +60,8 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
     ),
     PlantedFault(
-        id="warm-draft-swapped",
-        does="Puts the draft model's part of a cached block back with keys and values exchanged.",
+        id="warm-draft-ahead",
+        does="Drafts one token too far ahead for a sequence that began with cached tokens.",
         expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted when a prompt is asked again"),
     ),
     PlantedFault(

@@ -67,10 +67,15 @@ def warm_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) 
     return accepting(uniforms, [row.cached_tokens > 0 for row in rows])
 
 
-@instead_of("lend")
-def warm_draft_swapped(block: Block) -> Block:
-    """Return the block with the draft model's heads in the wrong order."""
-    return block if block.draft is None else replace(block, draft=block.draft[:, ::-1])
+@instead_of("drafts")
+def warm_draft_ahead(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Leave the first draft token out for sequences with cached tokens."""
+    warm = [slot for slot, row in enumerate(rows) if row.cached_tokens]
+    if not warm:
+        return draft
+    tokens = draft.tokens.copy()
+    tokens[warm, :-1] = draft.tokens[warm, 1:]
+    return DraftProposal(tokens=tokens, counts=draft.counts)
 
 
 _after_long: dict[int, tuple[int, ...]] = {}
