@@ -167,3 +167,17 @@ def test_reasoning_that_is_no_text_is_an_error():
 def test_reasoning_tokens_are_counted_where_the_server_counts_them(more, tokens):
     usage = responses.of_whole({"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 9, **more}}, None).usage
     assert (usage.completion_tokens, usage.reasoning_tokens) == (9, tokens)
+
+
+@pytest.mark.parametrize(
+    "details, cached",
+    [
+        ({}, None),
+        ({"prompt_tokens_details": None}, None),
+        ({"prompt_tokens_details": {}}, None),
+        ({"prompt_tokens_details": {"cached_tokens": 48}}, 48),
+    ],
+)
+def test_cached_tokens_are_read_where_openai_has_them(details, cached):
+    usage = {"prompt_tokens": 50, "completion_tokens": 2, **details}
+    assert responses.of_whole({"choices": [{"text": "a"}], "usage": usage}, None).usage.cached_tokens == cached
