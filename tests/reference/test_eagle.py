@@ -51,7 +51,7 @@ def take_in(watching, decoder, tokens, *, slot=0):
     """Take the tokens in, the last one as if the target had just emitted it."""
     prompt = np.array([tokens[:-1]], np.intp)
     decoder.forward(prompt, decoder.cache(slot + 1), np.zeros(1, np.intp), slot=slot, tap=watching.tap)
-    watching.enter(slot, prompt, np.array([len(tokens) - 1], np.intp))
+    watching.enter(slot, prompt, np.zeros(1, np.intp), np.array([len(tokens) - 1], np.intp))
 
 
 def proposed(watching, *rows):

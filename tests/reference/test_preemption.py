@@ -11,11 +11,12 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.reference.cli import ServerSettings
 from pytest_specdec.reference.engine import ReferenceEngine
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
+from tests.reference.test_eagle import EAGLE
 
 SMALL = {"max_model_len": 160, "blocks": 11}
 """Of 16 tokens: one sequence of the greatest length and its window; four of a hundred tokens need three times as many."""
 ASKED = {"temperature": 0, "max_tokens": 70, "return_token_ids": True, "ignore_eos": True}
-KINDS = pytest.mark.parametrize("speculation", [None, PROBABILISTIC, GREEDY, NGRAM], ids=["none", "probabilistic", "greedy", "ngram"])
+KINDS = pytest.mark.parametrize("speculation", [None, PROBABILISTIC, NGRAM, EAGLE], ids=["none", "probabilistic", "ngram", "eagle"])
 
 
 def asked(count=6, **body):

@@ -10,10 +10,11 @@ import pytest
 from pytest_specdec.reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
 from pytest_specdec.reference.rules import EngineRules
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
+from tests.reference.test_eagle import EAGLE
 
 ASKED = {"temperature": 0, "max_tokens": 24, "return_token_ids": True, "ignore_eos": True}
 TEXT = list(range(300, 380))
-KINDS = pytest.mark.parametrize("speculation", [None, PROBABILISTIC, GREEDY, NGRAM], ids=["none", "probabilistic", "greedy", "ngram"])
+SPECULATIONS = {"none": None, "probabilistic": PROBABILISTIC, "greedy": GREEDY, "ngram": NGRAM, "eagle": EAGLE}
 
 
 def asked(prompt, **body):
@@ -34,59 +35,62 @@ def uncached():
         yield client
 
 
-@pytest.mark.parametrize("shared, reused", [(15, 0), (16, 16), (17, 16), (31, 16), (32, 32), (33, 32), (48, 48), (64, 64)], ids=str)
-@KINDS
-def test_a_shared_prefix_is_reused_by_full_blocks_and_changes_no_token(speculation, shared, reused, uncached):
-    other = [*TEXT[:shared], *range(900, 917)]
-    with served(speculation, tells_cached=True) as client:
-        client.complete(asked(TEXT))
-        answer = client.complete(asked(other))
+@pytest.fixture(scope="module", params=SPECULATIONS)
+def caching(request):
+    with served(SPECULATIONS[request.param], tells_cached=True) as client:
+        yield client
+
+
+def text(first, count):
+    """Tokens that begin like no others that are asked for here."""
+    return [first, *TEXT[1:count]]
+
+
+@pytest.mark.parametrize("shared, reused", [(15, 0), (16, 16), (17, 16), (31, 16), (32, 32), (33, 32), (48, 48), (64, 64)])
+def test_a_shared_prefix_is_reused_by_full_blocks_and_changes_no_token(caching, shared, reused, uncached):
+    one, other = text(1000 + shared, 80), [*text(1000 + shared, shared), *range(900, 917)]
+    caching.complete(asked(one))
+    answer = caching.complete(asked(other))
     assert cached(answer) == reused
     assert ids(answer) == ids(uncached.complete(asked(other)))
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 32, 33, 80])
-@KINDS
-def test_the_same_prompt_again_is_answered_alike_and_its_last_token_is_computed(speculation, length, uncached):
-    with served(speculation, tells_cached=True) as client:
-        first, second = (client.complete(asked(TEXT[:length])) for _ in range(2))
+def test_the_same_prompt_again_is_answered_alike_and_its_last_token_is_computed(caching, length, uncached):
+    prompt = text(1200 + length, length)
+    first, second = (caching.complete(asked(prompt)) for _ in range(2))
     assert (cached(first), cached(second)) == (0, (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
-    assert ids(first) == ids(second) == ids(uncached.complete(asked(TEXT[:length])))
+    assert ids(first) == ids(second) == ids(uncached.complete(asked(prompt)))
 
 
-@KINDS
-def test_blocks_of_an_answer_are_reused_as_well(speculation, uncached):
-    with served(speculation, tells_cached=True) as client:
-        longer = [*TEXT[:20], *ids(client.complete(asked(TEXT[:20], max_tokens=60))), 500]
-        answer = client.complete(asked(longer))
+def test_blocks_of_an_answer_are_reused_as_well(caching, uncached):
+    longer = [*text(1400, 20), *ids(caching.complete(asked(text(1400, 20), max_tokens=60))), 500]
+    answer = caching.complete(asked(longer))
     assert cached(answer) in {64, 80}
     assert ids(answer) == ids(uncached.complete(asked(longer)))
 
 
-@KINDS
-def test_reported_logits_are_the_uncached_ones_within_float_noise(speculation, uncached):
+def test_reported_logits_are_the_uncached_ones_within_float_noise(caching, uncached):
     """A shorter matrix is multiplied in another order, so not bit for bit."""
-    body = asked(TEXT, logprobs=1)
-    with served(speculation) as client:
-        client.complete(asked(TEXT[:64]))
-        warm = client.complete(body)["choices"][0]["logprobs"]["token_logprobs"]
+    body = asked(text(1401, 80), logprobs=1)
+    caching.complete(asked(text(1401, 64)))
+    warm = caching.complete(body)["choices"][0]["logprobs"]["token_logprobs"]
     assert np.abs(np.array(warm) - uncached.complete(body)["choices"][0]["logprobs"]["token_logprobs"]).max() < 1e-4
 
 
-@pytest.mark.parametrize("speculation", [GREEDY, NGRAM], ids=["greedy", "ngram"])
+def test_side_by_side_with_others_reuse_changes_nothing(caching, uncached):
+    lots = ((70, 3), (20, 40), (1, 30), (33, 90))
+    prompts = [[*text(1402, shared), *range(700 + shared, 700 + shared + extra)] for shared, extra in lots]
+    caching.complete(asked(text(1402, 80)))
+    answers = caching.complete(*map(asked, prompts))
+    assert [ids(answer) for answer in answers] == [ids(uncached.complete(asked(prompt))) for prompt in prompts]
+
+
+@pytest.mark.parametrize("speculation", [GREEDY, NGRAM, EAGLE], ids=["greedy", "ngram", "eagle"])
 def test_a_reused_prompt_is_drafted_for_as_well_as_a_fresh_one(speculation):
     with served(speculation, spec_decode_metrics="detailed") as client:
         first, second = (client.complete(asked(TEXT))["metrics"]["speculative_decoding"] for _ in range(2))
     assert first["per_step_accepted"] == second["per_step_accepted"]
-
-
-@KINDS
-def test_side_by_side_with_others_reuse_changes_nothing(speculation, uncached):
-    prompts = [[*TEXT[:shared], *range(700 + shared, 700 + shared + extra)] for shared, extra in ((70, 3), (20, 40), (0, 30), (33, 90))]
-    with served(speculation) as client:
-        client.complete(asked(TEXT))
-        answers = client.complete(*map(asked, prompts))
-    assert [ids(answer) for answer in answers] == [ids(uncached.complete(asked(prompt))) for prompt in prompts]
 
 
 def test_a_scored_prompt_is_computed_whole_and_says_so():
