@@ -43,9 +43,4 @@ ROWS = (
             Place.REFERENCE, may=LIVENESS, pressure="the server answers 5xx|requests are lost when memory runs out|scattered failures"
         ),
     ),
-    PlantedFault(
-        id="preempted-never-resumes",
-        does="Leaves a preempted sequence out of the queue.",
-        expected=in_(Place.REFERENCE, may=LIVENESS, pressure="the server hangs|requests are lost when memory runs out|scattered failures"),
-    ),
 )

@@ -71,9 +71,3 @@ def preempted_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float
 def preempted_refused(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:  # noqa: ARG001 - a rule's signature
     """Give the sequence up."""
     return False
-
-
-@instead_of("resume")
-def preempted_never_resumes(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:  # noqa: ARG001 - a rule's signature
-    """Queue nothing."""
-    return True
