@@ -38,6 +38,8 @@ __all__ = ["Reference"]
 _NEEDS = ("uvicorn", "starlette", "safetensors", "tokenizers", "jinja2", "llguidance")
 _PROCESS_GIB = 0.25
 """Of a server without its weights: twice what one was seen to take with short contexts."""
+_PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
+"""The longest sequence of a server with a small cache, and the engine's block."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 _NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
 """What the shipped config names."""
@@ -112,9 +114,11 @@ class Reference:
         argv = (_python(config), "-m", "pytest_specdec.reference", model, *flags(args))
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
-    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - whatever the config says
-        """Return room for one sequence of 256 tokens and a few windows."""
-        return {"max-model-len": 256, "num-gpu-blocks-override": 18}
+    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
+        """Return room for one sequence of at most 256 tokens and a window."""
+        longest = config.engine.args.get("max-model-len")
+        longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
+        return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // _BLOCK_TOKENS) + 2}
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return how the interpreter and the module are asked."""

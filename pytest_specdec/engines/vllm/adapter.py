@@ -42,6 +42,8 @@ _PROCESSES_GIB = 3.0
 """Of API server, engine core and worker without weights and KV space, roughly."""
 _BLOCK_TOKENS = 16
 """vLLM's own ``block-size`` on most devices; with larger blocks nothing runs out, and the verdict says so."""
+_PRESSED_TOKENS = 1024
+"""The longest sequence of a server with a small cache, which vLLM wants room for."""
 _COPIES = 1.5
 """Weights in memory over weights on disk, roughly: a drafter and buffers included."""
 _BRIDGE = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with which vLLM maps one vocabulary to the other"
@@ -102,10 +104,11 @@ class Vllm:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return blocks for one sequence of 1024 tokens and a few windows, of the config's block size or vLLM's own."""
-        size = config.engine.args.get("block-size")
+        """Return blocks for one sequence of at most 1024 tokens and a few windows, of the config's block size or vLLM's own."""
+        size, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
         size = size if isinstance(size, int) and size > 0 else _BLOCK_TOKENS
-        return {"max-model-len": 1024, "num-gpu-blocks-override": -(-1024 // size) + 8}
+        longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
+        return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
