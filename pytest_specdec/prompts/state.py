@@ -46,7 +46,7 @@ _TAILS = (
     "\nThe list of the second room has the same things in the same order, and then one more. It reads:",
     "\nA visitor walked past them from the last one to the first one and wrote down what she saw. Her notes:",
 )
-_ALIKE = "Count them:" + " the" * 80 + " and then"
+_ALIKE, _ALIKE_TOO = "Count them:" + " the" * 110 + " and then", "Count them:" + " ab" * 110
 """Blocks that are equal, whatever their length, each behind other ones."""
 _SHARED = (15, 16, 17, 31, 32, 33, 47, 48, 49)
 """Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front."""
@@ -95,7 +95,7 @@ def _middle() -> dict[str, JSON]:
         "again/code": _CODE,
         "cold/words": base,
         **tails,
-        "again/words": base,
+        "cold/alike-too": _ALIKE_TOO,
         "cold/talk": _said(_TALK),
         "warm/talk": _said(_TALK),
     }
@@ -119,7 +119,7 @@ def _end() -> dict[str, JSON]:
         "again/talk": _said(_TALK),
         "last/story": story,
         "last/code": code,
-        "last/words": _words(64),
+        "last/alike-too": _ALIKE_TOO,
     }
 
 
