@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.greedy import penalised
 from pytest_specdec.judge.greedy_gap import forced
 from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.prompts.company import marker
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
@@ -161,18 +162,33 @@ _FEWEST = 2
 
 
 def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
-    """Return the answers in company that are the baseline's to a neighbour; none for fewer than two of them."""
+    """Return the answers in company that have a neighbour's word in them, or are the baseline's to a neighbour.
+
+    Of the latter both are of temperature 0, and fewer than two are none.
+    """
     control = () if captured.control is None or captured.is_control else (captured.control,)
     own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in (captured.baseline, *control)]
     mine = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
-    pairs = [
-        SwappedAnswer(request_id=request.id, other_id=other.id, text=mine[request.id], other_text=own[0][other.id])
-        for turn in captured.workload.turns
-        for request in turn
-        for other in turn
-        if request is not other and _fits_other(mine.get(request.id, ""), request.id, other.id, own)
-    ]
-    return tuple(pairs) if len({pair.request_id for pair in pairs}) >= _FEWEST else ()
+    words = _words(captured.workload.requests)
+    beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
+    leaked, fitting = [], []
+    for request, other in beside:
+        text, other_text = mine.get(request.id, ""), own[0].get(other.id, "")
+        both = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
+        if (word := words.get(other.id)) and word in text and not any(word in each.get(request.id, "") for each in own):
+            leaked.append(both)
+        elif _is_greedy(request) and _is_greedy(other) and _fits_other(text, request.id, other.id, own):
+            fitting.append(both)
+    return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
+
+
+def _words(requests: Sequence[Request]) -> dict[str, str]:
+    """Return the word that a request's prompt has and no other one, for a workload of ours."""
+    return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
+
+
+def _is_greedy(request: Request) -> bool:
+    return request.body.get("temperature") == 0
 
 
 def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping[str, str]]) -> bool:

@@ -40,8 +40,10 @@ COPIES = "n choices are copies"
 
 _TESTS = 3
 """Statistical tests that share the false-alarm budget: repeats, repeats in company, equal draws."""
-_DOUBTFUL = 0.01
+_DOUBTFUL = 1e-4
 """P-value below which fewer repeats than the baseline's are said to be undecided."""
+_FEW = 0.05
+"""The same where fewer than half of the answers repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +155,9 @@ def _p_value(mine: Sequence[tuple[Draw, Draw]], others: Sequence[Sequence[tuple[
 def _not_repeated(captured: Captured, mine: Repeats, others: Sequence[Repeats]) -> Verdict | None:
     tests = ((mine.pairs, [o.pairs for o in others]), (mine.company, [o.company for o in others]))
     p_value = min(_p_value(pairs, theirs) for pairs, theirs in tests)
-    if p_value > _DOUBTFUL:
-        return None
     unequal, alone = _unequal(mine.pairs), _unequal(mine.alone)
+    if p_value > (_FEW if 2 * len(unequal) > len(mine.pairs) else _DOUBTFUL):
+        return None
     name = NOT_HONOURED if alone else NEIGHBOURS
     theirs = [pair for other in others for pair in other.pairs]
     counted = f"{len(unequal)} of {len(mine.pairs)} answers differ from an earlier one under the same seed"
@@ -244,16 +246,18 @@ def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[
     repeated, baseline = len(seeded) - len(_unequal(seeded)), len(theirs) - len(_unequal(theirs))
     counted = f"{repeated} of {len(seeded)} answers repeated under their seed, {baseline} of {len(theirs)} of the baseline's"
     figures = {"seeded_pairs": float(len(seeded)), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
-    if not seeded or not independent:
-        headline = f"not enough evidence: {len(seeded)} pairs under one seed, {len(independent)} pairs of independent draws"
-        return say(captured, Outcome.INCONCLUSIVE, headline, settle="send one prompt several times", figures=figures)
+    scored = _is_scored(mine)
+    if not seeded or not independent or (scored and not telling):
+        headline = f"not enough evidence: {len(seeded)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle="longer answers to prompts that leave more open", figures=figures)
     return say(
         captured,
         Outcome.PASS,
         f"{counted}; {len(independent)} pairs of independent draws checked"
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=[f"{telling} pairs of draws cannot be equal by chance"],
-        rules_out=f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one would have been caught"
+        rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
+        + " would have been caught"
         + ("; so would a seed that is ignored" if _decides(captured, len(seeded), len(theirs), baseline) else ""),
         cell=f"{repeated} of {len(seeded)} repeated",
         figures=figures,

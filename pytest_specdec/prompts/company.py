@@ -20,6 +20,7 @@ _WORDS: Final = (
     *("quorvex", "blintag", "zumdroy", "fiskelm", "wopjarn", "throzin", "gelbuxy", "navqort"),
     *("sprulmo", "hydrake", "jexpond", "cralvim", "ombrisk", "dulfenz", "yarvolt", "pikzant"),
 )
+_ENDINGS: Final = ("ano", "ith", "ull", "okt", "emi", "ard", "usk", "ype")
 _LEAVES_AFTER: Final = (2, 4)
 """Chunks that a client reads which leaves before the end."""
 
@@ -74,8 +75,10 @@ _SMOKE, _STANDARD = 15, 56
 
 
 def marker(index: int) -> str:
-    """Return the word of request ``index``, which no other prompt of the workload has."""
-    return _WORDS[index % len(_WORDS)] + (str(index // len(_WORDS)) if index >= len(_WORDS) else "")
+    """Return the word of request ``index``, which no other prompt of the workload has; empty behind the last of them."""
+    if index >= len(_WORDS) * len(_ENDINGS):
+        return ""
+    return _WORDS[index % len(_WORDS)] + _ENDINGS[index // len(_WORDS)]
 
 
 def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:

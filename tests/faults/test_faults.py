@@ -44,9 +44,9 @@ RUNS = {
     "in the state": Run(faults=("kv-off-by-one", "penalties-ignored", "report-draft-logprobs")),
     "in a batch": Run(
         faults=(
-            *("rows-swapped", "padding-leaks", "wrong-at-three", "most-accepted-for-all", "fewest-accepted-for-all"),
-            *("first-temperature-for-all", "greedy-sampled-beside-sampled", "penalties-for-all", "grammar-of-neighbour"),
-            *("neighbours-distribution", "bonus-of-neighbour", "wrong-after-abort", "die-on-abort", "dead-drafts-under-load"),
+            *("rows-swapped", "padding-leaks", "wrong-at-three", "most-accepted", "fewest-accepted"),
+            *("first-temperature", "greedy-sampled", "penalties-for-all", "grammar-of-neighbour"),
+            *("neighbours-target", "bonus-of-neighbour", "wrong-after-abort", "die-on-abort", "dead-drafts-under-load"),
         ),
         families=("concurrency",),
     ),

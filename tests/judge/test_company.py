@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge.company import IN_COMPANY, WRONG_ALONE, WaveTokens, WrongToken, blame, company, foreign, swapped
+from pytest_specdec.prompts.company import marker
 from tests.judge.captured_values import a_workload, answer, captured, requests, score
 
 WRONG = (WrongToken(request_id="r", index=0, gap=2.0),)
@@ -67,6 +68,25 @@ def test_two_answers_that_changed_places_are_found():
 )
 def test_one_answer_or_a_few_words_are_not_swapped(texts):
     assert swapped(of(texts, OWN)) == ()
+
+
+def marked(texts, theirs):
+    seen = of(texts, theirs)
+    asked = [replace(r, body={**r.body, "messages": f"[{marker(n)}]"}) for n, r in enumerate(seen.workload.requests)]
+    return replace(seen, workload=replace(seen.workload, requests=tuple(asked)))
+
+
+def test_one_word_of_a_neighbour_is_enough():
+    pairs = swapped(marked([f"so {marker(2)}", *OWN[1:]], OWN))
+    assert [(pair.request_id, pair.other_id) for pair in pairs] == [("chat-00", "chat-02")]
+    assert swapped(marked([f"so {marker(0)}", *OWN[1:]], OWN)) == ()
+    assert swapped(marked([f"so {marker(2)}", *OWN[1:]], [f"{marker(2)}", *OWN[1:]])) == ()
+
+
+def test_sampled_answers_that_begin_alike_are_not_swapped():
+    seen = of([OWN[1], OWN[0], *OWN[2:]], OWN)
+    drawn = tuple(replace(r, body={**r.body, "temperature": 1.0}) for r in seen.workload.requests)
+    assert swapped(replace(seen, workload=replace(seen.workload, requests=drawn))) == ()
 
 
 def test_answers_that_the_control_gives_too_are_not_swapped():

@@ -85,7 +85,9 @@ def test_swapped_answers_fail_before_their_tokens_are_looked_at():
 
 
 def with_text(each, text):
-    return replace(each, choices=(replace(each.choice, text=text),))
+    """Other text of other tokens, as many."""
+    tokens = tuple(token + 1000 + sum(map(ord, text)) for token in each.choice.token_ids)
+    return replace(each, choices=(replace(each.choice, text=text, token_ids=tokens),))
 
 
 def test_foreign_text_that_the_baseline_has_not_fails():

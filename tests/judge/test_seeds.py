@@ -40,9 +40,9 @@ def answers(rule, workload=STANDARD):
     return given
 
 
-def judged(rule, theirs=honest, *, workload=STANDARD, control=None, scored=True, **fields):
+def judged(rule, theirs=honest, *, workload=STANDARD, control=None, scored=True, p_best=0.1, **fields):
     mine, baseline = answers(rule, workload), answers(theirs, workload)
-    scores = {name: tuple(score(name, each, p_best=0.1) for each in given) for name, given in ((VARIANT, mine), ("baseline", baseline))}
+    scores = {name: tuple(score(name, each, p_best=p_best) for each in given) for name, given in ((VARIANT, mine), ("baseline", baseline))}
     other = None if control is None else arm("control", answers(control, workload))
     return seeds.judge(captured("seeds", mine, baseline, other, workload=workload, scores=scores if scored else {}, alpha=4.5e-6, **fields))
 
@@ -118,6 +118,11 @@ def test_one_answer_that_does_not_repeat_is_noise():
 def test_without_scores_the_number_of_copies_decides():
     assert judged(constant, control=honest, scored=False).names == "different seeds give the same answer"
     assert judged(choices_alike, control=honest, scored=False).outcome is Outcome.PASS
+
+
+def test_draws_that_may_well_be_equal_prove_nothing():
+    verdict = judged(honest, control=honest, p_best=0.9)
+    assert (verdict.outcome, "0 pairs of draws that cannot be equal" in verdict.headline) == (Outcome.INCONCLUSIVE, True)
 
 
 def test_requests_that_are_all_different_say_nothing():

@@ -31,22 +31,22 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
     ),
     PlantedFault(
-        id="most-accepted-for-all",
+        id="most-accepted",
         does="Accepts as many draft tokens of every row as of the luckiest row of the batch.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
     ),
     PlantedFault(
-        id="fewest-accepted-for-all",
+        id="fewest-accepted",
         does="Cuts every window to the shortest of the batch and keeps the token drawn behind the longer one.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
     ),
     PlantedFault(
-        id="first-temperature-for-all",
+        id="first-temperature",
         does="Samples every row of a batch under the temperature of the first.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"),
     ),
     PlantedFault(
-        id="greedy-sampled-beside-sampled",
+        id="greedy-sampled",
         does="Draws the tokens of greedy requests too once a sampled one is in flight.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"),
     ),
@@ -61,7 +61,7 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + IN_COMPANY),
     ),
     PlantedFault(
-        id="neighbours-distribution",
+        id="neighbours-target",
         does="Verifies every second row's draft against the distribution of the row before.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
     ),

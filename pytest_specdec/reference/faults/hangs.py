@@ -10,7 +10,7 @@ ROWS = (
     PlantedFault(
         id="hang-on-logprobs",
         does="Never answers a request for log-probabilities, nor any behind it.",
-        expected=in_(Place.REFERENCE, liveness="hangs on request"),
+        expected=in_(Place.REFERENCE, liveness="hangs on request", concurrency="hangs on request"),
     ),
     PlantedFault(
         id="hang-in-company",

@@ -43,8 +43,8 @@ ROWS = (
         expected=in_(Place.REFERENCE, seeds="a seeded answer depends on its neighbours"),
     ),
     PlantedFault(
-        id="acceptance-noise-again",
-        does="Draws the recovered token by the random number that refused the draft token.",
+        id="one-number-a-window",
+        does="Accepts the draft tokens of a window and draws the token behind them by one random number.",
         expected=in_(Place.REFERENCE, sampling="recover"),
     ),
 )

@@ -64,27 +64,27 @@ def wrong_at_three(rows: Rows[RunningSequence], draft: DraftProposal, windows: V
 
 
 @instead_of("settle")
-def most_accepted_for_all(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+def most_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
     """Accept as many draft tokens of every row as of the luckiest one."""
     accepted = np.minimum(int(windows.accepted.max(initial=0)), draft.counts)
     return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _free(rows) else windows
 
 
 @instead_of("settle")
-def fewest_accepted_for_all(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+def fewest_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
     """Cut every row's window to that of the unluckiest one, and keep the token drawn behind the longer one."""
     accepted = np.minimum(windows.accepted, int(windows.accepted.min(initial=draft.width)))
     return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _free(rows) else windows
 
 
 @instead_of("sampling")
-def first_temperature_for_all(rows: Rows[RunningSequence]) -> Sampling:
+def first_temperature(rows: Rows[RunningSequence]) -> Sampling:
     """Sample every row under the parameters of the first."""
     return Sampling.of(rows[0].request for _ in rows)
 
 
 @instead_of("sampling")
-def greedy_sampled_beside_sampled(rows: Rows[RunningSequence]) -> Sampling:
+def greedy_sampled(rows: Rows[RunningSequence]) -> Sampling:
     """Draw greedy rows too, at the highest temperature of the batch, once one row is sampled."""
     own = sampling(rows)
     return replace(own, temperature=np.full_like(own.temperature, own.temperature.max()))
@@ -138,7 +138,7 @@ def grammar_of_neighbour(rows: Rows[RunningSequence]) -> Shaping:
 
 
 @instead_of("target")
-def neighbours_distribution(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Verify every second row's draft against the row before."""
     if _masked(logits):
         return distribution

@@ -59,8 +59,6 @@ def seed_by_row(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
 
 
 @instead_of("deal")
-def acceptance_noise_again(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
-    """Draw the recovered token by the number that refused the first draft token."""
-    dealt = uniforms.copy()
-    dealt[:, -1] = dealt[:, 0]
-    return dealt
+def one_number_a_window(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Accept all draft tokens of a window, and draw the token behind them, by one number."""
+    return np.repeat(uniforms[:, -1:], uniforms.shape[1], axis=1)
