@@ -39,7 +39,7 @@ class Run:
 RUNS = {
     "in every answer": Run(faults=("cut-short", "stop-short", "past-the-end", "wrong-finish"), depth="smoke", quick=True),
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
-    "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late"), families=("greedy", "sampling")),
+    "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late", "one-number-a-window"), families=("greedy", "sampling")),
     "at temperature 0": Run(faults=("near-tie",), families=("greedy", "parameters", "liveness")),
     "in the state": Run(faults=("kv-off-by-one", "penalties-ignored", "report-draft-logprobs")),
     "in a batch": Run(

@@ -45,6 +45,6 @@ ROWS = (
     PlantedFault(
         id="one-number-a-window",
         does="Accepts the draft tokens of a window and draws the token behind them by one random number.",
-        expected=in_(Place.REFERENCE, sampling="recover"),
+        expected=in_(Place.REFERENCE, sampling="reused random numbers"),
     ),
 )
