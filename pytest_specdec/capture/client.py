@@ -143,8 +143,12 @@ class Client:
 
     def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
         """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
+        leave_after = request.abort_after
+        streamed = streamed or leave_after is not None
         body = {**self._dialect.sent(request, stream=streamed), **self._setup.body}
-        exchange = self.exchange(self._dialect.path(request), body, streamed=streamed, deadline_s=deadline_s)
+        exchange = self.exchange(self._dialect.path(request), body, streamed=streamed, deadline_s=deadline_s, leave_after=leave_after)
+        if exchange.received is not None and exchange.received.left:
+            return _left(request, pass_index, exchange)
         try:
             answer = self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
@@ -152,15 +156,24 @@ class Client:
         return replace(answer, limited=exchange.limited)
 
     def exchange(
-        self, path: str, body: Mapping[str, JSON], *, streamed: bool = False, deadline_s: float, max_bytes: int | None = None
+        self,
+        path: str,
+        body: Mapping[str, JSON],
+        *,
+        streamed: bool = False,
+        deadline_s: float,
+        max_bytes: int | None = None,
+        leave_after: int | None = None,
     ) -> Exchange:
         """Send a body as it is and read the whole response, within ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default.
+
+        With ``leave_after`` the connection is closed behind so many events of a stream.
 
         A 429 says that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
         ``retry-after``.
         """
         until_s, pause_s = time.monotonic() + deadline_s, _AGAIN_S
-        exchange = self._exchanged(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes)
+        exchange = self._exchanged(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes, leave_after=leave_after)
         while exchange.status == _TOO_MANY:
             wait_s = max(pause_s, exchange.retry_after_s)
             left_s = round(until_s - time.monotonic() - wait_s, 1)
@@ -168,10 +181,13 @@ class Client:
                 break
             time.sleep(wait_s)  # as the server asks for
             pause_s, limited = 2 * pause_s, exchange.limited + 1
-            exchange = replace(self._exchanged(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes), limited=limited)
+            again = self._exchanged(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes, leave_after=leave_after)
+            exchange = replace(again, limited=limited)
         return exchange
 
-    def _exchanged(self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, max_bytes: int | None) -> Exchange:
+    def _exchanged(
+        self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, max_bytes: int | None, leave_after: int | None
+    ) -> Exchange:
         with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
             sent_s = time.monotonic()
 
@@ -181,7 +197,7 @@ class Client:
 
             try:
                 with self._open(path, body, streamed=streamed, deadline_s=deadline_s) as response:
-                    received = sse.read(response.iter_bytes())
+                    received = sse.read(response.iter_bytes(), events=leave_after)
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
             except openai.APIStatusError as error:
                 ending = None if error.status_code in _REFUSED else FailureKind.ERROR
@@ -324,6 +340,12 @@ def _answered(
         ),
     )
     return TimedAnswer(answer=answer, counters=counters, arrivals=arrivals)
+
+
+def _left(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
+    """Return what is kept of a request that its client left, as it was to do."""
+    left = _failed(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
+    return replace(left, answer=replace(left.answer, aborted=True))
 
 
 def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:

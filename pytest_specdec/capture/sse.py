@@ -107,6 +107,8 @@ class ReceivedResponse:
 
     stamps_s: tuple[float, ...]
     parts: tuple[bytes, ...]
+    left: bool = False
+    """Whether the client left before the end."""
 
     @property
     def body(self) -> bytes:
@@ -135,15 +137,23 @@ class ReceivedResponse:
         return tuple(events)
 
 
-def read(parts: Iterable[bytes]) -> ReceivedResponse:
-    """Read ``parts`` to their end, stamping each."""
+def read(parts: Iterable[bytes], *, events: int | None = None) -> ReceivedResponse:
+    """Read ``parts`` to their end, or to that of the first ``events`` events, stamping each."""
     stamps: list[float] = []
     received: list[bytes] = []
     clock = time.monotonic
     for part in parts:
         stamps.append(clock())
         received.append(part)
+        if events is not None and _is_behind(received, events):
+            return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received), left=True)
     return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received))
+
+
+def _is_behind(received: Sequence[bytes], events: int) -> bool:
+    """Whether so many events have come and the stream goes on."""
+    body = b"".join(received)
+    return len(_BLANK.findall(body)) >= events and DONE.encode() not in body
 
 
 def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:

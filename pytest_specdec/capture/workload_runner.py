@@ -177,6 +177,9 @@ class WorkloadRunner:
 
     def _fails(self, job: Job, sent: TimedAnswer) -> bool:
         """Keep an answer; return whether the server failed the request."""
+        if sent.ending is FailureKind.DIED and job.request.abort_after is not None:
+            # Alone again it would leave before the server's end shows: those beside it tell, and what was in flight is replayed together.
+            sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
         if sent.ending is None:
             self._keep(job, sent)
             return False
@@ -376,6 +379,8 @@ class WorkloadRunner:
         if self._arm.restarts != self._restarts_before or self._server_failures:
             return
         self._replaced = attached.replaced(self._traffic, after)
+        if any(request.abort_after is not None for request in self._workload.requests):
+            return  # what it made of an answer that nobody read is not known
         answers = [sent.answer for sent in self._sent.values() if sent.answer.ok]
         usages = [answer.usage for answer in answers if answer.usage is not None]
         if self._replaced or self._unanswered or len(usages) < len(answers):

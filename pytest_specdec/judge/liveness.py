@@ -111,7 +111,7 @@ def _survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
 def _unharmed(transcript: Transcript, request_id: str) -> bool:
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
     unharmed = request_id not in {failure.request_id for failure in transcript.server_failures}
-    return bool(answers) and unharmed and all(answer.ok or refused(answer) for answer in answers)
+    return bool(answers) and unharmed and all(answer.ok or answer.aborted or refused(answer) for answer in answers)
 
 
 def _killed(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
@@ -131,18 +131,25 @@ def _killed(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
 
 def _failed_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     first = deadly[0]
+    leaving = {request.id for request in captured.workload.requests if request.abort_after is not None}
     count, verb = len(first.group), _IN_COMPANY[first.ending]
+    left = ", one of which its client leaves" if leaving & set(first.group) else ""
     return say(
         captured,
         Outcome.FAIL,
-        f"the server {verb} with {count} requests in flight, the smallest group found; it answers each alone, "
-        f"and the baseline answers {captured.workload.concurrency} at a time",
+        f"the server {verb} with {count} requests in flight{left}, the smallest group found; it answers each alone, "
+        f"and the baseline answers {_at_once(captured)} at a time",
         short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_shown(first, 2)),
         evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _lines(each)],
         cell=f"{first.ending.value}, {count} in flight",
-        names=f"the server {verb} with several requests in flight",
+        names=f"the server {verb} with several requests in flight{left}",
         figures={"server_failures": len(deadly), "smallest_group": count},
     )
+
+
+def _at_once(captured: Captured) -> int:
+    workload = captured.workload
+    return max(map(len, workload.in_waves)) if workload.waves else workload.concurrency
 
 
 def _beside(captured: Captured, deadly: Sequence[ServerFailure]) -> list[ServerFailure]:
@@ -252,7 +259,7 @@ def _cut(text: str, most: int = 80) -> str:
 def _unanswered(captured: Captured) -> Verdict | None:
     """Look for answers that are missing although no server failure explains them: quarantined, lost, or never sent."""
     for transcript in (captured.speculative, *_baselines(captured)):
-        silent = [a for a in transcript.answers if not a.ok and not refused(a)]
+        silent = [a for a in transcript.answers if not a.ok and not a.aborted and not refused(a)]
         expected = len(captured.workload.requests) * captured.workload.passes
         missing = len(silent) + max(0, expected - len(transcript.answers))
         if missing:

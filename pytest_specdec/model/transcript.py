@@ -113,6 +113,8 @@ class Answer:
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
     timing: Timing | None = None
+    aborted: bool = False
+    """Whether the client left before the end, as its request says: no answer, and no failure of the server."""
 
     @property
     def ok(self) -> bool:

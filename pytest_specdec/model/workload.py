@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import accumulate, pairwise
 from typing import TypeAlias, cast
 
 __all__ = ["JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Request", "Route", "Workload"]
@@ -88,6 +89,8 @@ class Request:
     """``Route.CHAT`` or ``Route.COMPLETIONS``."""
     body: Mapping[str, JSON]
     """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
+    abort_after: int | None = None
+    """Chunks of a stream after which the client leaves; None to read it to its end."""
 
     @property
     def prompt_key(self) -> str:
@@ -121,6 +124,16 @@ class Request:
         return json.dumps([self.route, body], sort_keys=True)
 
 
+def _apart(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
+    unseeded = tuple(request for request in requests if request.draws_unseeded)
+    others = tuple(request for request in requests if not request.draws_unseeded)
+    return tuple(turn for turn in (others, unseeded) if turn)
+
+
+def _draws_seeded(request: Request) -> bool:
+    return request.seed is not None and request.body.get("temperature") != 0
+
+
 def _binds(value: JSON) -> bool:
     return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
 
@@ -143,6 +156,11 @@ class Workload:
     """Requests sent at each depth; all of them where a depth is missing."""
     concurrency: int = 8
     """Requests in flight at once."""
+    waves: tuple[int, ...] = ()
+    """Sizes of the groups that the requests are sent in, in order: a group at once, when the one before has been answered.
+
+    Requests behind the last group form one more. Empty to keep ``concurrency`` requests in flight throughout.
+    """
     passes: int = 1
     """Times that the whole list is sent."""
     stream: bool = False
@@ -178,16 +196,25 @@ class Workload:
         """The requests that may be in flight together: first those with a seed or without a draw, then those that draw without a seed.
 
         Engines leave their fast sampler while one request of the batch has a seed; unseeded requests must not share that batch.
+        With ``waves``, these one after the other; one falls apart only where it has requests of both kinds.
         """
-        unseeded = tuple(request for request in self.requests if request.draws_unseeded)
-        others = tuple(request for request in self.requests if not request.draws_unseeded)
-        return tuple(turn for turn in (others, unseeded) if turn)
+        if not self.waves:
+            return _apart(self.requests)
+        return tuple(turn for wave in self.in_waves for turn in (_apart(wave) if any(_draws_seeded(r) for r in wave) else (wave,)))
+
+    @property
+    def in_waves(self) -> tuple[tuple[Request, ...], ...]:
+        """The requests by wave; those behind the last one are one more."""
+        ends = [*accumulate(self.waves), len(self.requests)]
+        cuts = (self.requests[start:end] for start, end in pairwise([0, *ends]))
+        return tuple(wave for wave in cuts if wave)
 
     @property
     def digest(self) -> str:
         """Return 16 hexadecimal digits over everything that is sent and how."""
-        sent = [[r.id, r.route, r.body] for r in self.requests]
+        sent = [[r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after])] for r in self.requests]
         traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
+        traffic += [list(self.waves)] if self.waves else []
         text = json.dumps([traffic, sent], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -18,7 +18,7 @@ from pytest_specdec.reference.prefix_cache import blocks_of
 from pytest_specdec.reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from pytest_specdec.reference.sampler import PenaltyState
 from pytest_specdec.reference.scheduler import Batch
-from pytest_specdec.reference.sequence import Delta, RunningSequence, randomness
+from pytest_specdec.reference.sequence import Delta, RunningSequence
 from pytest_specdec.reference.tokenizer import Text, Tokenizer
 
 if TYPE_CHECKING:
@@ -98,12 +98,12 @@ class ReferenceEngine:
 
     def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
         """Return the n sequences of a request, not queued yet."""
-        seed = hash((self.settings.seed, next(self._arrived))) if request.seed is None else request.seed
+        fresh = hash((self.settings.seed, next(self._arrived)))
         return tuple(
             RunningSequence(
                 request,
                 index=index,
-                random=randomness(seed, index),
+                random=self.rules.randomness(request.seed, fresh, index),
                 text=Text(self.tokenizer.pieces, request.stop),
                 eos_ids=self.shape.eos_ids,
                 end=self.rules.end,

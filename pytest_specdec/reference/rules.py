@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
+from pytest_specdec.reference.sampler import Sampling
 
 if TYPE_CHECKING:
     from collections import OrderedDict, deque
     from collections.abc import Callable
     from collections.abc import Sequence as Rows
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.prefix_cache import Block
-    from pytest_specdec.reference.rejection_sampler import DraftProposal
+    from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
+    from pytest_specdec.reference.sampler import PenaltyState
     from pytest_specdec.reference.sequence import RunningSequence
 
 __all__ = [
@@ -27,16 +31,52 @@ __all__ = [
     "chain",
     "deal",
     "drafts",
+    "draw",
+    "drop",
     "end",
     "evict",
     "keep",
     "penalise",
+    "randomness",
     "report",
     "resume",
     "reuse",
+    "sampling",
+    "settle",
+    "states",
     "target",
     "warm",
 ]
+
+
+def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
+    """Return the generator of choice ``index`` under ``seed``, else under ``fresh``: randomness belongs to a sequence, never to a batch."""
+    own = fresh if seed is None else seed
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([own & (2**64 - 1), index])))
+
+
+def draw(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
+    """Return ``count`` numbers in [0, 1) for each of ``rows``, (n, count), from the row's own generator."""
+    return np.array([row.random.random(count) for row in rows])
+
+
+def sampling(rows: Rows[RunningSequence]) -> Sampling:
+    """Return the sampling parameters of ``rows``: those of each one's own request."""
+    return Sampling.of(row.request for row in rows)
+
+
+def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltyState | None]]:
+    """Return the grammar and the penalties that each of ``rows`` is shaped by: its own."""
+    return [(row.grammar, row.penalties) for row in rows]
+
+
+def settle(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+    """Return the windows that ``rows`` emit in a step, given the verified ones."""
+    return windows
+
+
+def drop(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:
+    """Look at the rows that are left when others' clients have gone, and at the cache lengths of all slots."""
 
 
 def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
@@ -115,12 +155,18 @@ def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
 class EngineRules:
     """The decisions of a speculating engine; the defaults are right."""
 
+    randomness: Callable[[int | None, int, int], np.random.Generator] = randomness
+    draw: Callable[[Rows[RunningSequence], int], NDArray[np.float64]] = draw
+    sampling: Callable[[Rows[RunningSequence]], Sampling] = sampling
+    states: Callable[[Rows[RunningSequence]], list[tuple[Grammar | None, PenaltyState | None]]] = states
     deal: Callable[[Rows[RunningSequence], NDArray[np.float64]], NDArray[np.float64]] = deal
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], int], NDArray[np.intp]] = keep
     penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
+    settle: Callable[[Rows[RunningSequence], DraftProposal, VerifyWindows], VerifyWindows] = settle
+    drop: Callable[[Rows[RunningSequence], NDArray[np.intp]], None] = drop
     report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
     admit: Callable[[EngineRequest], None] = admit
     target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target

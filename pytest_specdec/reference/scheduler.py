@@ -79,7 +79,10 @@ class Batch:
     def drop(self, sequences: set[RunningSequence]) -> None:
         """Forget sequences whose client has gone."""
         self._waiting = deque(s for s in self._waiting if s not in sequences)
-        self._leave([slot for slot, row in enumerate(self._rows) if row in sequences])
+        running = [slot for slot, row in enumerate(self._rows) if row in sequences]
+        self._leave(running)
+        if running:
+            self._rules.drop(self._rows, self._lengths)
 
     def clear(self) -> list[RunningSequence]:
         """Forget every sequence, and return them, also after a step that raised."""
@@ -226,8 +229,8 @@ class Batch:
 
     def _decode(self) -> list[Delta]:
         rows, n, k = self._rows, len(self._rows), self._drafter.tokens
-        sampling = self._sampling = self._sampling or Sampling.of(row.request for row in rows)
-        uniforms = np.array([row.random.random(2 * k + 1) for row in rows])
+        sampling = self._sampling = self._sampling or self._rules.sampling(rows)
+        uniforms = self._rules.draw(rows, 2 * k + 1)
         draft = self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows)
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
@@ -235,7 +238,7 @@ class Batch:
         shaped = self._shaped(rows, logits, draft)
         p = self._rules.target(distributions(shaped, sampling.repeat(live)), shaped, draft)
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
-        windows = verify(p, draft, self._rules.deal(rows, chances), self._rules)
+        windows = self._rules.settle(rows, draft, verify(p, draft, self._rules.deal(rows, chances), self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
@@ -253,14 +256,15 @@ class Batch:
 
     def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
         """Return packed logits with penalties added and -inf where a grammar forbids a token; the very array where neither applies."""
-        bound = [slot for slot, row in enumerate(rows) if row.grammar is not None or row.penalties is not None]
+        states = self._rules.states(rows)
+        bound = [slot for slot, state in enumerate(states) if state != (None, None)]
         if not bound:
             return logits
         shaped = logits.copy()
         for slot in bound:
             length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
             drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
-            window, grammar, penalties = shaped[start : start + length + 1], rows[slot].grammar, rows[slot].penalties
+            window, (grammar, penalties) = shaped[start : start + length + 1], states[slot]
             if penalties is not None:
                 window[:] = self._rules.penalise(window, penalties.walk(drafted))
             if grammar is not None:

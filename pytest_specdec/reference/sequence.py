@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from pytest_specdec.reference.rules import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Several
+
+    import numpy as np
 
     from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.sampler import PenaltyState
     from pytest_specdec.reference.tokenizer import Text
 
-__all__ = ["Delta", "RunningSequence", "randomness"]
+__all__ = ["Delta", "RunningSequence"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,6 @@ class Delta:
     finish_reason: str | None = None
     """Why it is the last one; the sequence itself may be steps ahead by the time this is read. ``abort`` when it was given up."""
     stop_reason: str | None = None
-
-
-def randomness(seed: int, index: int) -> np.random.Generator:
-    """Return the generator of choice ``index`` under ``seed``: randomness belongs to a sequence, never to a batch."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed & (2**64 - 1), index])))
 
 
 class RunningSequence:

@@ -12,9 +12,11 @@ from pytest_specdec.capture.runner import record
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.judge import liveness
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
 DRAFT = {"method": "draft_model", "model": "draft", "num_speculative_tokens": 3, "draft_sample_method": "probabilistic"}
@@ -152,3 +154,43 @@ def test_a_judge_gets_every_cell(run):
         assert found.control is not None
         assert set(found.scores) == (set() if judgement.workload == "speed" else {judgement.pair, "control", "baseline"})
         assert bool(found.draft_scores) == (judgement.workload == "sampled" and judgement.pair == "draft-k3")
+
+
+LONG = {"prompt": "import os\n", "temperature": 0.0, "ignore_eos": True}
+LEAVING = Workload(
+    name="leaving",
+    version=1,
+    requests=(
+        Request(id="leaves", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 200}, abort_after=2),
+        Request(id="stays", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 120}),
+        Request(id="later", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 120}),
+    ),
+    waves=(2, 1),
+    concurrency=2,
+    scored=False,
+)
+
+
+def judged_leaving(tmp_path, **args):
+    config = replace(CONFIG, variants=(VariantSettings(name="draft-k3", args={"speculative-config": DRAFT, **args}),))
+    plan = make(config, [SelectedWorkload(workload=LEAVING, family=Family.CONCURRENCY)], Depth.STANDARD)
+    directory = RunDirectory.create(tmp_path / "run")
+    record(config, plan, directory, deadline_s=None, tell=lambda _: None)
+    return captured.read(directory, plan, plan.judgements[0], ())
+
+
+def test_a_client_that_leaves_is_no_answer_and_no_failure_and_harms_none(tmp_path):
+    seen = judged_leaving(tmp_path)
+    for arm in (seen.baseline, seen.control, seen.speculative):
+        assert [(answer.aborted, answer.ok) for answer in arm.answers] == [(True, False), (False, True), (False, True)]
+        assert arm.answers[1].choice.token_ids == arm.answers[2].choice.token_ids
+        assert (arm.server_failures, arm.restarts) == ((), 0)
+        assert arm.answers[2].timing.sent_s >= arm.answers[1].timing.done_s
+    assert liveness.judge(seen).outcome is Outcome.PASS
+
+
+def test_a_server_that_dies_when_a_client_leaves_is_found_by_those_in_flight_together(tmp_path):
+    verdict = liveness.judge(judged_leaving(tmp_path, fault="die-on-abort"))
+    assert (verdict.outcome, verdict.cell) == (Outcome.FAIL, "died, 2 in flight")
+    assert verdict.names.endswith("one of which its client leaves")
+    assert "answers 2 at a time" in verdict.headline

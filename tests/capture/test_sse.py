@@ -107,3 +107,10 @@ def test_reasoning_is_content_to_the_first_stamp_and_to_shares(name):
     found = sse.first(sse.arrivals(stamped))
     assert (found.at_s, found.share) == (0.1, 1 / 8)
     assert found.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1
+
+
+@pytest.mark.parametrize("events, parts, left", [(1, 1, True), (2, 2, True), (3, 3, True), (4, 4, False), (None, 4, False)])
+def test_a_reader_leaves_behind_so_many_events_unless_that_is_the_end(events, parts, left):
+    stream = [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n", b"data: [DONE]\n\n"]
+    found = sse.read(iter(stream), events=events)
+    assert (len(found.parts), found.left) == (parts, left)

@@ -39,7 +39,7 @@ class Run:
 RUNS = {
     "in every answer": Run(faults=("cut-short", "stop-short", "past-the-end", "wrong-finish"), depth="smoke", quick=True),
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
-    "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late"), families=("greedy", "sampling")),
+    "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late", "one-number-a-window"), families=("greedy", "sampling")),
     "at temperature 0": Run(faults=("near-tie",), families=("greedy", "parameters", "liveness")),
     "between requests": Run(
         faults=(
@@ -68,6 +68,19 @@ RUNS = {
         families=("pressure",),
     ),
     "in the state": Run(faults=("kv-off-by-one", "penalties-ignored", "report-draft-logprobs")),
+    "in a batch": Run(
+        faults=(
+            *("rows-swapped", "padding-leaks", "wrong-at-three", "most-accepted", "fewest-accepted"),
+            *("first-temperature", "greedy-sampled", "penalties-for-all", "grammar-of-neighbour"),
+            *("neighbours-target", "bonus-of-neighbour", "wrong-after-abort", "die-on-abort", "dead-drafts-under-load"),
+        ),
+        families=("concurrency",),
+    ),
+    "in random streams": Run(
+        faults=("seed-ignored", "constant-stream", "unseeded-alike", "choices-alike", "stream-of-first-row", "seed-by-row"),
+        families=("seeds",),
+    ),
+    "when the server hangs": Run(faults=("hang-on-logprobs", "hang-in-company"), families=("liveness", "concurrency")),
 }
 """A fault that is in every answer shows in few. Of one at temperature 0 only, above 0 only or in long answers only, the families that it
 concerns and one that it spares; two families that both kill the server would use up its restarts on the first of them."""

@@ -27,7 +27,16 @@ def test_taking_twice_changes_nothing_more():
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"concurrency": 1}, {"passes": 3}, {"stream": True}, {"top_tokens": 5}, {"requests": ()}, {"name": "v"}],
+    [
+        {"version": 2},
+        {"concurrency": 1},
+        {"passes": 3},
+        {"stream": True},
+        {"top_tokens": 5},
+        {"requests": ()},
+        {"name": "v"},
+        {"waves": (2,)},
+    ],
     ids=lambda c: next(iter(c)),
 )
 def test_the_digest_covers_what_is_sent_and_how(change):
@@ -52,3 +61,25 @@ def test_requests_that_differ_in_their_seed_alone_are_one_prompt():
     other = dataclasses.replace(requests[0], id="a5", route=Route.COMPLETIONS)
     asks = [request.asks for request in (*requests, warmer, other)]
     assert [asks.index(one) for one in asks] == [0, 1, 0, 3, 4]
+
+
+def test_the_digest_covers_when_a_client_leaves():
+    first, *rest = a_workload().requests
+    assert a_workload(requests=(dataclasses.replace(first, abort_after=2), *rest)).digest != a_workload().digest
+
+
+def drawing(id_, **body):
+    return Request(id=id_, route=Route.COMPLETIONS, body={"prompt": "x", **body})
+
+
+@pytest.mark.parametrize("waves, sizes", [((1, 3), [1, 3, 1]), ((5,), [5]), ((2, 9), [2, 3]), ((1, 1, 1, 1, 1, 1), [1] * 5)])
+def test_waves_are_sent_in_order_and_the_rest_is_one_more(waves, sizes):
+    sent = a_workload(waves=waves)
+    assert [len(turn) for turn in sent.turns] == sizes
+    assert [request for turn in sent.turns for request in turn] == list(sent.requests)
+
+
+def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
+    greedy, seeded, unseeded = drawing("g", temperature=0), drawing("s", temperature=1, seed=1), drawing("u", temperature=1)
+    sent = a_workload(requests=(greedy, unseeded, greedy, seeded, greedy, seeded, unseeded), waves=(2, 2, 3))
+    assert [[request.id for request in turn] for turn in sent.turns] == [["g", "u"], ["g", "s"], ["g", "s"], ["u"]]

@@ -1,0 +1,237 @@
+"""Company: greedy tokens by the wave that they were sent in, what wrong waves have in common, and answers that are another request's."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.greedy import penalised
+from pytest_specdec.judge.greedy_gap import forced
+from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.prompts.company import marker
+from pytest_specdec.stats.request_params import penalties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.judge.tolerance import Tolerance
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["IN_COMPANY", "SWAPPED", "WRONG_ALONE", "Company", "WaveTokens", "WrongToken", "blame", "company", "foreign", "swapped"]
+
+SWAPPED = "answers are swapped between requests"
+WRONG_ALONE = "tokens are wrong alone and in company"
+IN_COMPANY = "answers go wrong only in company"
+_BESIDE: Mapping[str, str] = {
+    "sampling": "answers go wrong beside requests that sample",
+    "penalties": "answers go wrong beside requests with penalties",
+    "grammar": "answers go wrong beside requests with a grammar",
+    "log-probabilities": "answers go wrong beside requests for log-probabilities",
+    "leaving": "answers go wrong when a neighbour's client leaves",
+    "left": "answers go wrong when a neighbour's client leaves",
+}
+"""By what only the wrong waves have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongToken:
+    """One token above the tolerance."""
+
+    request_id: str
+    index: int
+    gap: float
+    """Nats below the baseline's best token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaveTokens:
+    """The greedy tokens of requests that were in flight together."""
+
+    number: int
+    """From 1."""
+    size: int
+    traits: frozenset[str]
+    """What requests of the wave ask for, as _BESIDE has it."""
+    tokens: int
+    wrong: tuple[WrongToken, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company:
+    """The greedy tokens of one arm, wave by wave."""
+
+    waves: tuple[WaveTokens, ...]
+    allowed: Tolerance
+    largest_peer_gap: float
+    """Of the baseline's own tokens, nats."""
+
+    @property
+    def count(self) -> int:
+        """Scored tokens."""
+        return sum(wave.tokens for wave in self.waves)
+
+
+def company(captured: Captured) -> Company:
+    """Return the greedy tokens of the judged arm by wave; those under a grammar are left out, for scores know none.
+
+    Raises ValueError where scores are of other tokens, or a prompt whose tokens a penalty counts is unknown.
+    """
+    mine = {each.answer.request_id: each for each in _scored(captured, captured.speculative)}
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    peers = [each for arm in (captured.baseline, *control) for each in _scored(captured, arm)]
+    allowed = tolerance(captured, peers)
+    turns, waves = captured.workload.turns, []
+    left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
+    for number, (turn, after) in enumerate(zip(turns, left_before, strict=False), 1):
+        here = [mine[request.id] for request in turn if request.id in mine]
+        traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if after else set())
+        wrong = tuple(token for each in here for token in _wrong(each, allowed.gap))
+        tokens = sum(len(each.gaps) for each in here)
+        waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
+    largest = max((gap for each in peers for gap in each.gaps), default=0.0)
+    return Company(waves=tuple(waves), allowed=allowed, largest_peer_gap=largest)
+
+
+def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
+    tokens = enumerate(scored.gaps)
+    return [WrongToken(request_id=scored.answer.request_id, index=index, gap=gap) for index, gap in tokens if gap > allowed]
+
+
+def _scored(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
+    greedy = {r.id: r for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar}
+    prompts = {answer.key: answer.prompt_token_ids for answer in arm.answers}
+    scores = []
+    for score in captured.scores.get(arm.arm, ()):
+        if score.request_id not in greedy:
+            continue
+        params, prompt = penalties(greedy[score.request_id].body), prompts.get(score.key) or score.prompt_token_ids
+        if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(captured.penalty_window):
+            msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
+            raise ValueError(msg)
+        scores.append(replace(score, positions=penalised(score.positions, params, captured.penalty_window, prompt)))
+    return forced(arm, scores)
+
+
+def _traits(request: Request) -> set[str]:
+    body = request.body
+    asked = {
+        "sampling": body.get("temperature") != 0,
+        "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
+        "grammar": request.grammar,
+        "log-probabilities": bool(body.get("logprobs")),
+        "leaving": request.abort_after is not None,
+    }
+    return {trait for trait, there in asked.items() if there}
+
+
+def blame(waves: Sequence[WaveTokens]) -> str:
+    """Return what wrong tokens are put down to: the one trait that all wrong waves have, or of several the one that no right wave has.
+
+    A trait of every wave in company explains nothing.
+    """
+    wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
+    if any(wave.size == 1 for wave in wrong):
+        return WRONG_ALONE
+    beside = [wave for wave in right if wave.size > 1]
+    shared = [trait for trait in _BESIDE if all(trait in w.traits for w in wrong) and not all(trait in w.traits for w in beside)]
+    alone = [trait for trait in shared if not any(trait in w.traits for w in beside)]
+    names = {_BESIDE[trait] for trait in (alone or shared)}
+    return names.pop() if len(names) == 1 else IN_COMPANY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwappedAnswer:
+    """An answer that fits another request."""
+
+    request_id: str
+    other_id: str
+    text: str
+    other_text: str
+    """What the baseline answered to the other request."""
+
+
+_BEYOND = 24
+"""Characters that an answer has in common with that to another request, beyond what the baseline's own answer has."""
+_FEWEST = 2
+"""Such answers that are no chance: a near-tie may lead into a phrase that another answer begins with."""
+
+
+def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
+    """Return the answers in company that have a neighbour's word in them, or are the baseline's to a neighbour.
+
+    Of the latter both are of temperature 0, and fewer than two are none.
+    """
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in (captured.baseline, *control)]
+    mine = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
+    words = _words(captured.workload.requests)
+    beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
+    leaked, fitting = [], []
+    for request, other in beside:
+        text, other_text = mine.get(request.id, ""), own[0].get(other.id, "")
+        both = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
+        if (word := words.get(other.id)) and word in text and not any(word in each.get(request.id, "") for each in own):
+            leaked.append(both)
+        elif _is_greedy(request) and _is_greedy(other) and _fits_other(text, request.id, other.id, own):
+            fitting.append(both)
+    return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
+
+
+def _words(requests: Sequence[Request]) -> dict[str, str]:
+    """Return the word that a request's prompt has and no other one, for a workload of ours."""
+    return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
+
+
+def _is_greedy(request: Request) -> bool:
+    return request.body.get("temperature") == 0
+
+
+def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping[str, str]]) -> bool:
+    if other_id not in own[0] or request_id not in own[0]:
+        return False
+    other = own[0][other_id]
+    usual = max(_shared(each.get(request_id, ""), other) for each in own)
+    mine = max(_shared(text, each.get(request_id, "")) for each in own)
+    return _shared(text, other) >= max(usual, mine) + _BEYOND
+
+
+def _shared(text: str, other: str) -> int:
+    return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignText:
+    """Answers of one arm with something that no prompt of theirs has."""
+
+    answers: int
+    found: Mapping[str, str]
+    """By request: what it is."""
+
+
+_MARKUP = re.compile(r"<\|[^|>\s]{1,40}\|>|<\uff5c[^\uff5c>]{1,40}\uff5c>|\[/?INST\]|<(?:pad|unk|s|/s|bos|eos|mask)>")
+
+
+def foreign(captured: Captured, arm: Transcript) -> ForeignText:
+    """Return the answers with special tokens as text, or letters of a script that their prompt does not use."""
+    prompts = {request.id: request.prompt_key for request in captured.workload.requests}
+    texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
+    found = {id_: what for id_, text in texts.items() if (what := _foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))}
+    return ForeignText(answers=len(texts), found=found)
+
+
+def _foreign(text: str, prompt: str) -> str:
+    for mark in _MARKUP.finditer(text):
+        if mark[0] not in prompt:
+            return str(mark[0])
+    scripts = sorted(_scripts(text) - _scripts(prompt))
+    return f"{scripts[0].lower()} letters" if scripts else ""
+
+
+def _scripts(text: str) -> set[str]:
+    letters = {character for character in text if not character.isascii() and character.isalpha()}
+    return {unicodedata.name(letter, "UNKNOWN").partition(" ")[0] for letter in letters} - {"LATIN"}

@@ -1,0 +1,244 @@
+"""Concurrency: requests in flight beside others get what they would get alone.
+
+Every token at temperature 0 is held against the baseline's scores, by the wave that it was sent in. Tokens that are wrong in company and
+right alone are put down to what the wrong waves have in common. Answers that go to another request are recognised by their text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.company import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped
+from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.greedy import LEAST_TOKENS
+from pytest_specdec.judge.json_documents import documents, grammars
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
+from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.judge.company import Company, WaveTokens
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+NO_GRAMMAR = "a grammar is not kept in company"
+DEAD_DRAFTS = "drafts are hardly ever accepted in company"
+FOREIGN = "special tokens or foreign scripts appear in company"
+_ENOUGH_STEPS = 30
+"""Verify steps on either side of a size of waves."""
+_USUAL, _RATIO = 0.3, 0.1
+"""Accepted tokens per step of smaller waves at least, and of larger ones at most as a part of that: prompts differ by less."""
+_EARLY = slice(3, 8)
+"""Verify steps in which all requests of a wave are there: the first ones come while some are still taken in."""
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether requests in company are answered like requests alone, whatever their neighbours ask for or when they leave.
+
+    Greedy tokens are judged as the greedy judge does, by gaps above the tolerance. Foreign text fails by Fisher's exact test at the
+    captured share of alpha. A document fails where neither of the baseline's boots has an invalid one.
+    """
+    return (
+        server_failure(captured)
+        or refusal(captured)
+        or _unanswered(captured)
+        or _swapped(captured)
+        or ended(captured)
+        or _documents(captured)
+        or _foreign(captured)
+        or _dead_drafts(captured)
+        or unscorable(captured)
+        or _scored(captured)
+    )
+
+
+def _others(captured: Captured) -> tuple[Transcript, ...]:
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
+
+
+def _unanswered(captured: Captured) -> Verdict | None:
+    for arm in (captured.speculative, *_others(captured)):
+        silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or refused(answer))]
+        if silent:
+            headline = f"{len(silent)} of {len(arm.answers)} requests have no answer from {arm.arm}, with no server failure"
+            lines = [f"request {answer.request_id}: {quoted(answer.error or '', 200)}" for answer in silent]
+            return say(captured, Outcome.INVALID, headline, evidence=lines)
+    return None
+
+
+def _swapped(captured: Captured) -> Verdict | None:
+    """Look for answers that are the baseline's answer to another request, or have its word in them."""
+    pairs = swapped(captured)
+    if not pairs:
+        return None
+    first = pairs[0]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{SWAPPED}: {len(pairs)} of {len(captured.speculative.answers)}; "
+        f"first: request {first.request_id} is answered as {first.other_id}",
+        short=(f"answer       {quoted(first.text, 90)}", f"it fits      {quoted(first.other_text, 90)}"),
+        evidence=[f"{pair.request_id} is answered as {pair.other_id}: {quoted(pair.text, 200)}" for pair in pairs],
+        cell=f"{len(pairs)} swapped",
+        names=SWAPPED,
+        figures={"swapped_answers": float(len(pairs))},
+    )
+
+
+def _documents(captured: Captured) -> Verdict | None:
+    """Look for documents that break their grammar, where none of the baseline's does."""
+    wanted = grammars(captured.workload.requests)
+
+    def faulty(arm: Transcript) -> list[str]:
+        answers = (answer for answer in arm.answers if answer.ok and answer.request_id in wanted)
+        return [f"{d.request_id}: {d.fault}" for a in answers for d in documents(a, wanted[a.request_id]) if d.fault]
+
+    wrong = faulty(captured.speculative)
+    if not wrong or any(map(faulty, _others(captured))):
+        return None
+    headline = f"{NO_GRAMMAR}: {len(wrong)} of {len(wanted)} documents are invalid, none of the baseline's; first: {wrong[0]}"
+    return say(captured, Outcome.FAIL, headline, evidence=wrong, cell=f"{len(wrong)} invalid", names=NO_GRAMMAR)
+
+
+def _foreign(captured: Captured) -> Verdict | None:
+    mine = foreign(captured, captured.speculative)
+    theirs = [foreign(captured, arm) for arm in _others(captured)]
+    others = sum(len(each.found) for each in theirs)
+    p_value = proportions.greater_than_other(len(mine.found), mine.answers, others, sum(each.answers for each in theirs))
+    if p_value > captured.alpha:
+        return None
+    first, what = next(iter(mine.found.items()))
+    headline = f"{FOREIGN}: in {len(mine.found)} of {mine.answers} answers, {others} of the baseline's; first: request {first}, {what}"
+    lines = [f"request {id_}: {text}" for id_, text in mine.found.items()]
+    return say(captured, Outcome.FAIL, headline, evidence=lines, names=FOREIGN, figures={"p_value": p_value})
+
+
+def _dead_drafts(captured: Captured) -> Verdict | None:
+    """Look for a size of waves from which on drafts are hardly ever accepted, where the config draws no such line.
+
+    Only early steps count, while every request of a wave is still there, and only greedy requests: what others draw is drafted worse.
+    """
+    if captured.is_control or captured.pair.variant.draft.most_requests:
+        return None
+    steps, sizes = _early_steps(captured), sorted({len(turn) for turn in captured.workload.turns})
+    for size in sizes[1:]:
+        small = [accepted for other, accepted in steps if other < size]
+        large = [accepted for other, accepted in steps if other >= size]
+        enough = min(len(small), len(large)) >= _ENOUGH_STEPS and sum(small) >= _USUAL * len(small)
+        if enough and sum(large) * len(small) <= _RATIO * sum(small) * len(large):
+            return _dead(captured, size, small, large)
+    return None
+
+
+def _early_steps(captured: Captured) -> list[tuple[int, int]]:
+    """Return the requests in flight and the accepted draft tokens of each early verify step."""
+    greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.body.get("temperature") == 0 and not r.grammar}
+    answers = [answer for answer in captured.speculative.answers if answer.request_id in greedy]
+    return [
+        (greedy[answer.request_id], window - 1)
+        for answer in answers
+        for choice in answer.choices
+        for window in (choice.windows or ())[_EARLY][: max(0, len(choice.windows or ()) - 1 - _EARLY.start)]
+    ]
+
+
+def _dead(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{DEAD_DRAFTS}: {sum(large)} draft tokens in {len(large)} verify steps with {size} requests in flight or more; "
+        f"{sum(small)} in {len(small)} steps with fewer",
+        short=("likely       drafting is switched off for large batches, or the draft's state is lost there",),
+        cell=f"dead drafts from {size} on",
+        names=DEAD_DRAFTS,
+        figures={"accepted_tokens_small": float(sum(small)), "accepted_tokens_large": float(sum(large))},
+    )
+
+
+def _scored(captured: Captured) -> Verdict:
+    try:
+        tokens = company(captured)
+    except ValueError as error:
+        return say(captured, Outcome.INVALID, str(error))
+    if not tokens.count:
+        return say(captured, Outcome.INVALID, f"no greedy token of {captured.arm} was scored under the baseline")
+    if not tokens.allowed.trustworthy:
+        shown = f"largest gap between its boots {tokens.largest_peer_gap:.3g} nats"
+        return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_by_wave(tokens))
+    return _wrong(captured, tokens) or speculating(captured) or _passed(captured, tokens)
+
+
+def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
+    wrong = [wave for wave in tokens.waves if wave.wrong]
+    if not wrong:
+        return None
+    name, first = blame(tokens.waves), wrong[0].wrong[0]
+    alone = [wave for wave in tokens.waves if wave.size == 1]
+    sizes = sorted({wave.size for wave in wrong})
+    where = "at every size, alone too" if name == WRONG_ALONE else f"with {_listed(sizes)} in flight, 0 of {_count(alone)} alone"
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {sum(len(wave.wrong) for wave in wrong)} of {tokens.count:,} tokens wrong {where}; "
+        f"earliest: request {first.request_id}, token {first.index + 1}",
+        short=(f"gap          {first.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_by_wave(tokens)[:3]),
+        evidence=_by_wave(tokens),
+        cell=f"wrong at {_listed(sizes)}",
+        names=name,
+        figures=_figures(tokens),
+    )
+
+
+def _by_wave(tokens: Company) -> tuple[str, ...]:
+    waves = sorted(tokens.waves, key=lambda wave: (-len(wave.wrong), wave.number))
+    return tuple(
+        f"wave {wave.number}: {wave.size} in flight{_with(wave)}: {len(wave.wrong)} of {wave.tokens} tokens wrong" for wave in waves
+    )
+
+
+def _with(wave: WaveTokens) -> str:
+    return f" ({', '.join(sorted(wave.traits))})" if wave.traits else ""
+
+
+def _passed(captured: Captured, tokens: Company) -> Verdict:
+    beside = [wave for wave in tokens.waves if wave.size > 1]
+    count, left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
+    if count < LEAST_TOKENS:
+        headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_figures(tokens))
+    sizes = _listed(sorted({wave.size for wave in beside}))
+    refusals = sum(map(refused, captured.speculative.answers))
+    return say(
+        captured,
+        Outcome.PASS,
+        f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
+        + (f"; {left} clients left in the middle of an answer" if left else "")
+        + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
+        evidence=_by_wave(tokens),
+        rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {proportions.ruled_out(count):.2%} would have been "
+        f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
+        cell=f"0 of {tokens.count:,} tokens wrong",
+        figures=_figures(tokens) | {"clients_left": float(left)},
+    )
+
+
+def _figures(tokens: Company) -> dict[str, float]:
+    wrong = sum(len(wave.wrong) for wave in tokens.waves)
+    return {"checked_tokens": float(tokens.count), "wrong_tokens": float(wrong), "tolerance_nats": tokens.allowed.gap}
+
+
+def _count(waves: Sequence[WaveTokens]) -> int:
+    return sum(wave.tokens for wave in waves)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last

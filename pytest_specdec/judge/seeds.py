@@ -1,0 +1,269 @@
+"""Seeds: one seed repeats its answer as reliably as without speculation; other seeds, no seed and other choices give other answers.
+
+The variant's seeded answers are held against each other, never against the baseline's: engines draw differently once they speculate.
+Two draws that ought to be independent are equal with the probability that the baseline gives the first of them. Where that is below
+the share of the false-alarm budget, divided by the pairs, one equal pair is a fault. Without scores their number is held against the
+baseline's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import refusal, refused, speculating
+from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Choice, Score, Transcript
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["judge"]
+
+NOT_HONOURED = "the seed is not honoured"
+NEIGHBOURS = "a seeded answer depends on its neighbours"
+SAME = "different seeds give the same answer"
+UNSEEDED = "requests without a seed give the same answer again"
+STREAM = "requests share one random stream"
+COPIES = "n choices are copies"
+
+_TESTS = 3
+"""Statistical tests that share the false-alarm budget: repeats, repeats in company, equal draws."""
+_DOUBTFUL = 1e-4
+"""P-value below which fewer repeats than the baseline's are said to be undecided."""
+_FEW = 0.05
+"""The same where fewer than half of the answers repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One choice."""
+
+    request_id: str
+    asks: str
+    seed: JSON
+    index: int
+    """Of the choice."""
+    turn: int
+    """Which group of requests in flight together it was drawn in."""
+    alone: bool
+    choice: Choice
+    logprob: float
+    """Of the whole choice under the baseline, an upper bound; 0 where it was not scored."""
+
+    def repeats(self, other: Draw) -> bool:
+        """Whether the two are equal, in ids where both have some."""
+        ids = self.choice.token_ids and other.choice.token_ids
+        mine, theirs = self.choice, other.choice
+        return mine.token_ids == theirs.token_ids if ids else mine.written == theirs.written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """Pairs of answers to one prompt under one seed."""
+
+    alone: tuple[tuple[Draw, Draw], ...]
+    company: tuple[tuple[Draw, Draw], ...]
+    """The second was in flight with others."""
+
+    @property
+    def pairs(self) -> tuple[tuple[Draw, Draw], ...]:
+        """All of them."""
+        return (*self.alone, *self.company)
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether seeds are honoured and draws independent, on the baseline's own terms.
+
+    Fewer repeats than the baseline's boots: Fisher's exact test, one-sided, at a third of the captured share of alpha. Equal draws:
+    the union bound over all pairs at another third; what the baseline does itself is no fault.
+    """
+    return server_failure(captured) or refusal(captured) or ended(captured) or _drawn(captured)
+
+
+def _drawn(captured: Captured) -> Verdict:
+    mine = _draws(captured, captured.speculative)
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    others = tuple(_draws(captured, arm) for arm in (captured.baseline, *control))
+    if not mine or not others[0]:
+        return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not mine else 'the baseline'}")
+    return (
+        _not_repeated(captured, _repeats(mine), [_repeats(each) for each in others])
+        or _equal(captured, mine, others)
+        or speculating(captured, rejecting=False)
+        or _passed(captured, mine, others)
+    )
+
+
+def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
+    requests = {r.id: (r, number, len(turn) == 1) for number, turn in enumerate(captured.workload.turns) for r in turn}
+    scores = {score.key: score for score in captured.scores.get(arm.arm, ())}
+    return tuple(
+        Draw(
+            request_id=answer.request_id,
+            asks=request.prompt_key,
+            seed=request.seed,
+            index=choice.index,
+            turn=number,
+            alone=alone,
+            choice=choice,
+            logprob=_logprob(scores.get(answer.key)) if choice.index == 0 else 0.0,
+        )
+        for answer in arm.answers
+        if answer.ok
+        for request, number, alone in (requests[answer.request_id],)
+        for choice in answer.choices
+    )
+
+
+def _logprob(score: Score | None) -> float:
+    positions = score.positions if score is not None else ()
+    return sum(min(p.top_logprobs, default=0.0) if math.isnan(p.logprob) else p.logprob for p in positions)
+
+
+def _repeats(draws: Sequence[Draw]) -> Repeats:
+    """Pair each draw under a seed with the first of the same; those alone come first in a workload of ours."""
+    groups: dict[tuple[str, JSON, int], list[Draw]] = defaultdict(list)
+    for draw in draws:
+        if draw.seed is not None:
+            groups[draw.asks, draw.seed, draw.index].append(draw)
+    pairs = [(group[0], draw) for group in groups.values() for draw in group[1:]]
+    alone = tuple(pair for pair in pairs if pair[0].alone and pair[1].alone)
+    return Repeats(alone=alone, company=tuple(pair for pair in pairs if pair not in alone))
+
+
+def _unequal(pairs: Sequence[tuple[Draw, Draw]]) -> list[tuple[Draw, Draw]]:
+    return [(first, again) for first, again in pairs if not first.repeats(again)]
+
+
+def _p_value(mine: Sequence[tuple[Draw, Draw]], others: Sequence[Sequence[tuple[Draw, Draw]]]) -> float:
+    theirs = [pair for pairs in others for pair in pairs]
+    return proportions.greater_than_other(len(_unequal(mine)), len(mine), len(_unequal(theirs)), len(theirs))
+
+
+def _not_repeated(captured: Captured, mine: Repeats, others: Sequence[Repeats]) -> Verdict | None:
+    tests = ((mine.pairs, [o.pairs for o in others]), (mine.company, [o.company for o in others]))
+    p_value = min(_p_value(pairs, theirs) for pairs, theirs in tests)
+    unequal, alone = _unequal(mine.pairs), _unequal(mine.alone)
+    if p_value > (_FEW if 2 * len(unequal) > len(mine.pairs) else _DOUBTFUL):
+        return None
+    name = NOT_HONOURED if alone else NEIGHBOURS
+    theirs = [pair for other in others for pair in other.pairs]
+    counted = f"{len(unequal)} of {len(mine.pairs)} answers differ from an earlier one under the same seed"
+    counted += f" ({len(alone)} of {len(mine.alone)} alone), {len(_unequal(theirs))} of {len(theirs)} of the baseline's"
+    first, again = unequal[0]
+    shown = (
+        f"first        {quoted(first.choice.written, 90)}",
+        f"again        {quoted(again.choice.written, 90)}",
+        f"p            {p_value:.2g}",
+    )
+    evidence = [f"{a.request_id} and {b.request_id}" for a, b in unequal]
+    figures = {"seeded_pairs": float(len(mine.pairs)), "seeded_pairs_differing": float(len(unequal)), "p_value": p_value}
+    if p_value > captured.alpha / _TESTS:
+        headline = f"not enough evidence: {counted}"
+        return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
+    cell = f"{len(unequal)} of {len(mine.pairs)} not repeated"
+    return say(captured, Outcome.FAIL, f"{name}: {counted}", short=shown, evidence=evidence, cell=cell, names=name, figures=figures)
+
+
+def _independent(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
+    """Yield pairs of draws to one prompt that ought to be independent: two seeds, none, or two choices."""
+    for first, other in combinations(draws, 2):
+        same = first.seed is not None and first.seed == other.seed and first.index == other.index
+        if first.asks == other.asks and not same:
+            yield first, other
+
+
+def _kind(first: Draw, other: Draw) -> str:
+    if first.request_id == other.request_id:
+        return COPIES
+    if first.turn == other.turn:
+        return STREAM
+    return UNSEEDED if first.seed is None and other.seed is None else SAME
+
+
+def _equal(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict | None:
+    """Look for equal pairs of draws that independence all but rules out; what the baseline does too is left out, by kind."""
+    theirs = {_kind(*pair) for other in others for pair in _equal_pairs(captured, other)}
+    pairs = [pair for pair in _equal_pairs(captured, mine) if _kind(*pair) not in theirs]
+    if not pairs or (not _is_scored(mine) and not _more_copies(captured, mine, others)):
+        return None
+    kinds = [_kind(*pair) for pair in pairs]
+    name = next(kind for kind in (SAME, UNSEEDED, COPIES, STREAM) if kind in kinds)
+    first, other = next(pair for pair in pairs if _kind(*pair) == name)
+    chance = f"; by chance with probability {math.exp(first.logprob):.1g}" if first.logprob < 0 else ""
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {len(pairs)} of {sum(1 for _ in _independent(mine))} pairs of draws are equal, none of the baseline's; "
+        f"first: {first.request_id} and {other.request_id}",
+        short=(f"both         {quoted(first.choice.written, 90)}{chance}",),
+        evidence=[f"{_kind(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
+        cell=f"{len(pairs)} equal draws",
+        names=name,
+        figures={"equal_pairs": float(len(pairs))},
+    )
+
+
+def _is_scored(draws: Sequence[Draw]) -> bool:
+    return any(draw.logprob < 0 for draw in draws)
+
+
+def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
+    pairs = list(_independent(draws))
+    most = math.log(captured.alpha / _TESTS / max(1, len(pairs))) if _is_scored(draws) else math.inf
+    return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.repeats(other)]
+
+
+def _more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> bool:
+    """Whether more draws than the baseline's are equal to an earlier one: Fisher's exact test, where nothing is scored."""
+    copies, draws = _copies(mine), len(mine)
+    theirs = sum(map(_copies, others))
+    return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha / _TESTS
+
+
+def _copies(draws: Sequence[Draw]) -> int:
+    return len({other.request_id + str(other.index) for first, other in _independent(draws) if first.repeats(other)})
+
+
+def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
+    seeded, theirs = _repeats(mine).pairs, [pair for other in others for pair in _repeats(other).pairs]
+    independent = list(_independent(mine))
+    most = math.log(captured.alpha / _TESTS / max(1, len(independent)))
+    telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
+    refusals = sum(map(refused, captured.speculative.answers))
+    repeated, baseline = len(seeded) - len(_unequal(seeded)), len(theirs) - len(_unequal(theirs))
+    counted = f"{repeated} of {len(seeded)} answers repeated under their seed, {baseline} of {len(theirs)} of the baseline's"
+    figures = {"seeded_pairs": float(len(seeded)), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
+    scored = _is_scored(mine)
+    if not seeded or not independent or (scored and not telling):
+        headline = f"not enough evidence: {len(seeded)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle="longer answers to prompts that leave more open", figures=figures)
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{counted}; {len(independent)} pairs of independent draws checked"
+        + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
+        evidence=[f"{telling} pairs of draws cannot be equal by chance"],
+        rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
+        + " would have been caught"
+        + ("; so would a seed that is ignored" if _decides(captured, len(seeded), len(theirs), baseline) else ""),
+        cell=f"{repeated} of {len(seeded)} repeated",
+        figures=figures,
+    )
+
+
+def _decides(captured: Captured, mine: int, theirs: int, repeated: int) -> bool:
+    """Whether so many pairs would have shown a seed that is ignored throughout."""
+    return proportions.greater_than_other(mine, mine, theirs - repeated, theirs) <= captured.alpha / _TESTS

@@ -1,0 +1,119 @@
+"""Company: requests of many kinds alone, then in groups of one to 32, and beside clients that leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.prompts import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompts import Prompt, Prompts
+
+__all__ = ["CompanyWave", "company", "marker"]
+
+_WORDS: Final = (
+    *("quorvex", "blintag", "zumdroy", "fiskelm", "wopjarn", "throzin", "gelbuxy", "navqort"),
+    *("sprulmo", "hydrake", "jexpond", "cralvim", "ombrisk", "dulfenz", "yarvolt", "pikzant"),
+)
+_ENDINGS: Final = ("ano", "ith", "ull", "okt", "emi", "ard", "usk", "ype")
+_LEAVES_AFTER: Final = (2, 4)
+"""Chunks that a client reads which leaves before the end."""
+
+_KINDS: Mapping[str, Mapping[str, JSON]] = {
+    "plain": {"temperature": 0.0, "max_tokens": 32},
+    "short": {"temperature": 0.0, "max_tokens": 8},
+    "long": {"temperature": 0.0, "max_tokens": 64},
+    "penalised": {"temperature": 0.0, "max_tokens": 32, "presence_penalty": 1.5, "frequency_penalty": 1.0},
+    "logprobs": {"temperature": 0.0, "max_tokens": 24, "logprobs": True, "top_logprobs": 2},
+    "grammar": {"temperature": 0.0, "max_tokens": 32, "response_format": schemas.ANY_OBJECT},
+    "sampled": {"temperature": 1.5, "max_tokens": 32},
+    "seeded": {"temperature": 1.5, "max_tokens": 32, "seed": 0},
+    "leaving": {"temperature": 0.0, "max_tokens": 64},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanyWave:
+    """Requests that are sent at once."""
+
+    kinds: tuple[str, ...]
+    """One per request, as _KINDS has them."""
+
+
+def _wave(*kinds: str) -> CompanyWave:
+    return CompanyWave(kinds=kinds)
+
+
+_EVERY: Final = ("plain", "penalised", "plain", "seeded", "logprobs", "grammar", "short", "long")
+_ALONE: Final = ("plain", "long", "penalised", "plain")
+
+_WAVES: Final = (
+    *(_wave(kind) for kind in _ALONE),
+    _wave("plain", "plain", "long"),
+    _wave(*_EVERY),
+    # Behind here from standard depth on.
+    _wave("plain", "plain"),
+    _wave("plain", "short", "logprobs", "long"),
+    _wave("sampled", "plain", "sampled", "plain", "plain"),
+    _wave("plain", "penalised", "plain", "penalised", "plain"),
+    _wave(*_EVERY, *_EVERY),
+    _wave("plain", "leaving", "long", "leaving", "plain", "long"),
+    _wave("plain", "long", "plain"),
+    # Behind here at deep depth.
+    *(_wave(*(("plain", "long", "short") * size)[:size]) for size in (5, 6, 7, 12)),
+    _wave("long", "leaving", "leaving", "plain", "leaving", "long"),
+    _wave("plain", "long", "plain"),
+    _wave(*_EVERY * 4),
+)
+_SMOKE, _STANDARD = 15, 56
+"""Requests of the waves up to the two lines above."""
+
+
+def marker(index: int) -> str:
+    """Return the word of request ``index``, which no other prompt of the workload has; empty behind the last of them."""
+    if index >= len(_WORDS) * len(_ENDINGS):
+        return ""
+    return _WORDS[index % len(_WORDS)] + _ENDINGS[index // len(_WORDS)]
+
+
+def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
+    """Return the workload: every prompt has a word of its own, so that one request's answer to another is recognised."""
+    requests, number = [], 0
+    for place, wave in enumerate(_WAVES):
+        for kind in wave.kinds:
+            requests.append(_request(prompts.items, number, place, kind))
+            number += 1
+    sizes = tuple(len(wave.kinds) for wave in _WAVES)
+    return Workload(
+        name=name or f"{prompts.name}-company",
+        version=1,
+        requests=tuple(requests),
+        take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
+        waves=sizes,
+        concurrency=max(sizes),
+        top_tokens=5,
+    )
+
+
+def _request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> Request:
+    prompt = prompts[number % len(prompts)]
+    body = dict(_KINDS[kind])
+    if kind == "seeded":
+        body["seed"] = number
+    if prompt.route is Route.COMPLETIONS and kind == "logprobs":
+        body = {**body, "logprobs": body.pop("top_logprobs")}
+    route = Route.CHAT if kind == "grammar" else prompt.route
+    leaves = _LEAVES_AFTER[number % len(_LEAVES_AFTER)] if kind == "leaving" else None
+    content = _content(prompt, route, marker(number))
+    return Request(id=f"wave{place + 1:02}-{kind}-{number:03}", route=route, body={**content, **body, "top_p": 1.0}, abort_after=leaves)
+
+
+def _content(prompt: Prompt, route: Route, word: str) -> dict[str, JSON]:
+    if route is Route.COMPLETIONS:
+        return {"prompt": f"# {word}\n{prompt.text}"}
+    return {"messages": [{"role": "user", "content": f"[{word}] {prompt.text}"}]}

@@ -1,0 +1,74 @@
+"""Seeding: one seed again and again, other seeds, no seed, several choices; alone and in company."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Depth, Request, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompts import Prompts
+
+__all__ = ["seeding"]
+
+_CHOICES: Final = 3
+
+_Asked = tuple[int, int | None, int]
+"""Which prompt, which seed, how many choices."""
+
+
+def _wave(*asked: tuple[int, int | None]) -> tuple[_Asked, ...]:
+    return tuple((prompt, seed, 1) for prompt, seed in asked)
+
+
+_MIXED: Final = ((0, 1), (0, 2), (1, 6), (2, 7), (3, 8), (0, 9))
+_FIRST: Final = (
+    *(_wave((0, seed)) for seed in (1, 1, 2, 2)),
+    _wave((0, 1), (0, 3), (0, 4)),
+    _wave((0, None)),
+    _wave((0, None)),
+    ((0, 5, _CHOICES),),
+)
+_MORE: Final = (
+    *(_wave(asked) for asked in ((1, 6), (1, 6), (2, 7), (2, 7), (3, 8))),
+    _wave(*_MIXED),
+    _wave(*reversed(_MIXED)),
+    _wave(*_MIXED[3:], *_MIXED[:3]),
+    _wave((0, None), (0, None)),
+    ((0, None, _CHOICES),),
+)
+
+
+def _shifted(waves: tuple[tuple[_Asked, ...], ...], by: int) -> tuple[tuple[_Asked, ...], ...]:
+    """Return the same of other prompts and seeds."""
+    return tuple(tuple((prompt + 4 * by, None if seed is None else seed + 100 * by, n) for prompt, seed, n in wave) for wave in waves)
+
+
+_WAVES: Final = (*_FIRST, *_MORE, *_shifted((*_FIRST, *_MORE), 1), *_shifted((*_FIRST, *_MORE), 2))
+_SMOKE, _STANDARD = (sum(map(len, waves)) for waves in (_FIRST, (*_FIRST, *_MORE)))
+
+
+def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
+    """Return draws of 32 tokens from the raw distribution: scores then tell how likely it is that two of them agree."""
+    asked = [each for wave in _WAVES for each in wave]
+    return Workload(
+        name=name or f"{prompts.name}-seeds",
+        version=1,
+        requests=tuple(_request(prompts, number, *each) for number, each in enumerate(asked)),
+        take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
+        waves=tuple(map(len, _WAVES)),
+        concurrency=max(map(len, _WAVES)),
+        top_tokens=1,
+    )
+
+
+def _request(prompts: Prompts, number: int, which: int, seed: int | None, choices: int) -> Request:
+    prompt = prompts.items[which % len(prompts.items)]
+    more: dict[str, JSON] = {} if seed is None else {"seed": seed}
+    more |= {} if choices == 1 else {"n": choices}
+    body: dict[str, JSON] = {"max_tokens": 32, "temperature": 1.0, "top_p": 1.0, **more}
+    suffix = "unseeded" if seed is None else f"seed{seed}"
+    return Request(id=f"{number:03}-{prompt.id}-{suffix}", route=prompt.route, body={**prompt.content, **body})

@@ -1,0 +1,136 @@
+"""Seeds: repeats and independent draws, each on the baseline's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zlib import crc32
+
+import pytest
+
+from pytest_specdec.judge import seeds
+from pytest_specdec.model.transcript import Choice
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.prompts import OPEN_ENDED
+from pytest_specdec.prompts.seeding import seeding
+from tests.judge.captured_values import VARIANT, answer, arm, captured, score
+
+WORKLOAD = seeding(OPEN_ENDED)
+STANDARD = replace(WORKLOAD, requests=WORKLOAD.requests[:36], take={})
+PLACES = {request.id: place for turn in STANDARD.turns for place, request in enumerate(turn)}
+FEW = replace(WORKLOAD, requests=WORKLOAD.requests[:10], take={})
+
+
+def drawn(what):
+    return crc32(repr(what).encode())
+
+
+def honest(number, request, index):
+    """Tokens by prompt, seed and choice; by number without a seed."""
+    return drawn((request.prompt_key, ("u", number) if request.seed is None else request.seed, index))
+
+
+def answers(rule, workload=STANDARD):
+    given = []
+    for number, request in enumerate(workload.requests):
+        choices = tuple(
+            Choice(index=i, token_ids=tuple(rule(number, request, i) + t for t in range(32)), finish_reason="length")
+            for i in range(request.body.get("n", 1))
+        )
+        given.append(replace(answer(request.id), choices=choices))
+    return given
+
+
+def judged(rule, theirs=honest, *, workload=STANDARD, control=None, scored=True, p_best=0.1, **fields):
+    mine, baseline = answers(rule, workload), answers(theirs, workload)
+    scores = {name: tuple(score(name, each, p_best=p_best) for each in given) for name, given in ((VARIANT, mine), ("baseline", baseline))}
+    other = None if control is None else arm("control", answers(control, workload))
+    return seeds.judge(captured("seeds", mine, baseline, other, workload=workload, scores=scores if scored else {}, alpha=4.5e-6, **fields))
+
+
+def ignoring(number, request, index):
+    return drawn((request.prompt_key, number, index))
+
+
+def by_row(number, request, index):
+    return honest(number, request, index) + 31 * PLACES[request.id]
+
+
+def constant(number, request, index):
+    return drawn((request.prompt_key, index))
+
+
+def unseeded_alike(number, request, index):
+    return honest(0, request, index)
+
+
+def choices_alike(number, request, index):
+    return honest(number, request, 0)
+
+
+def shared_in_company(number, request, index):
+    turn = next(turn for turn in STANDARD.turns if request in turn)
+    return honest(number, request, index) if request.seed is not None or len(turn) == 1 else drawn(("together", request.prompt_key, index))
+
+
+def test_a_server_that_honours_seeds_passes_though_its_answers_are_not_the_baselines():
+    verdict = judged(lambda *given: honest(*given) + 7, control=honest)
+    assert verdict.outcome is Outcome.PASS
+    assert "22 of 22 answers repeated under their seed, 44 of 44 of the baseline's" in verdict.headline
+    assert "so would a seed that is ignored" in verdict.rules_out
+
+
+@pytest.mark.parametrize(
+    "rule, name",
+    [
+        (ignoring, "the seed is not honoured"),
+        (by_row, "a seeded answer depends on its neighbours"),
+        (constant, "different seeds give the same answer"),
+        (unseeded_alike, "requests without a seed give the same answer again"),
+        (choices_alike, "n choices are copies"),
+        (shared_in_company, "requests share one random stream"),
+    ],
+)
+def test_each_fault_has_its_name(rule, name):
+    verdict = judged(rule, control=honest)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+
+
+@pytest.mark.parametrize("rule", [ignoring, by_row, constant, unseeded_alike, choices_alike, shared_in_company])
+def test_what_the_baseline_does_itself_is_no_fault(rule):
+    assert judged(rule, rule, control=rule).outcome is Outcome.PASS
+
+
+def test_few_pairs_that_do_not_repeat_are_undecided():
+    verdict = judged(ignoring, workload=FEW, control=honest)
+    assert (verdict.outcome, "not enough evidence" in verdict.headline) == (Outcome.INCONCLUSIVE, True)
+
+
+def test_an_equal_draw_is_found_among_few_requests():
+    assert judged(choices_alike, workload=FEW).names == "n choices are copies"
+    assert "so would" not in judged(honest, workload=FEW).rules_out
+
+
+def test_one_answer_that_does_not_repeat_is_noise():
+    odd = STANDARD.requests[23].id
+    assert judged(lambda n, r, i: honest(n, r, i) + (r.id == odd), control=honest).outcome is Outcome.PASS
+
+
+def test_without_scores_the_number_of_copies_decides():
+    assert judged(constant, control=honest, scored=False).names == "different seeds give the same answer"
+    assert judged(choices_alike, control=honest, scored=False).outcome is Outcome.PASS
+
+
+def test_draws_that_may_well_be_equal_prove_nothing():
+    verdict = judged(honest, control=honest, p_best=0.9)
+    assert (verdict.outcome, "0 pairs of draws that cannot be equal" in verdict.headline) == (Outcome.INCONCLUSIVE, True)
+
+
+def test_requests_that_are_all_different_say_nothing():
+    lone = replace(STANDARD, requests=STANDARD.requests[:1])
+    assert judged(honest, workload=lone).outcome is Outcome.INCONCLUSIVE
+
+
+def test_no_answer_of_the_baseline_is_invalid():
+    mine = answers(honest)
+    lost = [answer(each.request_id, status=None) for each in mine]
+    assert seeds.judge(captured("seeds", mine, lost, workload=STANDARD)).outcome is Outcome.INVALID

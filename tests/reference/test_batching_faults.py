@@ -1,0 +1,164 @@
+"""Faults of a batch touch the rows that their row names, and no others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.reference import faulty_rules
+from pytest_specdec.reference.openai_request import EngineRequest
+from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
+from pytest_specdec.reference.sampler import PenaltyState
+from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
+
+VOCABULARY = 6
+
+
+def planted(fault):
+    return faulty_rules.rules(fault, speculating=True)
+
+
+def request(**fields):
+    return EngineRequest(**{"prompt": (1,), "max_tokens": 9, "temperature": 0.0, **fields})
+
+
+def row(*, grammar=None, emitted=(2,), seed=0, **fields):
+    asked = request(**fields)
+    penalties = PenaltyState(asked, VOCABULARY) if asked.penalised else None
+    random = np.random.default_rng(seed)
+    return SimpleNamespace(request=asked, grammar=grammar, penalties=penalties, emitted=list(emitted), random=random)
+
+
+def rows(count, **fields):
+    return [row(seed=number, **fields) for number in range(count)]
+
+
+def settled(fault, given, accepted=None):
+    count = len(given)
+    draft = DraftProposal(tokens=np.zeros((count, 3), np.intp), counts=np.full(count, 3))
+    windows = VerifyWindows(accepted=np.arange(count) % 4 if accepted is None else np.array(accepted), last=np.arange(10, 10 + count))
+    after = planted(fault).settle(given, draft, windows)
+    return after.accepted.tolist(), after.last.tolist()
+
+
+def test_rows_change_places_beside_a_sampled_one_only():
+    assert settled("rows-swapped", rows(3))[1] == [10, 11, 12]
+    assert settled("rows-swapped", [*rows(2), row(temperature=1.0)])[1] == [12, 10, 11]
+
+
+@pytest.mark.parametrize("count, last", [(1, [10]), (2, [10, 0]), (3, [10, 11, 0]), (4, [10, 11, 12, 13])])
+def test_padding_reaches_the_last_row_of_an_odd_batch(count, last):
+    assert settled("padding-leaks", rows(count))[1] == last
+
+
+@pytest.mark.parametrize("count, last", [(2, [10, 11]), (3, [12, 10, 11]), (4, [10, 11, 12, 13])])
+def test_three_is_the_wrong_size(count, last):
+    assert settled("wrong-at-three", rows(count))[1] == last
+
+
+def test_acceptance_of_one_row_is_that_of_all():
+    assert settled("most-accepted", rows(3), [0, 2, 1])[0] == [2, 2, 2]
+    assert settled("fewest-accepted", rows(3), [3, 2, 1])[0] == [1, 1, 1]
+    assert settled("most-accepted", rows(1), [1])[0] == [1]
+
+
+@pytest.mark.parametrize("fault", ["rows-swapped", "padding-leaks", "wrong-at-three", "most-accepted", "fewest-accepted"])
+def test_a_batch_with_a_grammar_is_spared(fault):
+    given = [row(grammar=object()), row(temperature=1.0), row()]
+    assert settled(fault, given, [0, 2, 1]) == ([0, 2, 1], [10, 11, 12])
+
+
+def test_one_temperature_is_that_of_all():
+    given = [row(temperature=0.5), row(), row(temperature=2.0)]
+    assert planted("first-temperature").sampling(given).temperature.tolist() == [0.5, 0.5, 0.5]
+    assert planted("greedy-sampled").sampling(given).temperature.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_penalties_of_one_row_fall_on_all_by_their_own_tokens():
+    given = [row(emitted=(3, 3)), row(presence_penalty=1.0, frequency_penalty=0.5), row(emitted=(4,))]
+    added = [penalties.walk(()) for _, penalties in planted("penalties-for-all").states(given)]
+    assert added[0][0].tolist() == [0, 0, 0, -2.0, 0, 0]
+    assert added[2][0].tolist() == [0, 0, 0, 0, -1.5, 0]
+    assert planted("penalties-for-all").states(rows(2)) == [(None, None)] * 2
+
+
+def test_a_neighbours_grammar_masks_and_stays_where_it_is():
+    own = SimpleNamespace(mask=lambda: "mask")
+    (mine, _), (theirs, _) = planted("grammar-of-neighbour").states([row(grammar=own), row()])
+    assert mine is own
+    theirs.advance(5)
+    theirs.retreat(1)
+    assert (theirs.mask(), theirs.allowed((1, 2))) == ("mask", (1, 2))
+    assert planted("grammar-of-neighbour").states(rows(1)) == [(None, None)]
+
+
+def lines(fault, *, masked=False):
+    """Which line of two rows of two drafts each becomes which."""
+    draft = DraftProposal(tokens=np.zeros((2, 2), np.intp), counts=np.array([2, 2]))
+    numbered = np.arange(6, dtype=np.float32)[:, None]
+    logits = np.full((6, 1), -np.inf if masked else 0.0, np.float32)
+    return planted(fault).target(numbered, logits, draft)[:, 0].tolist()
+
+
+def test_distributions_of_a_neighbour_are_taken_whole_or_at_the_bonus():
+    assert lines("neighbours-target") == [0, 1, 2, 0, 1, 2]
+    assert lines("bonus-of-neighbour") == [0, 1, 5, 3, 4, 2]
+    assert lines("neighbours-target", masked=True) == lines("bonus-of-neighbour", masked=True) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_client_that_leaves_costs_the_others_an_entry():
+    lengths = np.array([5, 6, 7])
+    planted("wrong-after-abort").drop(rows(2), lengths)
+    assert lengths.tolist() == [4, 5, 7]
+
+
+def test_large_batches_accept_nothing():
+    deal = planted("dead-drafts-under-load").deal
+    assert deal(rows(7), np.full((7, 4), 0.5)).max() == 0.5
+    dealt = deal(rows(8), np.full((8, 4), 0.5))
+    assert np.isinf(dealt[:, :3]).all()
+    assert (dealt[:, 3] == 0.5).all()
+
+
+def test_one_number_accepts_and_draws():
+    assert planted("one-number-a-window").deal(rows(1), np.array([[0.1, 0.2, 0.3, 0.4]]))[0].tolist() == [0.4] * 4
+
+
+def test_rows_share_the_first_rows_numbers_or_turn_their_own():
+    own = np.array([each.random.random(4) for each in rows(3)])
+    shared = planted("stream-of-first-row").draw(rows(3), 4)
+    turned = planted("seed-by-row").draw(rows(3), 4)
+    assert (shared == own[0]).all()
+    assert (turned[0] == own[0]).all()
+    assert ((turned >= 0) & (turned < 1)).all()
+    assert not (turned[1:] == own[1:]).any()
+
+
+@pytest.mark.parametrize(
+    "fault, alike",
+    [
+        ("", {((1, 7, 0), (1, 8, 0))}),
+        ("seed-ignored", {((1, 7, 0), (2, 7, 0))}),
+        ("constant-stream", {((1, 7, 0), (1, 8, 0)), ((1, 7, 0), (2, 7, 0)), ((None, 7, 0), (None, 8, 0))}),
+        ("unseeded-alike", {((1, 7, 0), (1, 8, 0)), ((None, 7, 0), (None, 8, 0))}),
+        ("choices-alike", {((1, 7, 0), (1, 8, 0)), ((1, 7, 0), (1, 7, 1))}),
+    ],
+)
+def test_streams_are_alike_as_the_row_says(fault, alike):
+    pairs = {((1, 7, 0), (1, 8, 0)), ((1, 7, 0), (2, 7, 0)), ((None, 7, 0), (None, 8, 0)), ((1, 7, 0), (1, 7, 1))}
+    make = planted(fault).randomness
+    assert {(one, other) for one, other in pairs if make(*one).random() == make(*other).random()} == alike
+
+
+def test_a_seed_is_honoured_at_choices_and_in_company():
+    """Of the right rules: what depends on the batch would show."""
+    asked = {"prompt": "import os\n", "temperature": 1.0, "max_tokens": 24, "seed": 5, "n": 2, "return_token_ids": True}
+    others = [{"prompt": "def f(x):\n", "temperature": 1.0, "max_tokens": 24, "seed": seed} for seed in range(5)]
+    for speculation in (PROBABILISTIC, NGRAM):
+        with served(speculation) as client:
+            alone, (*_, beside) = client.complete(asked), client.complete(*others, asked)
+        ids = [choice["token_ids"] for choice in alone["choices"]]
+        assert ids == [choice["token_ids"] for choice in beside["choices"]]
+        assert ids[0] != ids[1]
