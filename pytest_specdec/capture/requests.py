@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.workload import Request, Route, Workload
-from pytest_specdec.prompts import own
+from pytest_specdec.prompts import context, own
 
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config, Reasoning
@@ -21,6 +25,8 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` as ``config`` asks it; what is sent is in the plan, so that nothing else of the config is needed to judge."""
+    if context.is_open(workload):
+        workload = context.fitted(workload, _context(config))
     extended = own.extended(workload, prompts)
     turns: dict[str, int] = {}
     requests = [
@@ -28,6 +34,16 @@ def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt])
         for request in extended.requests
     ]
     return replace(extended, requests=tuple(requests))
+
+
+def _context(config: Config) -> int | None:
+    """Return the shortest context that an argument gives one of the servers; None where one of them has no such argument."""
+    names = engine_of(config.engine.kind).rules.context
+    arms = [filled(config, config.baseline, os.environ), *(filled(config, variant, os.environ) for variant in config.variants)]
+    stated = [{plain(name): value for name, value in args.items()} for args in arms]
+    limits = [next((args[name] for name in names if name in args), None) for args in stated]
+    known = [int(limit) for limit in limits if str(limit).isdigit() and isinstance(limit, int | str)]
+    return min(known) if len(known) == len(limits) else None
 
 
 def _conversation(request: Request) -> str:

@@ -75,6 +75,8 @@ class EngineRules:
     drafting: DraftingRule
     lossy: tuple[LossySetting, ...] = ()
     silent: tuple[SilentChange, ...] = ()
+    context: tuple[str, ...] = ()
+    """Settings of the longest sequence, prompt and answer together, in tokens."""
     attached: bool = False
     """Whether nothing is ever started: every arm needs a ``url``."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BadEnd", "ended"]
+__all__ = ["BadEnd", "EndKind", "RequestLimits", "end_ids", "ended", "limits_of"]
 
 _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
@@ -77,7 +77,8 @@ class RequestLimits:
         return EndKind.STOPS if self.stop_strings or self.stop_ids else EndKind.PLAIN
 
 
-def _limits(request: Request) -> RequestLimits:
+def limits_of(request: Request) -> RequestLimits:
+    """Return the limits that a request sets."""
     body = request.body
     return RequestLimits(
         most=_whole_number(body.get("max_completion_tokens")) or _whole_number(body.get("max_tokens")),
@@ -181,8 +182,14 @@ def ended(captured: Captured) -> Verdict | None:
     return _failed(captured, wrong) if wrong else None
 
 
+def end_ids(captured: Captured) -> frozenset[int]:
+    """Return the ids that end a sequence, as far as the baseline's boots show them."""
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return _endings(_ends(captured, (captured.baseline, *control)), leeway=0).eos_ids
+
+
 def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:
-    limits = {request.id: _limits(request) for request in captured.workload.requests}
+    limits = {request.id: limits_of(request) for request in captured.workload.requests}
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     return [
         AnswerEnd(answer=answer, choice=choice, limits=limits[answer.request_id], twin=_twin(answer, baseline.get(answer.key)))

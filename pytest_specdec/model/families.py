@@ -117,7 +117,7 @@ _ROWS = (
         part=0.009,
         lossy=True,
     ),
-    FamilyRow(name="lengths"),
+    FamilyRow(name="lengths", judge="pytest_specdec.judge.lengths", promise="answers end where they should", workloads=2, smoke=2),
     FamilyRow(name="invariants"),
     FamilyRow(name="tools", budget=Budget.CORRECTNESS, part=0.009),
     FamilyRow(
@@ -136,7 +136,7 @@ _ROWS = (
         part=0.009,
         lossy=True,
     ),
-    FamilyRow(name="context"),
+    FamilyRow(name="context", judge="pytest_specdec.judge.context", promise="right up to the context limit", workloads=2, smoke=2),
     FamilyRow(
         name="pressure",
         judge="pytest_specdec.judge.pressure",

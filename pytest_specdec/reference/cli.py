@@ -29,7 +29,15 @@ __all__ = ["ServerSettings", "Speculation", "main", "parse"]
 _METHODS: Final = ("draft_model", "eagle3", "ngram")
 _METRICS: Final = ("none", "summary", "detailed")
 _DRAFT_SAMPLING: Final = ("greedy", "probabilistic")
-_KEYS: Final = ("draft_sample_method", "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+_KEYS: Final = (
+    "draft_sample_method",
+    "max_model_len",
+    "method",
+    "model",
+    "num_speculative_tokens",
+    "prompt_lookup_max",
+    "prompt_lookup_min",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,8 @@ class Speculation:
     probabilistic: bool = False
     n_min: int = 0
     n_max: int = 0
+    max_model_len: int = 0
+    """The draft model's context, in tokens; 0 for that of its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +197,8 @@ def _speculation(text: str) -> Speculation:
     if not isinstance(model, str):
         raise _wrong(key="model", found=model, expected="the draft's checkpoint: a packaged name or a path")
     sampling = _one_of({"draft_sample_method": "greedy", **config}, "draft_sample_method", _DRAFT_SAMPLING)
-    return Speculation(method=method, tokens=tokens, model=model, probabilistic=sampling == "probabilistic")
+    limit = _count(config, "max_model_len") if "max_model_len" in config else 0
+    return Speculation(method=method, tokens=tokens, model=model, probabilistic=sampling == "probabilistic", max_model_len=limit)
 
 
 def _mapping(text: str) -> Mapping[str, JSON]:

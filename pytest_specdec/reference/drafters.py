@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +30,8 @@ class Drafter(Protocol):
 
     tokens: int
     """Draft tokens a step at most: k."""
+    context: int
+    """The longest sequence, in tokens, of which its drafts are worth something; behind it what it proposes is not verified."""
 
     @property
     def tap(self) -> Tap | None:
@@ -54,6 +57,7 @@ class NoDrafter:
     """The baseline's drafter: it never proposes anything."""
 
     tokens = 0
+    context = sys.maxsize
     tap: Tap | None = None
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
@@ -97,6 +101,7 @@ def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]
 class NgramDrafter:
     """Prompt lookup: no model, the sequence's own past proposes; see :func:`lookup`."""
 
+    context = sys.maxsize
     tap: Tap | None = None
 
     def __init__(self, *, tokens: int, n_min: int, n_max: int) -> None:
@@ -134,19 +139,24 @@ class ModelDrafter:
     """A smaller model of the same vocabulary, with a cache of its own.
 
     Its cache holds the tokens that it was fed: those of accepted drafts are in place, those of a rejected draft are overwritten.
+    A sequence that is longer than its own context goes on without drafts.
     """
 
     tap: Tap | None = None
 
-    def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool) -> None:
+    def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool, context: int) -> None:
+        """Take the model and its context in tokens, for which the model has positions, and for a window more."""
         self.tokens = tokens
+        self.context = context
         self._model = model
         self._cache = model.cache(slots)
         self._probabilistic = probabilistic
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
         """Fill the slots' cache with the prompts."""
-        self._model.forward(prompts, self._cache, starts, slot=slot, counts=counts)
+        counts = np.clip(self.context - starts, 0, counts)
+        if counts.any():
+            self._model.forward(prompts[:, : counts.max()], self._cache, starts, slot=slot, counts=counts)
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
         """Copy a part of the slot's cache."""
@@ -164,7 +174,8 @@ class ModelDrafter:
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
         """Return k tokens a row, drawn from the draft's own processed distribution, or its best tokens when it drafts greedily."""
         n = len(rows)
-        lengths = np.array([len(row.tokens) for row in rows], np.intp)
+        # A row beyond the draft's context is fed at its last positions: nothing of it is used, then or later.
+        lengths = np.array([min(len(row.tokens), self.context) for row in rows], np.intp)
         # The last two tokens are fed: when a whole draft was accepted, its last token has not been fed yet.
         fed = np.array([row.tokens[-2:] for row in rows], np.intp)
         step = 0

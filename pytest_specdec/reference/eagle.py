@@ -8,6 +8,7 @@ the head is fed the target's hidden states at token i, fused from several layers
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,8 @@ def _refuse_other(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]
 
 class EagleDrafter:
     """Drafts with a head; it watches every forward of the target and keeps the fused hidden states by position."""
+
+    context = sys.maxsize
 
     def __init__(self, head: EagleHead, *, tokens: int, slots: int, probabilistic: bool) -> None:
         self.tokens = tokens

@@ -104,9 +104,13 @@ class ReferenceEngine:
                 request,
                 index=index,
                 random=self.rules.randomness(request.seed, fresh, index),
-                text=Text(self.tokenizer.pieces, request.stop),
+                text=Text(
+                    self.tokenizer.pieces if request.skip_special_tokens else self.tokenizer.named_pieces,
+                    () if request.include_stop else request.stop,
+                ),
                 eos_ids=self.shape.eos_ids,
-                end=self.rules.end,
+                context=self.settings.max_model_len,
+                rules=self.rules,
                 grammar=self._grammar(request),
                 penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
                 reasoning=None if self._reasoning_end is None or not request.reasons else ReasoningSplit(self._reasoning_end),
@@ -193,8 +197,9 @@ def _drafter(speculation: Speculation | None, target: model.Model, positions: in
             expected=f"{vocabulary} tokens",
             remedy="use a draft of the target's family",
         )
-    loaded = model.load(draft, positions)
-    return ModelDrafter(loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic)
+    context = min(speculation.max_model_len or draft.shape.positions, draft.shape.positions)
+    loaded = model.load(draft, min(positions, context + 1 + speculation.tokens))
+    return ModelDrafter(loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context)
 
 
 def _refuse_length(settings: ServerSettings, positions: int) -> None:

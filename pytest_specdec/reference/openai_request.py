@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Route
+from pytest_specdec.reference import rules
 from pytest_specdec.reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
@@ -37,7 +38,14 @@ class EngineRequest:
     seed: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    """Whether what ended the answer, a stop string or a token, stays in its text."""
+    min_tokens: int = 0
+    """Tokens before which only a limit ends the answer."""
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    """Whether special tokens have no text."""
     logprobs: int | None = None
     """Most probable tokens reported beside each emitted one; None for no log-probabilities at all."""
     prompt_logprobs: int | None = None
@@ -58,9 +66,9 @@ class EngineRequest:
 
 
 _BOTH: Final = frozenset({
-    "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "max_tokens", "model", "n", "presence_penalty", "prompt_logprobs",
-    "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed", "stop", "stream", "stream_options", "temperature", "top_k",
-    "top_p", "user",
+    "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs", "max_tokens", "min_tokens", "model", "n",
+    "presence_penalty", "prompt_logprobs", "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed",
+    "skip_special_tokens", "stop", "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p", "user",
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
@@ -73,15 +81,11 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "bad_words": ([],),
     "best_of": (1,),
     "echo": (False,),
-    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "min_p": (0,),
-    "min_tokens": (0,),
     "parallel_tool_calls": (True, False),
     "repetition_penalty": (1,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],),
     "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none",),
@@ -109,6 +113,8 @@ class ServerLimits:
     """Whether a prompt may be a list of token ids."""
     grammar: Callable[[Mapping[str, JSON] | None], str]
     """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
+    fits: Callable[[int, int, int], bool] = rules.fits
+    """Whether prompt and answer, in tokens, fit the context."""
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
@@ -135,7 +141,11 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
         n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
         stop=fields.strings("stop", most=_MOST_STOPS),
+        stop_ids=_stop_ids(fields, tokenizer.vocabulary),
+        include_stop=fields.flag("include_stop_str_in_output"),
+        min_tokens=fields.integer("min_tokens", low=0) or 0,
         ignore_eos=fields.flag("ignore_eos"),
+        skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         logprobs=_logprobs(route, fields, limits),
         prompt_logprobs=_prompt_logprobs(fields, limits),
         grammar=_grammar(fields, limits),
@@ -158,6 +168,9 @@ def prompt_of(body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[i
 
 
 def _refuse_together(request: EngineRequest) -> None:
+    if request.min_tokens > request.max_tokens:
+        message = f"min_tokens must be less than or equal to max_tokens={request.max_tokens}, got {request.min_tokens}."
+        raise Refusal(message=message, param="min_tokens")
     if request.n > 1 and request.temperature == 0:
         raise Refusal(message="n must be 1 when using greedy sampling", param="n")
     if request.stream and request.prompt_logprobs is not None:
@@ -227,7 +240,7 @@ def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: Server
     if route is Route.CHAT:
         limit = fields.integer("max_completion_tokens", low=1) or limit or room
     limit = _DEFAULT_MAX_TOKENS if limit is None else limit
-    if limit > room or room < 1:
+    if room < 1 or not limits.fits(prompt_tokens, limit, limits.max_model_len):
         raise Refusal(
             message=f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
             f"{max(limit, 1)} output tokens "
@@ -243,6 +256,18 @@ def _top_p(fields: Fields) -> float:
     if top_p == 0:
         raise Refusal(message="top_p must be above 0", param="top_p")
     return top_p
+
+
+def _stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
+    listed = fields.value("stop_token_ids") or []
+    ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool)) if isinstance(listed, list) else None
+    if ids is None or not isinstance(listed, list) or len(ids) != len(listed):
+        raise Refusal(message="stop_token_ids must be a list of token ids", param="stop_token_ids")
+    strange = [i for i in ids if not 0 <= i < vocabulary]
+    if strange:
+        message = f"stop_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
+        raise Refusal(message=message, param="stop_token_ids")
+    return ids
 
 
 def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:

@@ -137,7 +137,7 @@ class ResponseOptions:
         return {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
 
     def _tail(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
-        emitted = sum(len(sequence.emitted) for sequence in sequences)
+        emitted = sum(sequence.completion_tokens for sequence in sequences)
         prompt = len(self.request.prompt)
         usage: dict[str, JSON] = {"prompt_tokens": prompt, "completion_tokens": emitted, "total_tokens": prompt + emitted}
         cached = sequences[0].cached_tokens

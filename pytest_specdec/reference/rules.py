@@ -25,17 +25,27 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.sequence import RunningSequence
 
 __all__ = [
+    "EmittedToken",
     "EngineRules",
+    "StopMatch",
+    "WrittenText",
     "admit",
+    "behind",
     "cached",
     "chain",
+    "completion_tokens",
+    "cut",
     "deal",
     "drafts",
     "draw",
     "drop",
     "end",
     "evict",
+    "fits",
+    "forbid",
+    "held_back",
     "keep",
+    "match",
     "penalise",
     "randomness",
     "report",
@@ -43,10 +53,55 @@ __all__ = [
     "reuse",
     "sampling",
     "settle",
+    "shrink",
     "states",
     "target",
     "warm",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedToken:
+    """One token of a window, as its answer takes it."""
+
+    count: int
+    """Tokens of the answer, this one included."""
+    at: int
+    """Its place in the window, from 0."""
+    of: int
+    """Tokens of the window."""
+    room: int
+    """Tokens that the context still takes behind it."""
+    eos: bool
+    """Whether it is an end of sequence."""
+    stop_id: bool
+    """Whether it is among the request's ``stop_token_ids``."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it is the window's last."""
+        return self.at == self.of - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenText:
+    """The text of an answer with its newest token."""
+
+    text: str
+    before_token: int
+    """Characters that were there before the newest token."""
+    before_window: int
+    """Characters that were there before the newest token's window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopMatch:
+    """A stop string in a text."""
+
+    stop: str
+    at: int
+    """Characters in front of it."""
+    finish_reason: str = "stop"
 
 
 def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
@@ -108,11 +163,57 @@ def target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft
     return distribution
 
 
-def end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
-    """Return why an answer ends behind ``emitted`` tokens, the last an end of sequence where ``eos`` says so; None if it goes on."""
-    if eos and not request.ignore_eos:
+def end(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Return why an answer ends behind ``token``, as far as ids and limits tell; None if it goes on. An end goes before a limit."""
+    if token.stop_id or (token.eos and not request.ignore_eos):
         return "stop"
-    return "length" if emitted >= request.max_tokens else None
+    return "length" if token.count >= request.max_tokens or token.room <= 0 else None
+
+
+def fits(prompt_tokens: int, max_tokens: int, context: int) -> bool:
+    """Whether a prompt and its longest answer fit ``context`` tokens; else the request is refused."""
+    return prompt_tokens + max_tokens <= context
+
+
+def match(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:  # noqa: ARG001 - a rule's signature
+    """Return the stop string that ``token`` completes, wherever it began; of several the first to be complete, then the first listed."""
+    found = [(written.text.find(stop, max(0, written.before_token - len(stop) + 1)), stop) for stop in request.stop]
+    matches = [StopMatch(stop=stop, at=at) for at, stop in found if at != -1]
+    return min(matches, key=lambda each: each.at + len(each.stop), default=None)
+
+
+def cut(request: EngineRequest, found: StopMatch) -> int:
+    """Return the characters of a text that stay where a stop string ends it."""
+    return found.at + (len(found.stop) if request.include_stop else 0)
+
+
+def behind(finish_reason: str | None, left: int) -> int:  # noqa: ARG001 - a rule's signature
+    """Return how many of the ``left`` tokens that a window has behind the end of an answer the answer still takes."""
+    return 0
+
+
+def held_back(request: EngineRequest, emitted: int, steps: int) -> int:  # noqa: ARG001 - a rule's signature
+    """Return how many more tokens an answer needs before anything but a limit may end it; it has ``emitted``, from ``steps`` steps."""
+    return max(0, request.min_tokens - emitted)
+
+
+def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
+    """Take away, in one row's window, the tokens that end an answer at the first ``held`` positions."""
+    logits[:held, list(ids)] = -np.inf
+
+
+def completion_tokens(emitted: int, discarded: int) -> int:  # noqa: ARG001 - a rule's signature
+    """Return what the usage counts of an answer of ``emitted`` tokens whose end discarded ``discarded`` of its last window."""
+    return emitted
+
+
+def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return how many draft tokens are verified, by row.
+
+    The context takes ``room`` more tokens, the one behind the draft included, and that of the draft ``own``; below 0 it is exceeded.
+    """
+    counts: NDArray[np.intp] = np.clip(np.minimum(room - 1, own), 0, drafted)
+    return counts
 
 
 def chain(parent: int, tokens: tuple[int, ...]) -> int:
@@ -170,7 +271,15 @@ class EngineRules:
     report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
     admit: Callable[[EngineRequest], None] = admit
     target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target
-    end: Callable[[EngineRequest, int, bool], str | None] = end
+    end: Callable[[EngineRequest, EmittedToken], str | None] = end
+    fits: Callable[[int, int, int], bool] = fits
+    match: Callable[[EngineRequest, WrittenText, EmittedToken], StopMatch | None] = match
+    cut: Callable[[EngineRequest, StopMatch], int] = cut
+    behind: Callable[[str | None, int], int] = behind
+    held_back: Callable[[EngineRequest, int, int], int] = held_back
+    forbid: Callable[[NDArray[np.float32], Rows[int], int], None] = forbid
+    completion_tokens: Callable[[int, int], int] = completion_tokens
+    shrink: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]] = shrink
     chain: Callable[[int, tuple[int, ...]], int] = chain
     reuse: Callable[[int, int], int] = reuse
     evict: Callable[[OrderedDict[int, Block], int], None] = evict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -57,7 +58,7 @@ class Batch:
         self._prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules)
         self._arrived = 0
         self._most = self._cache.shape[3] - 1 - drafter.tokens
-        """The longest cache length, in tokens, behind which a whole window still fits."""
+        """The longest cache length, in tokens, behind which a whole window still fits: the context of a request."""
         self._lengths = np.zeros(slots, np.intp)
         """Tokens in the cache by slot: everything but the last token of a sequence, which the next step feeds."""
         self._rows: list[RunningSequence] = []
@@ -231,7 +232,7 @@ class Batch:
         rows, n, k = self._rows, len(self._rows), self._drafter.tokens
         sampling = self._sampling = self._sampling or self._rules.sampling(rows)
         uniforms = self._rules.draw(rows, 2 * k + 1)
-        draft = self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows)
+        draft = self._shrunk(self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows))
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live, tap=self._drafter.tap))
@@ -241,6 +242,11 @@ class Batch:
         windows = self._rules.settle(rows, draft, verify(p, draft, self._rules.deal(rows, chances), self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
+
+    def _shrunk(self, draft: DraftProposal) -> DraftProposal:
+        """Return the part of a draft for which the context has room, the token behind it included, and that of the draft."""
+        tokens = self._lengths[: len(draft.counts)] + 1
+        return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self._drafter.context - tokens))
 
     def _hand_out(self, draft: DraftProposal, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
         deltas = []
@@ -255,9 +261,12 @@ class Batch:
         return deltas
 
     def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
-        """Return packed logits with penalties added and -inf where a grammar forbids a token; the very array where neither applies."""
+        """Return packed logits with penalties added and -inf where a grammar or min_tokens forbids a token.
+
+        It is the very array where nothing applies.
+        """
         states = self._rules.states(rows)
-        bound = [slot for slot, state in enumerate(states) if state != (None, None)]
+        bound = [slot for slot, state in enumerate(states) if state != (None, None) or rows[slot].held_back]
         if not bound:
             return logits
         shaped = logits.copy()
@@ -269,6 +278,8 @@ class Batch:
                 window[:] = self._rules.penalise(window, penalties.walk(drafted))
             if grammar is not None:
                 window[~walk(grammar, drafted)] = -np.inf
+            elif rows[slot].held_back:  # a document ends where its grammar says
+                self._rules.forbid(window, rows[slot].enders, rows[slot].held_back)
         return shaped
 
     def _leave(self, slots: list[int]) -> None:

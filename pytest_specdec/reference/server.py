@@ -59,6 +59,7 @@ class _Served:
             prompt_logprobs=settings.prompt_logprobs,
             token_prompts=settings.token_prompts,
             grammar=engine.compiled,
+            fits=engine.rules.fits,
         )
 
     @asynccontextmanager

@@ -21,26 +21,22 @@ __all__ = ["Text", "Tokenizer"]
 
 
 class Text:
-    """The text of one sequence; bytes of an unfinished character wait, and so does what might begin a stop string."""
+    """The text of one sequence; bytes of an unfinished character wait, and so does what might begin a stop string that is cut off."""
 
     def __init__(self, pieces: Sequence[bytes], stops: tuple[str, ...]) -> None:
         self._pieces = pieces
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._stops = stops
         self._held = max(map(len, stops), default=1) - 1
         self._released = 0
         self.whole = ""
 
-    def take(self, token: int) -> str | None:
-        """Append a token; return the stop string that it completed, with the text cut in front of it, or None."""
-        before = len(self.whole)
+    def take(self, token: int) -> None:
+        """Append a token."""
         self.whole += self._decode(self._pieces[token])
-        matches = [(at, stop) for stop in self._stops if (at := self.whole.find(stop, max(0, before - self._held))) != -1]
-        if not matches:
-            return None
-        at, stop = min(matches)
-        self.whole = self.whole[:at]
-        return stop
+
+    def cut(self, length: int) -> None:
+        """Leave the first ``length`` characters: a stop string ends the text there."""
+        self.whole = self.whole[:length]
 
     def end(self) -> None:
         """Say that no more tokens come, without a stop string: what was waiting is text now."""
@@ -73,6 +69,8 @@ class Tokenizer:
         self._encoder = Encoder.from_file(str(self.file))
         self.pieces = _pieces(document, vocabulary)
         """The bytes of every token id; empty for special tokens and for ids without a token."""
+        self.named_pieces = _pieces(document, vocabulary, special=True)
+        """The same with special tokens by their name, as where they are not skipped."""
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of a prompt."""
@@ -106,7 +104,7 @@ class Tokenizer:
         return environment.from_string(self._template_file.read_text("utf-8"))
 
 
-def _pieces(document: Mapping[str, object], vocabulary: int) -> tuple[bytes, ...]:
+def _pieces(document: Mapping[str, object], vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
     model, added = document["model"], document.get("added_tokens") or []
     assert isinstance(model, dict)
     assert isinstance(added, list)
@@ -116,7 +114,7 @@ def _pieces(document: Mapping[str, object], vocabulary: int) -> tuple[bytes, ...
         if token < vocabulary:
             pieces[token] = bytes(letters[letter] for letter in word if letter in letters)
     for token in added:
-        pieces[token["id"]] = b"" if token["special"] else token["content"].encode()
+        pieces[token["id"]] = b"" if token["special"] and not special else token["content"].encode()
     return tuple(pieces)
 
 

@@ -10,6 +10,7 @@ from pytest_specdec import prompts
 from pytest_specdec.capture.requests import configured, reasoned
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.workload import Request, Route
+from pytest_specdec.prompts import context
 from pytest_specdec.prompts.own import OwnPrompt
 
 ON = Reasoning(tokens=1000, effort=("low",), template=({"enable_thinking": True},))
@@ -90,3 +91,20 @@ def test_every_suite_that_talks_asks_both_ways(config):
     for workload in (prompts.JSON_TASKS.structured(max_tokens=20), prompts.CHAT.greedy(max_tokens=20)):
         asked = [request.body for request in configured(workload, replace(config, reasoning=BOTH), ()).requests]
         assert {body["chat_template_kwargs"]["enable_thinking"] for body in asked} == {True, False}
+
+
+@pytest.mark.parametrize(
+    "args, baseline, limit",
+    [
+        ({"max-model-len": 1024}, {}, 1024),
+        ({"--max_model_len": "2048"}, {}, 2048),
+        ({"max-model-len": 1024}, {"max-model-len": 512}, 512),
+        ({}, {"max-model-len": 512}, None),
+        ({"max-model-len": "8k"}, {}, None),
+        ({"max-model-len": True}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_requests_at_the_context_limit_take_it_from_the_arguments_of_every_arm(config, args, baseline, limit):
+    stated = replace(config, engine=replace(config.engine, args=args), baseline=replace(config.baseline, args=baseline))
+    assert configured(context.EDGES, stated, ()).requests == context.fitted(context.EDGES, limit).requests

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.reference.faults import context, lengths
 from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
 from pytest_specdec.reference.faults.planted import ENDS, Place
 
@@ -20,7 +21,7 @@ ENGINE = "engine: {kind: reference, model: target, args: {max-num-seqs: 32, max-
 VARIANT = """\
   {fault}:
     args:
-      speculative-config: {{method: draft_model, model: draft, num_speculative_tokens: 3, draft_sample_method: probabilistic}}
+      speculative-config: {{method: draft_model, model: draft, num_speculative_tokens: 3, draft_sample_method: probabilistic{more}}}
       fault: {fault}
 """
 
@@ -34,8 +35,11 @@ class Run:
     depth: str = "standard"
     quick: bool = False
     """Whether CI has it too."""
+    more: str = ""
+    """Further keys of the speculative setting."""
 
 
+SHORT_DRAFT = "draft-context-deadly"
 RUNS = {
     "in every answer": Run(faults=("cut-short", "stop-short", "past-the-end", "wrong-finish"), depth="smoke", quick=True),
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
@@ -67,6 +71,9 @@ RUNS = {
         ),
         families=("pressure",),
     ),
+    "where answers end": Run(faults=tuple(row.id for row in lengths.ROWS), families=("greedy", "lengths")),
+    "at the end of the context": Run(faults=tuple(row.id for row in context.ROWS if row.id != SHORT_DRAFT), families=("greedy", "context")),
+    "behind the draft's context": Run(faults=(SHORT_DRAFT,), families=("context",), more=", max_model_len: 128"),
     "in the state": Run(faults=("kv-off-by-one", "penalties-ignored", "report-draft-logprobs")),
     "in a batch": Run(
         faults=(
@@ -90,7 +97,7 @@ RUNS["in the rule"] = Run(faults=tuple(fault for fault in planted_in(Place.REFER
 
 def judged(run: Run, folder: Path) -> tuple[int, dict[str, dict[str, list[dict[str, str]]]]]:
     """Return the exit code of the suites and the verdicts by fault and family."""
-    (folder / "faulty.yaml").write_text(ENGINE + "".join(VARIANT.format(fault=fault) for fault in run.faults))
+    (folder / "faulty.yaml").write_text(ENGINE + "".join(VARIANT.format(fault=fault, more=run.more) for fault in run.faults))
     suites = [str(ROOT / "suites" / family) for family in run.families]
     options = ["--specdec-depth", run.depth, "--specdec-config", str(folder / "faulty.yaml"), "--specdec-run-dir", str(folder / "run")]
     done = subprocess.run(

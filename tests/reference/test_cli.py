@@ -35,6 +35,11 @@ def test_the_defaults_are_vllms():
             {"method": "draft_model", "model": "d", "num-speculative-tokens": 1, "draft-sample-method": "probabilistic"},
             Speculation(method="draft_model", tokens=1, model="d", probabilistic=True),
         ),
+        (
+            {"method": "draft_model", "model": "d", "num_speculative_tokens": 1, "max_model_len": 64},
+            Speculation(method="draft_model", tokens=1, model="d", max_model_len=64),
+        ),
+        ({"method": "draft_model", "model": "d", "num_speculative_tokens": 1, "max_model_len": 0}, None),
         ({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}, Speculation(method="ngram", tokens=2, n_min=2, n_max=3)),
         ({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 1}, Speculation(method="ngram", tokens=2, n_min=1, n_max=1)),
         ({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 1, "prompt_lookup_min": 2}, None),

@@ -30,6 +30,7 @@ RULES = EngineRules(
     prefixes=(SETTING,),
     mappings=frozenset({SETTING, "extra-llm-api-options"}),
     method=(SETTING, "decoding-type"),
+    context=("max-seq-len",),
     drafting=DraftingRule(
         methods=_METHODS,
         tokens=((SETTING, "max-draft-len"), (SETTING, "num-nextn-predict-layers")),

@@ -32,6 +32,7 @@ RULES = EngineRules(
     names=frozenset({"sc", "num-speculative-tokens", "disable-logprobs-during-spec-decoding"}),
     mappings=frozenset({"speculative-config", "sc"}),
     statistics=frozenset({"per-request-spec-decode-metrics"}),
+    context=("max-model-len",),
     method=("speculative-config", "method"),
     drafting=DraftingRule(methods=_METHODS, tokens=(*TOKENS, _OLD_TOKENS), uncounted=frozenset({"suffix"})),
     lossy=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.reference import rules
@@ -9,18 +10,19 @@ from pytest_specdec.reference.faulty_rules.registry import instead_of
 
 if TYPE_CHECKING:
     from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.rules import EmittedToken
 
 
 @instead_of("end")
-def cut_short(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+def cut_short(request: EngineRequest, token: EmittedToken) -> str | None:
     """End by length at a tenth of the limit."""
-    return rules.end(request, emitted, eos) or ("length" if emitted >= _tenth(request) else None)
+    return rules.end(request, token) or ("length" if token.count >= _tenth(request) else None)
 
 
 @instead_of("end")
-def stop_short(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+def stop_short(request: EngineRequest, token: EmittedToken) -> str | None:
     """End by stop at a tenth of the limit."""
-    return rules.end(request, emitted, eos) or ("stop" if emitted >= _tenth(request) else None)
+    return rules.end(request, token) or ("stop" if token.count >= _tenth(request) else None)
 
 
 def _tenth(request: EngineRequest) -> int:
@@ -28,12 +30,12 @@ def _tenth(request: EngineRequest) -> int:
 
 
 @instead_of("end")
-def past_the_end(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: ARG001, FBT001 - a rule's signature
+def past_the_end(request: EngineRequest, token: EmittedToken) -> str | None:
     """Take no token for an end of sequence."""
-    return rules.end(request, emitted, False)  # noqa: FBT003 - a rule's signature
+    return rules.end(request, replace(token, eos=False))
 
 
 @instead_of("end")
-def wrong_finish(request: EngineRequest, emitted: int, eos: bool) -> str | None:  # noqa: FBT001 - a rule's signature
+def wrong_finish(request: EngineRequest, token: EmittedToken) -> str | None:
     """Report every end as the limit's."""
-    return "length" if rules.end(request, emitted, eos) else None
+    return "length" if rules.end(request, token) else None

@@ -1,0 +1,187 @@
+"""Context: sequences up to the server's longest get as many tokens as they were to have, and the baseline's choice of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.ending import ended, limits_of
+from pytest_specdec.judge.greedy_gap import forced
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.tolerance import allowed
+from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["judge"]
+
+_NEAR = 64
+"""Tokens before the longest sequence that was asked for, in which a wrong token is put down to the limit."""
+_ENOUGH = 20
+"""Scored tokens that a pass needs."""
+
+
+class ContextFlaw(StrEnum):
+    """Kinds of breaches."""
+
+    REFUSED = "sequences that fit the context are refused"
+    ADMITTED = "sequences beyond the context are answered"
+    SHORT = "answers end before the context does"
+    OVERRUN = "answers go on beyond their limit"
+    NEAR = "tokens near the context limit are wrong"
+    WRONG = "tokens of long sequences are wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBreach:
+    """An answer that is not as the baseline's own would be."""
+
+    flaw: ContextFlaw
+    request_id: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.request_id}: {self.what}"
+
+
+def judge(captured: Captured) -> Verdict:
+    """Return whether the speculative server answers, refuses and ends at the limits as the baseline does, with the baseline's tokens."""
+    return (
+        server_failure(captured)
+        or _limit_unknown(captured)
+        or refusal(captured)
+        or _broken(captured, [*_unlike(captured), *_miscounted(captured)])
+        or _unscored(captured)
+        or _broken(captured, list(_wrong(captured)))
+        or ended(captured)
+        or speculating(captured, rejecting=False)
+        or _passed(captured)
+    )
+
+
+def _limit_unknown(captured: Captured) -> Verdict | None:
+    """Look for a workload of which only the request that needs no limit is left."""
+    if len(captured.workload.requests) > 1:
+        return None
+    headline = "the server's longest sequence is unknown, or too long to be filled"
+    return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
+
+
+def _peers(captured: Captured) -> tuple[Transcript, ...]:
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
+
+
+def _unlike(captured: Captured) -> Iterator[ContextBreach]:
+    """Yield requests that one arm refuses and every boot of the baseline does not, and the other way round."""
+    peers = [{answer.key: answer for answer in peer.answers} for peer in _peers(captured)]
+    for answer in captured.speculative.answers:
+        others = [peer[answer.key] for peer in peers if answer.key in peer]
+        if refused(answer) and others and all(other.ok for other in others):
+            what = f"{answer.status} {quoted(answer.error or '', 100)}"
+            yield ContextBreach(flaw=ContextFlaw.REFUSED, request_id=answer.request_id, what=what)
+        if answer.ok and others and all(map(refused, others)):
+            what = f"answered with {_tokens(answer)} tokens; the baseline says {quoted(others[0].error or '', 100)}"
+            yield ContextBreach(flaw=ContextFlaw.ADMITTED, request_id=answer.request_id, what=what)
+
+
+def _miscounted(captured: Captured) -> Iterator[ContextBreach]:
+    """Yield answers with fewer tokens, or more, than they were to have, where every boot of the baseline has as many."""
+    limits = {request.id: limits_of(request) for request in captured.workload.requests}
+    exact = [
+        {answer.key for answer in peer.answers if answer.ok and _tokens(answer) == limits[answer.request_id].most}
+        for peer in _peers(captured)
+    ]
+    for answer in captured.speculative.answers:
+        tokens, most = _tokens(answer), limits[answer.request_id].most
+        if answer.ok and tokens is not None and most is not None and tokens != most and all(answer.key in keys for keys in exact):
+            flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
+            what = (
+                f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, behind a prompt of {_prompt(captured, answer)}"
+            )
+            yield ContextBreach(flaw=flaw, request_id=answer.request_id, what=what)
+
+
+def _tokens(answer: Answer) -> int | None:
+    return len(answer.choice.token_ids) or (answer.usage.completion_tokens if answer.usage else None)
+
+
+def _prompt(captured: Captured, answer: Answer) -> int:
+    """Return the tokens of the prompt that was sent."""
+    prompt = next(request.body["prompt"] for request in captured.workload.requests if request.id == answer.request_id)
+    return len(prompt) if isinstance(prompt, list | tuple) else len(answer.prompt_token_ids)
+
+
+def _longest(captured: Captured) -> int:
+    """Return the longest sequence that was asked for and answered, in tokens."""
+    return max((_prompt(captured, answer) + (_tokens(answer) or 0) for answer in captured.baseline.answers if answer.ok), default=0)
+
+
+def _unscored(captured: Captured) -> Verdict | None:
+    return unscorable(captured, rejecting=False) if captured.workload.scored else None
+
+
+def _wrong(captured: Captured) -> Iterator[ContextBreach]:
+    """Yield the first token of each answer that lies further below the baseline's best than the baseline's own boots show."""
+    if not captured.workload.scored:
+        return
+    own = forced(captured.speculative, captured.scores.get(captured.arm, ()))
+    arms = [(captured.baseline, BASELINE)] + ([] if captured.control is None or captured.is_control else [(captured.control, CONTROL)])
+    peers = [each for transcript, arm in arms for each in forced(transcript, captured.scores.get(arm, ()))]
+    limit = allowed(captured, max((gap for peer in peers for gap in peer.gaps), default=0.0)).gap
+    longest = _longest(captured)
+    for each in own:
+        index = next((index for index, gap in enumerate(each.gaps) if gap > limit), None)
+        if index is not None:
+            position = _prompt(captured, each.answer) + index + 1
+            flaw = ContextFlaw.NEAR if position > longest - _NEAR else ContextFlaw.WRONG
+            what = f"token {position} of the sequence lies {each.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
+            yield ContextBreach(flaw=flaw, request_id=each.answer.request_id, what=what)
+
+
+def _broken(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
+    if not breaches:
+        return None
+    counts = Counter(found.flaw for found in breaches)
+    flaw = ContextFlaw.WRONG if counts[ContextFlaw.WRONG] else counts.most_common(1)[0][0]
+    first = next(found for found in breaches if found.flaw is flaw)
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{flaw.value}: {len(breaches)} of {len(captured.speculative.answers)} answers, none of the baseline's",
+        short=(f"first        {first}", f"longest      {_longest(captured)} tokens, prompt and answer"),
+        evidence=(*map(str, breaches), *messages(captured.speculative.answers)),
+        cell=f"{len(breaches)} wrong",
+        names=flaw.value,
+        figures={"answers": float(len(captured.speculative.answers)), "wrong_answers": float(len(breaches))},
+    )
+
+
+def _passed(captured: Captured) -> Verdict:
+    answers = [answer for answer in captured.speculative.answers if answer.ok]
+    own = forced(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
+    tokens = sum(len(each.positions) for each in own)
+    if captured.workload.scored and tokens < _ENOUGH:
+        headline = f"only {tokens} tokens could be scored; {_ENOUGH} are needed"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle="serve prompt log-probabilities", cell="few tokens")
+    alike = sum(map(refused, captured.speculative.answers))
+    scored = f", {tokens} tokens are the baseline's choice" if tokens else ""
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{len(answers)} answers of sequences up to {_longest(captured)} tokens have their length{scored}; {alike} refused alike",
+        rules_out=f"ends, refusals and lengths at sequences of up to {_longest(captured)} tokens",
+        evidence=messages(captured.speculative.answers),
+        cell=f"up to {_longest(captured)}",
+        figures={"answers": float(len(answers)), "longest_tokens": float(_longest(captured)), "refused_requests": float(alike)},
+    )

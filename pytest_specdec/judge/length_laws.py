@@ -1,0 +1,332 @@
+"""The laws of an answer's length: what its own request, and its arm's own answer without any stop, say of where it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.ending import EndKind, limits_of
+from pytest_specdec.judge.verdicts import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pytest_specdec.judge.ending import RequestLimits
+    from pytest_specdec.model.transcript import Answer, Choice, Transcript
+    from pytest_specdec.model.workload import Request, Workload
+
+__all__ = ["Breach", "LengthCase", "LengthFlaw", "WindowPlace", "breach", "cases", "texts"]
+
+
+class LengthFlaw(StrEnum):
+    """Kinds of breaches, the one that explains others first."""
+
+    OVERRUN = "max_tokens is overrun by part of a window"
+    USAGE = "usage counts tokens that were not answered"
+    STRADDLED = "a stop string over two windows is missed"
+    MISSED = "a stop string inside a window is missed"
+    LIMIT_FIRST = "the limit goes before a stop in the same window"
+    BEHIND = "what stands behind the stop is delivered too"
+    KEPT = "the stop string stays in the text"
+    INCLUDE = "include_stop_str_in_output is ignored"
+    REASON = "finish_reason says length for a stop"
+    PLACE = "the stop string is cut from the wrong place"
+    STOP_ID = "a stop token inside a window is ignored"
+    END = "an end of sequence inside a window is ignored"
+    DESPITE = "an end of sequence ends an answer despite ignore_eos"
+    EARLY = "min_tokens is not reached"
+    STEPS = "min_tokens is counted in steps"
+    UNDERSHOT = "max_tokens is undershot by part of a window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlace:
+    """The place of a token in its verify window."""
+
+    offset: int
+    """From 0."""
+    size: int
+    """Tokens of the window, as far as they were seen."""
+    start: int
+    """Tokens in front of the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthCase:
+    """One answer of one arm, with all that its end is held against."""
+
+    answer: Answer
+    limits: RequestLimits
+    plain: Choice | None
+    """The arm's own longest answer to the same prompt, which nothing but a limit or an end of sequence ended; None where there is none."""
+    twin: Choice | None
+    """The baseline's answer to the same request; None where there is none."""
+    end_ids: frozenset[int]
+    texts: Mapping[tuple[int, ...], str]
+    """The text of tokens, where an answer of some arm was cut behind them."""
+
+    @property
+    def choice(self) -> Choice:
+        """The answer's only choice."""
+        return self.answer.choice
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of the answer; None where neither ids nor usage tell."""
+        if self.choice.token_ids:
+            return len(self.choice.token_ids)
+        return self.answer.usage.completion_tokens if self.answer.usage else None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended for a stop or an end of sequence."""
+        return self.choice.finish_reason == "stop"
+
+    @property
+    def said(self) -> str:
+        """Its text without the stop string that was asked to stay."""
+        text = self.choice.text
+        if self.limits.keeps_stop:
+            return next((text.removesuffix(stop) for stop in self.limits.stop_strings if text.endswith(stop)), text)
+        return text
+
+    @property
+    def on_plain(self) -> bool:
+        """Whether the plain answer goes on from the same tokens, or, where there are no ids, from the same text."""
+        if self.plain is None:
+            return False
+        ids = self.choice.token_ids
+        return self.plain.token_ids[: len(ids)] == ids if ids else self.plain.text.startswith(self.said)
+
+    @property
+    def end(self) -> int | None:
+        """Tokens up to its rightful end: the baseline's, where it stopped at tokens that begin this answer, else its own."""
+        twin = self.twin
+        if twin is not None and twin.finish_reason == "stop" and twin.token_ids and self._begins_as(twin):
+            return len(twin.token_ids)
+        return len(self.choice.token_ids) or None
+
+    def _begins_as(self, twin: Choice) -> bool:
+        return self.choice.token_ids[: len(twin.token_ids)] == twin.token_ids
+
+    @property
+    def place(self) -> WindowPlace | None:
+        """The place of its rightful end; None where no windows are known.
+
+        The last window of a stream is cut at the end, so the plain answer's is asked first where its windows begin alike.
+        """
+        own, end = self.choice.windows, self.end
+        if not own or end is None:
+            return None
+        others = self.plain.windows if self.plain is not None and self.on_plain else None
+        full = others if others and others[: len(own) - 1] == own[:-1] and sum(own) <= len(self.choice.token_ids) else own
+        return _place(full, end)
+
+
+def _place(windows: Sequence[int], end: int) -> WindowPlace | None:
+    start = 0
+    for size in windows:
+        if start + size >= end:
+            return WindowPlace(offset=end - start - 1, size=size, start=start)
+        start += size
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """An answer that breaks a law."""
+
+    flaw: LengthFlaw
+    case: LengthCase
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.case.answer.request_id}: {self.what}"
+
+
+def texts(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...], str]:
+    """Return the text of the tokens of every answer that a limit alone cut."""
+    limits = {request.id: limits_of(request) for request in workload.requests}
+    answers = (answer for arm in arms for answer in arm.answers if answer.ok and answer.request_id in limits)
+    cut = (answer.choice for answer in answers if not limits[answer.request_id].stop_strings)
+    return {choice.token_ids: choice.text for choice in cut if choice.finish_reason == "length" and choice.token_ids}
+
+
+def cases(
+    workload: Workload, arm: Transcript, baseline: Transcript, end_ids: frozenset[int], known: Mapping[tuple[int, ...], str]
+) -> Iterator[LengthCase]:
+    """Yield the cases of one arm: its answers with one choice."""
+    requests = {request.id: request for request in workload.requests}
+    twins = {answer.key: answer.choice for answer in baseline.answers if answer.ok}
+    plain = _plain_answers(requests, arm)
+    for answer in arm.answers:
+        if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:
+            request = requests[answer.request_id]
+            yield LengthCase(
+                answer=answer,
+                limits=limits_of(request),
+                plain=plain.get(request.prompt_key),
+                twin=twins.get(answer.key),
+                end_ids=end_ids,
+                texts=known,
+            )
+
+
+def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str, Choice]:
+    longest: dict[str, tuple[int, Choice]] = {}
+    for answer in arm.answers:
+        request = requests.get(answer.request_id)
+        if request is None or not answer.ok:
+            continue
+        limits = limits_of(request)
+        free = limits.kind is EndKind.PLAIN and not limits.ignores_eos and not limits.least
+        if free and (limits.most or 0) > longest.get(request.prompt_key, (0,))[0]:
+            longest[request.prompt_key] = (limits.most or 0, answer.choice)
+    return {key: choice for key, (_, choice) in longest.items()}
+
+
+def breach(case: LengthCase) -> Breach | None:
+    """Return the first law that an answer breaks, in words; None where it keeps all."""
+    return next((found for law in _LAWS if (found := law(case))), None)
+
+
+def _breach(case: LengthCase, flaw: LengthFlaw, what: str) -> Breach:
+    return Breach(flaw=flaw, case=case, what=what)
+
+
+def _overrun(case: LengthCase) -> Breach | None:
+    most, tokens = case.limits.most, case.tokens
+    if most is None or tokens is None or tokens <= most:
+        return None
+    return _breach(case, LengthFlaw.OVERRUN, f"{tokens} tokens where max_tokens is {most}")
+
+
+def _miscounted(case: LengthCase) -> Breach | None:
+    usage, ids = case.answer.usage, case.choice.token_ids
+    if usage is None or not ids or usage.completion_tokens == len(ids):
+        return None
+    return _breach(case, LengthFlaw.USAGE, f"usage counts {usage.completion_tokens} completion tokens, the answer has {len(ids)} ids")
+
+
+def _stop_in_text(case: LengthCase) -> Breach | None:
+    """Look for a stop string in front of the end, where min_tokens allows it to stop."""
+    passed = None if case.limits.least else next((stop for stop in case.limits.stop_strings if stop in case.said), None)
+    if passed is None:
+        return None
+    rest = case.said.partition(passed)[2]
+    what = f"goes on behind the stop string {quoted(passed)} with {quoted(rest)}"
+    place = case.place
+    missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
+    if case.stopped and not rest:
+        return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quoted(passed)}, which was to be cut off")
+    if case.stopped:
+        return _breach(case, missed if _stopped_later(case, passed) else LengthFlaw.BEHIND, what)
+    if place is not None and case.limits.most is not None and place.start + place.size >= case.limits.most:
+        return _breach(case, LengthFlaw.LIMIT_FIRST, f"{what}, up to the limit of the same window")
+    return _breach(case, missed, what)
+
+
+def _stopped_later(case: LengthCase, stop: str) -> bool:
+    """Whether it stopped where the stop string comes again."""
+    return case.plain is not None and case.on_plain and case.plain.text.startswith(case.said + stop)
+
+
+def _stop_place(case: LengthCase) -> Breach | None:
+    """Hold the text of a stopped answer against the first stop string of the arm's own plain answer."""
+    stops, plain = case.limits.stop_strings, case.plain
+    if not stops or plain is None or not case.on_plain or not _at_stop(case):
+        return None
+    at = _first_stop(case, plain.text)
+    if at is None:
+        return None
+    begin, stop = at
+    wanted = plain.text[: begin + len(stop)] if case.limits.keeps_stop else plain.text[:begin]
+    said, cut = case.choice.text, plain.text[:begin]
+    if said == wanted:
+        reached = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
+        what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quoted(stop)}"
+        return None if case.stopped or reached else _breach(case, LengthFlaw.REASON, what)
+    if case.limits.keeps_stop and said == cut:
+        return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quoted(stop)} was to stay and is cut off")
+    ending = f"ends with {quoted(said[-20:])}; before the first stop string stands {quoted(cut[-20:])}"
+    return _breach(case, LengthFlaw.PLACE, ending) if case.stopped else None
+
+
+def _at_stop(case: LengthCase) -> bool:
+    """Whether no end of sequence ended it, as far as ids show."""
+    ids = case.choice.token_ids
+    return not ids or ids[-1] not in case.end_ids
+
+
+def _first_stop(case: LengthCase, text: str) -> tuple[int, str] | None:
+    """Return where the first stop string begins that may stop the plain text; None where that is not known."""
+    free = _free_from(case)
+    if free is None:
+        return None
+    found = [(text.find(stop, max(0, free - len(stop) + 1)), stop) for stop in case.limits.stop_strings]
+    return min(((at, stop) for at, stop in found if at != -1), key=lambda each: each[0] + len(each[1]), default=None)
+
+
+def _free_from(case: LengthCase) -> int | None:
+    """Return the characters of the first min_tokens tokens: a stop string that ends behind them stops; None where nothing tells."""
+    if not case.limits.least:
+        return 0
+    text = case.texts.get(case.choice.token_ids[: case.limits.least])
+    return None if text is None else len(text)
+
+
+def _early(case: LengthCase) -> Breach | None:
+    tokens, least = case.tokens, case.limits.least
+    if not case.stopped or tokens is None or tokens >= least:
+        return None
+    return _breach(case, LengthFlaw.EARLY, f"stops after {tokens} tokens where min_tokens is {least}")
+
+
+def _late(case: LengthCase) -> Breach | None:
+    """Look for a stop string that is complete behind min_tokens and did not stop."""
+    free = _free_from(case) if case.limits.least else None
+    if free is None:
+        return None
+    passed = next((stop for stop in case.limits.stop_strings if case.said.find(stop, max(0, free - len(stop) + 1)) != -1), None)
+    if passed is None:
+        return None
+    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quoted(passed)} behind {case.limits.least} tokens, its min_tokens")
+
+
+def _passed_id(case: LengthCase) -> Breach | None:
+    """Look for an id in front of the last that ends an answer."""
+    ids, limits = case.choice.token_ids, case.limits
+    ends = frozenset() if limits.ignores_eos else case.end_ids
+    at = next((i for i in range(limits.least, len(ids) - 1) if ids[i] in limits.stop_ids or ids[i] in ends), None)
+    if at is None:
+        return None
+    flaw = LengthFlaw.STOP_ID if ids[at] in limits.stop_ids else LengthFlaw.END
+    what = f"{len(ids) - at - 1} tokens behind id {ids[at]}, which ends an answer"
+    return _breach(case, LengthFlaw.BEHIND if case.stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
+
+
+def _despite(case: LengthCase) -> Breach | None:
+    if not case.stopped or not case.limits.ignores_eos or case.limits.kind is not EndKind.PLAIN:
+        return None
+    return _breach(case, LengthFlaw.DESPITE, f"stops after {case.tokens} tokens despite ignore_eos")
+
+
+def _undershot(case: LengthCase) -> Breach | None:
+    most, tokens = case.limits.most, case.tokens
+    if case.choice.finish_reason != "length" or most is None or tokens is None or tokens >= most:
+        return None
+    return _breach(case, LengthFlaw.UNDERSHOT, f"finish_reason 'length' after {tokens} of {most} allowed tokens")
+
+
+_LAWS: tuple[Callable[[LengthCase], Breach | None], ...] = (
+    _overrun,
+    _miscounted,
+    _stop_in_text,
+    _early,
+    _late,
+    _stop_place,
+    _passed_id,
+    _despite,
+    _undershot,
+)

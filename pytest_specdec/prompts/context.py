@@ -1,0 +1,101 @@
+"""Requests at the ends of contexts: prompts of exact lengths as token ids, answers that run up to the limit and one token beyond.
+
+The limit is known when a run is planned: :func:`fitted` puts the numbers in, and what is sent is in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["EDGES", "LONG", "fitted", "is_open"]
+
+_WORDS = (307, 451, 389, 512, 640, 333, 478, 395)
+"""Token ids of every vocabulary, again and again."""
+_RUN = (647, 682, 203)
+"""The same, fewer: an answer that goes on as its prompt began is drafted to its end."""
+_ANSWER = 24
+_MOST_FILLED = 8192
+"""Tokens of the longest context that is filled."""
+
+
+def _filled(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
+    """Return a request of ``prompt`` tokens, or of a prompt that leaves room for ``most`` and ``below`` tokens, or for ``above`` fewer."""
+    length: JSON = prompt or {"below_limit": most + below - above}
+    body: dict[str, JSON] = {"prompt": length, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
+    return Request(id=what, route=Route.COMPLETIONS, body=body)
+
+
+LONG = Workload(
+    name="long",
+    version=1,
+    requests=(
+        _filled("limit-less-1", below=1),
+        _filled("prompt-129", prompt=129),
+        _filled("limit-less-2", below=2),
+        _filled("short", prompt=8),
+        *(_filled(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
+        _filled("limit-less-5", below=5),
+    ),
+    take={Depth.SMOKE: 2},
+    concurrency=4,
+    top_tokens=5,
+)
+"""Answers that end before the limit, so that every token of theirs can be scored."""
+EDGES = Workload(
+    name="edges",
+    version=1,
+    requests=(
+        _filled("limit-exact"),
+        _filled("limit-plus-1", above=1),
+        _filled("limit-one-token", most=1),
+        _filled("limit-two-tokens", most=2),
+        _filled("limit-four-tokens", most=4),
+        _filled("limit-no-room", most=1, above=1),
+        _filled("short", prompt=8),
+    ),
+    take={Depth.SMOKE: 2},
+    concurrency=4,
+    scored=False,
+)
+"""Answers that end at the limit, requests one token beyond it, and one far from it that must not suffer."""
+
+
+def is_open(workload: Workload) -> bool:
+    """Whether lengths are still to be put in."""
+    return any(isinstance(request.body.get("prompt"), int | Mapping) for request in workload.requests)
+
+
+def fitted(workload: Workload, limit: int | None) -> Workload:
+    """Return ``workload`` with prompts of token ids where it has lengths; ``limit`` is the context in tokens.
+
+    What needs a limit is left out where none is known, or where the context is too long to be filled.
+    """
+    lengths = {request.id: _length(request.body.get("prompt"), limit) for request in workload.requests}
+    words = _WORDS if workload.scored else _RUN
+    requests = tuple(_with_prompt(request, lengths[request.id], words) for request in workload.requests if lengths[request.id] != 0)
+    return replace(workload, requests=requests)
+
+
+def _length(prompt: JSON, limit: int | None) -> int | None:
+    """Return the length that is asked; None where the prompt is one already, 0 where there is no such length."""
+    if isinstance(prompt, int):
+        return prompt if limit is None or prompt + _ANSWER < limit else 0
+    if isinstance(prompt, Mapping):
+        below = prompt["below_limit"]
+        assert isinstance(below, int)
+        return max(0, limit - below) if limit is not None and limit <= _MOST_FILLED else 0
+    return None
+
+
+def _with_prompt(request: Request, length: int | None, words: Sequence[int]) -> Request:
+    return request if length is None else replace(request, body={**request.body, "prompt": list(islice(cycle(words), length))})

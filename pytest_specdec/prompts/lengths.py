@@ -1,0 +1,138 @@
+"""Requests about how answers end: stop strings, stop token ids, ends of sequence and limits at every place of a verify window."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["LIMITS", "STOPS"]
+
+_RUN = "import sys\n"
+_PROMPTS = {
+    "run": _RUN * 6,
+    "copy": "        return self.data\n\n    def __repr__(self):\n        return self.data\n\n    def __str__(self):\n",
+    "novel": "Once upon a time there was a",
+}
+"""``run`` goes on as it began, so that whole drafts are accepted and its stop strings fall where their length says."""
+_RUN_STOPS = (_RUN * 4)[7:]
+"""What the answer says from its second word on: its beginnings are complete after two words, three, four …"""
+_LONG = 32
+_CLASSES = 7
+_STOP_IDS = 4000
+"""Stop token ids lie below: the commonest tokens of every vocabulary."""
+
+
+def _asked(prompt: str, what: str, **body: JSON) -> Request:
+    asked: dict[str, JSON] = {"prompt": _PROMPTS[prompt], "max_tokens": _LONG, "temperature": 0.0, "top_p": 1.0, **body}
+    return Request(id=f"{prompt}-{what}", route=Route.COMPLETIONS, body=asked)
+
+
+def _stopped(prompt: str, what: str, stop: str, **body: JSON) -> Request:
+    return _asked(prompt, f"stop-{what}", stop=[stop], **body)
+
+
+def _at(length: int, what: str = "", **body: JSON) -> Request:
+    """Return a request to stop at the first ``length`` characters of the run's stop strings."""
+    return _stopped("run", f"{length}{what}", _RUN_STOPS[:length], **body)
+
+
+def _ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
+    """Return a request to stop at every seventh token id: some common token is among them, whatever the vocabulary."""
+    return _asked(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
+
+
+def _limited(prompt: str, most: int) -> Request:
+    return _asked(prompt, f"max-{most}", max_tokens=most)
+
+
+STOPS = Workload(
+    name="stops",
+    version=1,
+    requests=(
+        _asked("run", "plain"),
+        _at(10),
+        _at(3),
+        _at(4, "-max-5", max_tokens=5),
+        _at(26),
+        _at(10, "-kept", include_stop_str_in_output=True),
+        _at(3, "-min-6", min_tokens=6),
+        _limited("run", 6),
+        _asked("copy", "plain"),
+        _ids("copy", 3),
+        *map(_at, (4, 14, 15, 21, 25)),
+        _at(3, "-max-3", max_tokens=3),
+        _at(10, "-max-4", max_tokens=4),
+        _at(10, "-max-5", max_tokens=5),
+        _at(4, "-kept", include_stop_str_in_output=True),
+        _at(21, "-kept", include_stop_str_in_output=True),
+        _at(3, "-min-4", min_tokens=4),
+        _limited("run", 4),
+        *(_ids("run", remainder) for remainder in range(_CLASSES)),
+        *(_ids("copy", remainder) for remainder in (0, 5)),
+        _stopped("copy", "self", "self"),
+        _stopped("copy", "data", "data\n"),
+        _stopped("copy", "def", "def __"),
+        _asked("novel", "plain"),
+        _stopped("novel", "the", " the"),
+        _stopped("novel", "comma", ","),
+    ),
+    take={Depth.SMOKE: 10},
+    concurrency=16,
+    stream=True,
+    scored=False,
+)
+"""Streamed, since a stop string that is complete within a window may have left the server by then."""
+
+
+def _conversation(name: str, age: int, city: str) -> list[JSON]:
+    """Return a conversation that asks a third time for what was answered twice: also prompt lookup drafts the end of the answer."""
+    question: JSON = {"role": "user", "content": f"Give me a JSON object for {name} who lives in {city}."}
+    answer: JSON = {"role": "assistant", "content": json.dumps({"name": name, "age": age, "city": city})}
+    return [question, answer, question, answer, question]
+
+
+_PEOPLE: Sequence[tuple[str, int, str]] = (
+    ("Ann", 55, "Madrid"),
+    ("Dennis", 31, "Oslo"),
+    ("Grace", 68, "Oslo"),
+    ("Guido", 73, "Madrid"),
+    ("Ken", 18, "Berlin"),
+    ("Grace", 41, "Paris"),
+)
+
+
+def _ending(person: int, what: str, **body: JSON) -> Request:
+    asked: dict[str, JSON] = {"messages": _conversation(*_PEOPLE[person]), "max_tokens": 48, "temperature": 0.0, "top_p": 1.0, **body}
+    return Request(id=f"end-{person}-{what}", route=Route.CHAT, body=asked)
+
+
+LIMITS = Workload(
+    name="limits",
+    version=1,
+    requests=(
+        _limited("run", 3),
+        _ending(0, "plain"),
+        _ending(1, "plain"),
+        _ending(2, "plain"),
+        _ending(0, "ignored", ignore_eos=True),
+        _ending(2, "min-28", min_tokens=28),
+        *(_limited("run", most) for most in (1, 2, 4, 5, 6, 7, 8, 9)),
+        *(_limited("copy", most) for most in (2, 5, 8)),
+        *(_limited("novel", most) for most in (3, 6)),
+        *(_ending(person, "plain") for person in (3, 4, 5)),
+        *(_ending(person, "ignored", ignore_eos=True) for person in (1, 2)),
+        *(_ending(person, "min-28", min_tokens=28) for person in (0, 1)),
+        *(_ending(person, "min-40-ignored", min_tokens=40, ignore_eos=True) for person in (0, 2)),
+    ),
+    take={Depth.SMOKE: 6},
+    concurrency=16,
+    scored=False,
+)
+"""Limits of one token to two windows and one token, and ends of sequence within a run of accepted drafts."""

@@ -1,0 +1,93 @@
+"""Sequences up to the limit of a server: refusals, lengths and tokens, each breach by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import context
+from pytest_specdec.judge.context import ContextFlaw
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.prompts.context import EDGES, LONG, fitted
+from tests.judge.captured_values import VARIANT, answer, captured, score
+
+LIMIT = 256
+REFUSED = "maximum context length is 256 tokens"
+LONG_256, EDGES_256 = (fitted(workload, LIMIT) for workload in (LONG, EDGES))
+
+
+def lawful(workload):
+    return {
+        request.id: answer(request.id, range(100, 100 + most), finish="length") if total <= LIMIT else refused(request.id)
+        for request in workload.requests
+        for most in [request.body["max_tokens"]]
+        for total in [len(request.body["prompt"]) + most]
+    }
+
+
+def refused(name):
+    return answer(name, status=400, error=REFUSED)
+
+
+def judged(workload, *wrong, gaps=None, control=None, **fields):
+    base = lawful(workload)
+    ours, control = base | {each.request_id: each for each in wrong}, base | (control or {})
+    scores = {}
+    if workload.scored:
+        arms = {VARIANT: ours, "baseline": base, "control": control}
+        scores = {
+            arm: tuple(
+                score(arm, each, (gaps or {}).get(each.request_id, {}) if arm == VARIANT else {}) for each in answers.values() if each.ok
+            )
+            for arm, answers in arms.items()
+        }
+    arms = [list(answers.values()) for answers in (ours, base, control)]
+    return context.judge(captured("context", *arms, workload=workload, **{"scores": scores, **fields}))
+
+
+@pytest.mark.parametrize("workload, longest", [(LONG_256, LIMIT - 1), (EDGES_256, LIMIT)])
+def test_sequences_up_to_the_limit_pass(workload, longest):
+    verdict = judged(workload)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.figures["longest_tokens"] == longest
+
+
+@pytest.mark.parametrize(
+    "flaw, wrong",
+    [
+        (ContextFlaw.REFUSED, refused("limit-exact")),
+        (ContextFlaw.ADMITTED, answer("limit-plus-1", range(23), finish="length")),
+        (ContextFlaw.SHORT, answer("limit-exact", range(100, 120), finish="length")),
+        (ContextFlaw.OVERRUN, answer("limit-four-tokens", range(100, 106), finish="length")),
+    ],
+)
+def test_each_breach_is_named(flaw, wrong):
+    verdict = judged(EDGES_256, wrong)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+    assert wrong.request_id in verdict.short[0]
+
+
+@pytest.mark.parametrize("flaw, name, index", [(ContextFlaw.NEAR, "limit-less-1", 20), (ContextFlaw.WRONG, "prompt-64", 3)])
+def test_a_wrong_token_is_named_by_how_near_the_limit_is(flaw, name, index):
+    verdict = judged(LONG_256, gaps={name: {index: 3.0}})
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+
+
+def test_what_one_boot_of_the_baseline_refuses_decides_nothing():
+    verdict = judged(EDGES_256, refused("limit-exact"), control={"limit-exact": refused("limit-exact")})
+    assert verdict.outcome is Outcome.PASS
+
+
+def test_without_a_known_limit_nothing_is_tried():
+    verdict = judged(fitted(EDGES, None))
+    assert (verdict.outcome, verdict.cell) == (Outcome.REFUSED, "limit unknown")
+
+
+def test_without_scores_the_tokens_are_undecided():
+    unscored = Capabilities(support={"prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.REFUSED})
+    verdict = judged(LONG_256, scores={}, capabilities={"baseline": unscored})
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    few = replace(LONG_256, requests=LONG_256.requests[:2])
+    assert judged(few, scores={}).outcome in {Outcome.INCONCLUSIVE, Outcome.INVALID}

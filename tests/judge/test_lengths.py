@@ -1,0 +1,203 @@
+"""Where answers end, judged by an answer's own request and its arm's own plain answer: each law red by name, and what is lawful green."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import lengths
+from pytest_specdec.judge.length_laws import LengthFlaw
+from pytest_specdec.model.transcript import Usage
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route, Workload
+from tests.judge.captured_values import answer, captured, transcript
+
+WORDS = ["im", "port ", "sys\n"] * 6
+"""Text of the plain answer, a token each."""
+EOS = 99
+PLAIN = 12
+
+
+def text(count):
+    return "".join(WORDS[:count])
+
+
+def ids(count):
+    return tuple(range(1, count + 1))
+
+
+def request(name, **body):
+    return Request(id=name, route=Route.COMPLETIONS, body={"prompt": "import sys\n", "max_tokens": PLAIN, "temperature": 0, **body})
+
+
+def gave(name, count, said=None, *, finish="stop", more=(), windows=(1, 4, 4, 4), **fields):
+    tokens = ids(count) + tuple(more)
+    usage = fields.pop("usage", Usage(prompt_tokens=3, completion_tokens=len(tokens)))
+    return answer(name, tokens, text=text(count) if said is None else said, finish=finish, usage=usage, windows=windows, **fields)
+
+
+def plain(name="plain", count=PLAIN):
+    return gave(name, count, finish="length")
+
+
+REQUESTS = (
+    request("plain"),
+    request("sys", stop=["sys\n"]),
+    request("import", stop=["import "]),
+    request("over", stop=["sys\nimport sys\n"]),
+    request("kept", stop=["sys"], include_stop_str_in_output=True),
+    request("near", stop=["sys\n"], max_tokens=4),
+    request("max-2", max_tokens=2),
+    request("min", stop=["sys\n"], min_tokens=4),
+    request("max-4", max_tokens=4),
+    request("ids", stop_token_ids=[3, 7]),
+    request("ignored", ignore_eos=True),
+)
+LAWFUL = {
+    "plain": plain(),
+    "sys": gave("sys", 3, text(2)),
+    "import": gave("import", 2, ""),
+    "over": gave("over", 6, text(2)),
+    "kept": gave("kept", 3, text(2) + "sys"),
+    "near": gave("near", 3, text(2)),
+    "max-2": plain("max-2", 2),
+    "min": gave("min", 6, text(5)),
+    "max-4": plain("max-4", 4),
+    "ids": gave("ids", 3, text(2)),
+    "ignored": plain("ignored"),
+}
+WORKLOAD = Workload(name="stops", version=1, requests=REQUESTS, scored=False)
+
+
+def judged(*wrong, control=LAWFUL, **fields):
+    """Judge lawful answers, those of ``wrong`` in the place of their own."""
+    ours = LAWFUL | {each.request_id: each for each in wrong}
+    arms = [list(answers.values()) for answers in (ours, LAWFUL, control)]
+    return lengths.judge(captured("lengths", *arms, workload=WORKLOAD, **fields))
+
+
+def test_answers_that_end_where_they_should_pass_with_the_places_that_were_seen():
+    verdict = judged()
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.figures == {"answers": 11, "ends": 10, "ends_inside_a_window": 10}
+    assert "10 with accepted tokens behind" in verdict.rules_out
+
+
+@pytest.mark.parametrize(
+    "flaw, wrong",
+    [
+        (LengthFlaw.OVERRUN, gave("max-2", 5, finish="length")),
+        (LengthFlaw.UNDERSHOT, gave("plain", 9, finish="length")),
+        (LengthFlaw.USAGE, gave("sys", 3, text(2), usage=Usage(prompt_tokens=3, completion_tokens=5))),
+        (LengthFlaw.MISSED, gave("sys", PLAIN, finish="length")),
+        (LengthFlaw.MISSED, gave("sys", 6, text(5))),
+        (LengthFlaw.STRADDLED, gave("over", PLAIN, finish="length", windows=(1, 2, 3, 4, 4))),
+        (LengthFlaw.LIMIT_FIRST, gave("near", 4, finish="length")),
+        (LengthFlaw.BEHIND, gave("sys", 4)),
+        (LengthFlaw.KEPT, gave("sys", 3)),
+        (LengthFlaw.INCLUDE, gave("kept", 3, text(2))),
+        (LengthFlaw.PLACE, gave("sys", 3, "impor")),
+        (LengthFlaw.PLACE, gave("kept", 3, text(2) + "sy")),
+        (LengthFlaw.REASON, gave("sys", 3, text(2), finish="length")),
+        (LengthFlaw.STOP_ID, gave("ids", 7, text(6))),
+        (LengthFlaw.BEHIND, gave("ids", 5)),
+        (LengthFlaw.DESPITE, gave("ignored", 5)),
+        (LengthFlaw.EARLY, gave("min", 3, text(2))),
+        (LengthFlaw.STEPS, gave("min", 9, text(8))),
+    ],
+)
+def test_each_breach_is_named(flaw, wrong):
+    verdict = judged(wrong)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+    assert verdict.headline.startswith(f"{flaw.value}: 1 of 11 answers")
+    assert wrong.request_id in verdict.short[0]
+
+
+@pytest.mark.parametrize(
+    "flaw, wrong",
+    [(LengthFlaw.KEPT, gave("sys", 3)), (LengthFlaw.USAGE, gave("sys", 3, text(2), usage=Usage(prompt_tokens=3, completion_tokens=4)))],
+)
+def test_what_a_boot_of_the_baseline_does_is_not_the_variants_fault(flaw, wrong):
+    verdict = judged(wrong, control=LAWFUL | {"sys": wrong})
+    assert verdict.outcome is Outcome.PASS
+    assert f"not judged, since the baseline does it too: {flaw.value}" in verdict.evidence
+
+
+def test_ids_up_to_the_end_of_a_window_are_lawful_behind_a_stop_string():
+    """Early vLLM reports them; the text ends in front of the stop string."""
+    assert judged(gave("sys", 5, text(2))).outcome is Outcome.PASS
+
+
+def test_an_answer_that_parts_from_the_plain_one_is_left_to_its_own_text():
+    other = answer("sys", (1, 50, 51), text="im other ", finish="stop", usage=Usage(prompt_tokens=3, completion_tokens=3), windows=(1, 4))
+    assert judged(other).outcome is Outcome.PASS
+
+
+def test_an_end_of_sequence_is_learned_from_the_baseline_and_may_not_be_passed():
+    asked = tuple(request(f"end-{i}", prompt=f"question {i}") for i in range(4))
+
+    def ended(i, *more):
+        tokens = (20 + i, 30 + i, EOS, *more)
+        finish = "length" if len(tokens) == PLAIN else "stop"
+        return answer(
+            f"end-{i}",
+            tokens,
+            text="word",
+            finish=finish,
+            usage=Usage(prompt_tokens=3, completion_tokens=len(tokens)),
+            windows=(1, 4, 4, 4),
+        )
+
+    lawful = [ended(i) for i in range(4)]
+    workload = replace(WORKLOAD, requests=asked)
+    assert lengths.judge(captured("lengths", lawful, lawful, lawful, workload=workload)).outcome is Outcome.PASS
+    wrong = [ended(0, *range(70, 79)), *lawful[1:]]
+    verdict = lengths.judge(captured("lengths", wrong, lawful, lawful, workload=workload))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, LengthFlaw.END.value)
+
+
+def without_ids(given):
+    return replace(given, choices=(replace(given.choice, token_ids=(), windows=None),), usage=None)
+
+
+def test_without_token_ids_the_texts_decide_and_one_breach_is_not_enough():
+    lawful = {name: without_ids(each) for name, each in LAWFUL.items()}
+    wrong = {name: without_ids(gave(name, 3, text(3))) for name in ("sys", "near")}
+
+    def verdict(*names):
+        ours = lawful | {name: wrong[name] for name in names}
+        arms = [list(answers.values()) for answers in (ours, lawful, lawful)]
+        return lengths.judge(captured("lengths", *arms, workload=WORKLOAD))
+
+    assert (verdict().outcome, verdict().rules_out) == (Outcome.PASS, "places in windows unknown")
+    assert verdict("sys").outcome is Outcome.PASS
+    assert (verdict("sys", "near").outcome, verdict("sys", "near").names) == (Outcome.FAIL, LengthFlaw.KEPT.value)
+
+
+def test_too_few_ends_are_inconclusive():
+    workload = replace(WORKLOAD, requests=REQUESTS[:2])
+    arms = [[LAWFUL["plain"], LAWFUL["sys"]]] * 3
+    verdict = lengths.judge(captured("lengths", *arms, workload=workload))
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "did not bind")
+
+
+def test_ends_outside_runs_of_accepted_drafts_are_inconclusive():
+    single = [replace(each, choices=(replace(each.choice, windows=(1,) * 12),)) for each in LAWFUL.values()]
+    verdict = lengths.judge(captured("lengths", single, single, single, workload=WORKLOAD))
+    assert (verdict.outcome, verdict.cell) == (Outcome.INCONCLUSIVE, "did not bind")
+
+
+def test_a_refused_feature_is_said_and_no_fault():
+    refused = answer("min", status=400, error="min_tokens is not supported")
+    verdict = judged(refused)
+    assert verdict.outcome is Outcome.PASS
+    assert any("min_tokens is not supported" in line for line in verdict.evidence)
+
+
+def test_the_windows_of_a_cut_stream_are_completed_by_the_plain_answers():
+    """The chunks of a stream end with the answer: the plain answer shows that accepted tokens were behind."""
+    cut = {name: gave(name, 3, text(2), windows=(1, 2)) for name in ("sys", "near", "ids")}
+    ours = [cut.get(name, each) for name, each in LAWFUL.items()]
+    verdict = lengths.judge(captured("lengths", transcript("draft-k3", ours), list(LAWFUL.values()), workload=WORKLOAD, counters=None))
+    assert verdict.figures["ends_inside_a_window"] == judged().figures["ends_inside_a_window"]

@@ -1,0 +1,110 @@
+"""Each fault of stops, ends and limits does what its row says, to the rule that it replaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.reference.faulty_rules import rules
+from pytest_specdec.reference.openai_request import EngineRequest
+from pytest_specdec.reference.rules import EmittedToken, StopMatch, WrittenText
+
+REQUEST = EngineRequest(prompt=(1,), max_tokens=8, stop=("cd",), min_tokens=3)
+INSIDE = EmittedToken(count=4, at=1, of=4, room=100, eos=False, stop_id=False)
+LAST = replace(INSIDE, count=6, at=3)
+TEXT = WrittenText(text="abcd", before_token=3, before_window=2)
+FOUND = StopMatch(stop="cd", at=2)
+
+
+def ruled(fault):
+    return rules(fault, speculating=True)
+
+
+def test_the_right_rules_know_no_window():
+    right = ruled("")
+    assert right.match(REQUEST, TEXT, INSIDE) == right.match(REQUEST, TEXT, LAST) == FOUND
+    assert (right.cut(REQUEST, FOUND), right.cut(replace(REQUEST, include_stop=True), FOUND)) == (2, 4)
+    assert right.end(replace(REQUEST, max_tokens=4), INSIDE) == "length"
+    assert right.end(REQUEST, replace(INSIDE, room=0)) == "length"
+    assert right.end(replace(REQUEST, max_tokens=4), replace(INSIDE, eos=True)) == "stop"
+    assert right.end(replace(REQUEST, ignore_eos=True), replace(INSIDE, eos=True)) is None
+    assert (right.behind("length", 3), right.completion_tokens(7, 3)) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    "fault, text, token, found",
+    [
+        ("stop-missed-mid-window", TEXT, INSIDE, None),
+        ("stop-missed-mid-window", TEXT, LAST, FOUND),
+        ("stop-split-missed", TEXT, INSIDE, FOUND),
+        ("stop-split-missed", replace(TEXT, before_window=3), INSIDE, None),
+        ("limit-before-stop", TEXT, INSIDE, FOUND),
+        ("limit-before-stop", TEXT, replace(INSIDE, count=6), None),
+        ("text-behind-stop", TEXT, INSIDE, None),
+        ("text-behind-stop", replace(TEXT, text="abcdefg", before_token=6), LAST, StopMatch(stop="cd", at=7)),
+        ("stop-said-length", TEXT, INSIDE, replace(FOUND, finish_reason="length")),
+    ],
+)
+def test_a_stop_string_is_looked_for_elsewhere(fault, text, token, found):
+    assert ruled(fault).match(REQUEST, text, token) == found
+
+
+@pytest.mark.parametrize("fault, length, kept", [("stop-not-cut", 4, 4), ("stop-cut-early", 1, 3), ("include-stop-ignored", 2, 2)])
+def test_a_text_is_cut_elsewhere(fault, length, kept):
+    assert ruled(fault).cut(REQUEST, FOUND) == length
+    assert ruled(fault).cut(replace(REQUEST, include_stop=True), FOUND) == kept
+
+
+@pytest.mark.parametrize(
+    "fault, token, reason",
+    [
+        ("stop-ids-at-last-only", replace(INSIDE, stop_id=True), None),
+        ("stop-ids-at-last-only", replace(LAST, stop_id=True), "stop"),
+        ("stop-ids-ignored", replace(LAST, stop_id=True), None),
+        ("end-missed-mid-window", replace(INSIDE, eos=True), None),
+        ("end-missed-mid-window", replace(LAST, eos=True), "stop"),
+        ("limit-undershot", INSIDE, None),
+        ("limit-undershot", LAST, "length"),
+        ("context-ends-early", replace(INSIDE, room=3), "length"),
+        ("context-ends-early", replace(INSIDE, room=4), None),
+    ],
+)
+def test_an_answer_ends_elsewhere(fault, token, reason):
+    assert ruled(fault).end(REQUEST, token) == reason
+
+
+def test_ignore_eos_is_dropped_inside_a_window_only():
+    ignoring, faulty = replace(REQUEST, ignore_eos=True), ruled("ignore-eos-dropped")
+    assert faulty.end(ignoring, replace(INSIDE, eos=True)) == "stop"
+    assert faulty.end(ignoring, replace(LAST, eos=True)) is None
+
+
+def test_the_rest_of_a_window_is_kept_behind_a_limit_only():
+    assert [ruled("limit-overrun").behind(reason, 3) for reason in ("length", "stop")] == [3, 0]
+    assert ruled("usage-counts-discarded").completion_tokens(7, 3) == 10
+
+
+def test_min_tokens_is_counted_or_kept_otherwise():
+    assert [ruled(fault).held_back(REQUEST, 3, 1) for fault in ("", "min-tokens-in-steps")] == [0, 2]
+    logits = np.zeros((3, 5), np.float32)
+    ruled("min-tokens-at-bonus").forbid(logits, (2,), 2)
+    assert not np.isinf(logits).any()
+    ruled("min-tokens-at-bonus").forbid(logits, (2,), 3)
+    assert np.argwhere(np.isinf(logits)).tolist() == [[2, 2]]
+
+
+def test_the_end_of_the_context_comes_elsewhere():
+    lengths, accepted, drafted = np.array([90, 10]), np.array([3, 3]), np.array([3, 3])
+    assert ruled("context-clamped").keep(lengths, accepted, drafted, 100).tolist() == [92, 14]
+    assert [ruled(fault).fits(90, 10, 100) for fault in ("", "context-refused", "context-admitted")] == [True, False, True]
+    assert [ruled(fault).fits(90, 11, 100) for fault in ("", "context-refused", "context-admitted")] == [False, False, True]
+
+
+@pytest.mark.parametrize("fault, room, own", [("context-deadly", 3, 50), ("draft-context-deadly", 50, -1)])
+def test_a_server_dies_where_no_window_fits(fault, room, own):
+    drafted = np.array([3])
+    assert ruled(fault).shrink(drafted, np.array([10]), np.array([2])).tolist() == [2]
+    with pytest.raises(RuntimeError):
+        ruled(fault).shrink(drafted, np.array([room]), np.array([own]))
