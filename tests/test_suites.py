@@ -33,7 +33,8 @@ def drawn(workload):
 
 @pytest.fixture(scope="module")
 def sampled():
-    return [one.workload for one in wanted() if drawn(one.workload)]
+    """What is drawn as in production; what is asked about seeds has one nearly everywhere."""
+    return [one.workload for one in wanted() if drawn(one.workload) and one.family is not Family.SEEDS]
 
 
 @pytest.mark.parametrize("depth", [Depth.STANDARD, Depth.DEEP])
@@ -62,7 +63,7 @@ def test_documents_are_drawn_often_enough_to_rule_out_what_is_said():
 def test_every_rung_of_the_ladder_is_sent_at_standard_depth():
     (climbed,) = [one.workload for one in wanted() if one.family is Family.LIVENESS]
     sent = climbed.at(Depth.STANDARD).requests
-    assert (len(sent), sent[-1].id) == (23, "live-plain-again")
+    assert (len(sent), sent[-1].id) == (24, "live-plain-again")
 
 
 def test_a_prompt_is_asked_again_with_and_without_seeds(sampled):
