@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.captured_run import CapturedRun
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
@@ -25,6 +26,12 @@ def pair(specdec_pair: Pair) -> Pair:
 def captured(specdec_captured: Captured) -> Captured:
     """Return transcripts and scores of the pair for the workload of the test's mark."""
     return specdec_captured
+
+
+@pytest.fixture
+def captured_run(specdec_captured_run: CapturedRun) -> CapturedRun:
+    """Return the pair's transcripts of the whole run."""
+    return specdec_captured_run
 
 
 @pytest.fixture

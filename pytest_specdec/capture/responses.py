@@ -139,7 +139,7 @@ def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tup
     """Take the windows from ``steps`` where they cover the tokens: a step without a draft may have gone uncounted."""
     if steps is None or len(choices) != 1 or sum(steps.windows) < len(choices[0].token_ids):
         return choices
-    return (replace(choices[0], windows=steps.windows),)
+    return (replace(choices[0], windows=steps.windows, drafted=steps.drafted),)
 
 
 def _text(choice: Mapping[str, JSON]) -> str:
@@ -196,7 +196,12 @@ def _usage(value: JSON) -> Usage | None:
         completion_tokens=completion,
         reasoning_tokens=_reasoning_tokens(value),
         cached_tokens=_cached_tokens(value),
+        total_tokens=_total(value),
     )
+
+
+def _total(usage: Mapping[str, JSON]) -> int | None:
+    return _count("total_tokens", usage.get("total_tokens"))
 
 
 def _reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:

@@ -74,6 +74,8 @@ class VariantSettings:
     """A named way of speculating: what is laid over ``engine`` to get it."""
 
     name: str
+    drafting_depends_on_load: bool = False
+    """Whether it drafts less, or nothing, with several requests in flight: such workloads are then no proof that it does not speculate."""
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None

@@ -72,7 +72,7 @@ def load(path: Path) -> Config:
         path=path,
         text=text,
         engine=_engine(data["engine"]),
-        variants=tuple(VariantSettings(name=name, **_overlaid(settings)) for name, settings in data["variants"].items()),
+        variants=tuple(_variant(name, settings) for name, settings in data["variants"].items()),
         baseline=Overlay(**_overlaid(data.get("baseline", {}))),
         draft=Overlay(**_overlaid(data.get("draft", {}))),
         speed=Overlay(**_overlaid(data["speed"])) if "speed" in data else None,
@@ -163,6 +163,11 @@ def _parsed(args: JSON) -> JSON:
         return json.loads(args) if isinstance(args, str) else args
     except ValueError:
         return None
+
+
+def _variant(name: str, settings: Mapping[str, Any]) -> VariantSettings:
+    depends = settings.get("drafting_depends_on_load", False)
+    return VariantSettings(name=name, drafting_depends_on_load=depends, **_overlaid(settings))
 
 
 def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:

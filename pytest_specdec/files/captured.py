@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.captured_run import CapturedRun, joined
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import SpecCounters
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
 
-__all__ = ["MOST_TOKENS", "read", "read_calibration"]
+__all__ = ["MOST_TOKENS", "read", "read_calibration", "read_run"]
 
 _AGAIN = "capture again, or restore the files that the capture wrote"
 
@@ -94,6 +95,40 @@ def read(
         failures=server_failures.read(directory, plan, judgement.pair),
         within_one_boot=plan.within_one_boot,
         gates=tuple(gate for gate in gates if gate.pair in {"", judgement.pair} and gate.workload in {"", judgement.workload}),
+    )
+
+
+def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
+    """Return what one pair and the baseline answered to all workloads, without scores.
+
+    Raises RunError, as :func:`read` does, when the judgement's own workload is missing; others are listed as missing.
+    """
+    names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
+    parts: list[Captured] = []
+    for name in names:
+        try:
+            parts.append(_part(directory, plan, replace(judgement, workload=name)))
+        except RunError:
+            if name == judgement.workload:
+                raise
+    own = next(part for part in parts if part.workload.name == judgement.workload)
+    answered = {part.workload.name for part in parts}
+    return CapturedRun(whole=joined(own, parts), parts=tuple(parts), missing=tuple(name for name in names if name not in answered))
+
+
+def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
+    run = _Run(directory, plan, judgement)
+    speculative = run.transcript(judgement.pair)
+    return Captured(
+        pair=_with_draft_tokens(plan.pair(judgement.pair), speculative),
+        workload=plan.workload(judgement.workload),
+        family=judgement.family,
+        baseline=run.transcript(BASELINE),
+        control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
+        speculative=speculative,
+        capabilities=run_documents.read_capabilities(directory),
+        alpha=judgement.alpha,
+        within_one_boot=plan.within_one_boot,
     )
 
 

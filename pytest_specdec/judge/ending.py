@@ -135,6 +135,11 @@ class AnswerEnd:
         most = self.limits.most
         return self.choice.finish_reason == "length" and self.tokens is not None and most is not None and self.tokens < most
 
+    @property
+    def at_limit(self) -> bool:
+        """Whether it has as many tokens as it may."""
+        return self.tokens is not None and self.tokens == self.limits.most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEndings:
@@ -255,7 +260,16 @@ def _early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 
 def _endless_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a stop at an ordinary token, where the request has neither stops nor a grammar."""
+    """Report a stop at an ordinary token before the limit, where the request has neither stops nor a grammar."""
+    return "" if end.at_limit else _ordinary_stop(end, baseline)
+
+
+def _stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Report a stop at an ordinary token that only the limit explains."""
+    return _ordinary_stop(end, baseline) if end.at_limit else ""
+
+
+def _ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
     if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
         return ""
@@ -369,6 +383,7 @@ _RULES: tuple[tuple[BadEnd, Rule], ...] = (
     (BadEnd.CUT, _endless_stop),
     (BadEnd.CUT, _shorter),
     (BadEnd.PAST, _longer),
+    (BadEnd.REASON, _stop_at_limit),
     (BadEnd.REASON, _reason),
     (BadEnd.COUNT, _count),
     (BadEnd.COUNT, _reasoning_count),

@@ -93,15 +93,10 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         return None
     what, causes = missing
     shown = "no counters" if counters is None else _counted(counters)
-    limit, concurrency = captured.pair.variant.draft.most_requests, captured.workload.concurrency
-    if 0 < limit < concurrency and (counters is None or counters.drafts <= 0):
-        return say(
-            captured,
-            Outcome.INCONCLUSIVE,
-            f"{what} ({shown}): by its config the variant drafts in batches of {limit} at most, and {concurrency} requests were in flight",
-            settle=f"let the variant draft in batches of {concurrency}, or name the family under allow_inconclusive",
-            cell="no drafts under load",
-        )
+    if counters is None or counters.drafts <= 0:
+        loaded = _under_load(captured, f"{what} ({shown})")
+        if loaded is not None:
+            return loaded
     return say(
         captured,
         Outcome.NOT_SPECULATING,
@@ -110,6 +105,24 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (described(streams),))),
         cell="not speculating",
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
+    )
+
+
+def _under_load(captured: Captured, found: str) -> Verdict | None:
+    """Return INCONCLUSIVE where the variant's settings explain that nothing is drafted with so many requests in flight."""
+    draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
+    if 0 < draft.most_requests < concurrency:
+        why = f"by its config the variant drafts in batches of {draft.most_requests} at most, and {concurrency} requests were in flight"
+    elif draft.depends_on_load and concurrency > 1:
+        why = f"its config says that drafting depends on load, and {concurrency} requests were in flight"
+    else:
+        return None
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"{found}: {why}",
+        settle=f"let the variant draft in batches of {concurrency}, or name the family under allow_inconclusive",
+        cell="no drafts under load",
     )
 
 

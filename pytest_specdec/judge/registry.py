@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.captured_run import CapturedRun
 from pytest_specdec.model.families import RESERVED, Budget, FamilyRow
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import OUTSIDE_FAMILY
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUP", "Judge", "installed", "judge_of"]
 
-Judge: TypeAlias = Callable[[Captured], Verdict]
+Judge: TypeAlias = Callable[[Captured | CapturedRun], Verdict]
+"""It takes the first, and the second where its family's row says so."""
 
 GROUP = "pytest_specdec.families"
 """Entry points that name a :class:`FamilyRow`, or a sequence of them."""

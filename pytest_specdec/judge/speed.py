@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import acceptance
+from pytest_specdec.judge import acceptance, drafting
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
@@ -14,6 +14,7 @@ from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, st
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
+from pytest_specdec.model.captured_run import CapturedRun
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -29,13 +30,17 @@ __all__ = ["judge"]
 _FLOOR = Gate(figure=SPEEDUP, at_least=1.0, source="default at one client")
 
 
-def judge(captured: Captured) -> Verdict:
+def judge(captured: Captured | CapturedRun) -> Verdict:
     """Return whether the pair is as fast as its gates ask; of a workload that is not timed, whether as much is accepted.
+
+    Of a whole run, whether every kind of traffic is drafted for.
 
     A gate is missed when the speedup lies below it at the captured share of alpha, proven when it lies above it at 2.5 %, both one-sided.
     Both limits include what boots add: as much as is stated, until this run's control and a baseline file of this machine show otherwise.
     In between nothing is decided.
     """
+    if isinstance(captured, CapturedRun):
+        return drafting.judged(captured)
     judged = _timed if captured.workload.timed else acceptance.judged
     return server_failure(captured) or refusal(captured) or ended(captured) or judged(captured)
 

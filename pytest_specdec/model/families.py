@@ -49,6 +49,8 @@ class FamilyRow:
     """Workloads that its suite sends at standard and deep depth: the part is split evenly over them; 1 where it sends none."""
     smoke: int = 1
     """The same at smoke depth."""
+    whole_run: bool = False
+    """Whether its judge takes all answers of a variant, as ``specdec_captured_run`` gives them; else those to a workload."""
     lossy: bool = False
     """Whether it asks for the baseline's distribution, so that ``lossy: true`` in a config has it report instead of gate."""
 
@@ -118,7 +120,7 @@ _ROWS = (
         lossy=True,
     ),
     FamilyRow(name="lengths", judge="pytest_specdec.judge.lengths", promise="answers end where they should", workloads=2, smoke=2),
-    FamilyRow(name="invariants"),
+    FamilyRow(name="invariants", judge="pytest_specdec.judge.invariants", promise="every answer keeps the rules", whole_run=True),
     FamilyRow(name="tools", budget=Budget.CORRECTNESS, part=0.009),
     FamilyRow(
         name="state",
@@ -145,7 +147,16 @@ _ROWS = (
         part=0.009,
         lossy=True,
     ),
-    FamilyRow(name="speed", judge="pytest_specdec.judge.speed", promise="speed", budget=Budget.SPEED, part=1.0, workloads=2, smoke=2),
+    FamilyRow(
+        name="speed",
+        judge="pytest_specdec.judge.speed",
+        promise="speed",
+        budget=Budget.SPEED,
+        part=1.0,
+        workloads=3,
+        smoke=3,
+        whole_run=True,
+    ),
 )
 
 FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}

@@ -47,6 +47,8 @@ class Draft:
     ngram_max: int = 0
     most_requests: int = 0
     """The largest batch in which anything is drafted; 0 for any."""
+    depends_on_load: bool = False
+    """Whether the config says that drafts are fewer, or none, with several requests in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

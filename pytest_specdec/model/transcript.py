@@ -57,6 +57,8 @@ class Usage:
     """Completion tokens that the server counts as reasoning; None where it does not count them."""
     cached_tokens: int | None = None
     """Prompt tokens that the server took from its prefix cache; None where it tells none."""
+    total_tokens: int | None = None
+    """The sum of prompt and completion as the server gives it; None where it gives none."""
 
 
 _OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
@@ -81,6 +83,8 @@ class Choice:
 
     The sum may exceed ``len(token_ids)`` when the last window was cut by a limit.
     """
+    drafted: tuple[int, ...] | None = None
+    """Draft tokens per verify step, one entry for each window behind the prefill's; None where unknown."""
 
     @property
     def written(self) -> str:

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.captured_run import CapturedRun
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["specdec_base", "specdec_captured", "specdec_check", "specdec_pair", "specdec_spec"]
+__all__ = ["specdec_base", "specdec_captured", "specdec_captured_run", "specdec_check", "specdec_pair", "specdec_spec"]
 
 MARK = (
     'specdec(workload, family="greedy"): answers to ``workload`` are captured from every pair and judged as ``family``; see pytest_specdec.'
@@ -88,6 +89,14 @@ def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Capt
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
     return verdicts.captured(request.node, specdec_pair)
+
+
+@pytest.fixture
+def specdec_captured_run(request: pytest.FixtureRequest, specdec_pair: Pair) -> CapturedRun:
+    """Return what this pair answered in the whole run, to the workload of the test's mark and to all others."""
+    from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
+
+    return verdicts.captured_run(request.node, specdec_pair)
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ class SpecdecMark:
 
     workload: Workload
     family: Family
+    whole_run: bool = False
+    """Whether the judge is given every answer of the variant, and not those to the workload alone."""
 
 
 def is_ours(item: pytest.Item) -> bool:
@@ -42,14 +44,18 @@ def read(item: pytest.Item) -> SpecdecMark:
     mark = item.get_closest_marker("specdec")
     if mark is None:
         raise _wrong(item, "found no mark", "the mark that names the workload, on every test with the fixture specdec_pair")
-    if "specdec_captured" not in _fixtures(item):
+    given = {"specdec_captured", "specdec_captured_run"}.intersection(_fixtures(item))
+    if len(given) != 1:
         raise _wrong(
             item,
-            "found a mark but not the fixture specdec_captured",
-            "the fixture specdec_captured, in suites/ captured, in every test with the mark",
+            f"found a mark {'and both fixtures' if given else 'but not the fixture specdec_captured'}",
+            "the fixture specdec_captured, in suites/ captured, or specdec_captured_run, in every test with the mark",
         )
     _check_arguments(item, mark)
-    wanted = SpecdecMark(workload=_workload(item, mark.args), family=_family(item, mark.kwargs.get("family")))
+    family, whole_run = _family(item, mark.kwargs.get("family")), "specdec_captured_run" in given
+    if whole_run and not run_state.get(item.config).families[family].whole_run:
+        raise _wrong(item, f"found specdec_captured_run in a test of {family}", "a family whose row says whole_run=True")
+    wanted = SpecdecMark(workload=_workload(item, mark.args), family=family, whole_run=whole_run)
     _check_requests(item, wanted.workload)
     _check_draws(item, wanted)
     return wanted

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -21,8 +22,11 @@ from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.captured_run import CapturedRun
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["UNSETTLED", "captured", "check", "require_check", "result_of"]
+__all__ = ["UNSETTLED", "captured", "captured_run", "check", "require_check", "result_of"]
 
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 """Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
@@ -77,18 +81,37 @@ CHECKED = pytest.StashKey[bool]()
 
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
+    run, judgement = run_state.get(item.config), _judgement(item, pair)
+    with _captured(item, run):
+        measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibration)
+    if measured.control is not None and measured.workload.scored:
+        _check_control(item, run, measured, measured)
+    item.stash[JUDGED] = []
+    return replace(measured, on_verdict=item.stash[JUDGED].append)
+
+
+def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
+    """Return everything that ``pair`` answered in the run; errors are those of :func:`captured`."""
+    run, judgement = run_state.get(item.config), _judgement(item, pair)
+    with _captured(item, run):
+        measured = stored.read_run(run.directory, run.plan, judgement)
+    if measured.whole.control is not None:
+        _check_control(item, run, measured.whole, measured)
+    item.stash[JUDGED] = []
+    return replace(measured, whole=replace(measured.whole, on_verdict=item.stash[JUDGED].append))
+
+
+def _judgement(item: pytest.Item, pair: Pair) -> Judgement:
+    """Return the planned judgement of a test; one that the plan does not hold is skipped."""
     run, mark = run_state.get(item.config), marker.read(item)
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
         return _leave_out(item, run, mark)
     attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value})
-    measured = _read(item, run, judgement)
-    _check_control(item, run, measured)
-    item.stash[JUDGED] = []
-    return replace(measured, on_verdict=item.stash[JUDGED].append)
+    return judgement
 
 
-def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> Captured:
+def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
     """Skip what the plan holds no judgement of: its depth asks nothing of the workload, or the stored run was begun with other tests."""
     depth, name = run.plan.depth, mark.workload.name
     if name in run.plan.withheld:
@@ -102,42 +125,44 @@ def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> Captured:
     pytest.skip(reason)
 
 
-def _read(item: pytest.Item, run: RunState, judgement: Judgement) -> Captured:
+@contextmanager
+def _captured(item: pytest.Item, run: RunState) -> Iterator[None]:
+    """Turn what is missing in a run into the error of a test's setup."""
+    missing = None
     try:
-        return stored.read(run.directory, run.plan, judgement, run.gates, run.calibration)
+        yield
     except RunError as error:
         missing = error
-    return _refuse(item, run, "not captured", str(missing), cause=missing.found or str(missing))
+    if missing is not None:
+        _refuse(item, run, "not captured", str(missing), cause=missing.found or str(missing))
 
 
-def _check_control(item: pytest.Item, run: RunState, measured: Captured) -> None:
+def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
     """Judge the control, which does not speculate: where it fails, the set-up is invalid."""
-    if measured.control is None or not measured.workload.scored:
-        return
-    outcome, text = _control_verdict(run, measured)
+    outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
-        why = f"the control fails {measured.family} on {measured.workload.name}: no variant can be judged by such a baseline"
+        why = f"the control fails {whole.family} on {whole.workload.name}: no variant can be judged by such a baseline"
         _refuse(item, run, "invalid", f"{why}\n{text}")
 
 
-def _control_verdict(run: RunState, measured: Captured) -> tuple[Outcome, str]:
+def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
     """Return what the family's judge says of the control; it is the same for every pair. A family judged by its own tests has no judge."""
-    key = (measured.workload.name, measured.family)
+    key = (whole.workload.name, whole.family)
     if key not in run.controls:
         try:
-            verdict = registry.judge_of(run.families[measured.family])(measured.as_control())
+            verdict = registry.judge_of(run.families[whole.family])(measured.as_control())
         except LookupError:
             return Outcome.PASS, ""
         run.controls[key] = (verdict.outcome, failure.evidence(verdict))
     return run.controls[key]
 
 
-def _refuse(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> Captured:
+def _refuse(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> NoReturn:
     """End the setup with an error: in full the first time that its cause shows, by reference from then on."""
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     attach(item, ERROR, {"text": f"{kind}: {text}"})
     first = run.reported.setdefault(cause or text, item.nodeid)
-    return pytest.fail(f"{kind}: {text}" if first == item.nodeid else f"{kind}: see {first}", pytrace=False)
+    pytest.fail(f"{kind}: {text}" if first == item.nodeid else f"{kind}: see {first}", pytrace=False)
 
 
 def check(item: pytest.Item, verdict: Verdict) -> None:

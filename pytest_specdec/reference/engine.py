@@ -19,7 +19,7 @@ from pytest_specdec.reference.reasoning import GrammarBehindReasoning, Reasoning
 from pytest_specdec.reference.sampler import PenaltyState
 from pytest_specdec.reference.scheduler import Batch
 from pytest_specdec.reference.sequence import Delta, RunningSequence
-from pytest_specdec.reference.tokenizer import Text, Tokenizer
+from pytest_specdec.reference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -104,7 +104,7 @@ class ReferenceEngine:
                 request,
                 index=index,
                 random=self.rules.randomness(request.seed, fresh, index),
-                text=Text(
+                text=self.rules.text(
                     self.tokenizer.pieces if request.skip_special_tokens else self.tokenizer.named_pieces,
                     () if request.include_stop else request.stop,
                 ),

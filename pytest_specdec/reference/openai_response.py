@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.engine import ReferenceEngine
     from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.rules import EngineRules
     from pytest_specdec.reference.sequence import Delta, RunningSequence
     from pytest_specdec.reference.tokenizer import Tokenizer
 
@@ -81,6 +82,7 @@ class ResponseOptions:
     route: Route
     model: str
     request: EngineRequest
+    rules: EngineRules
     tokenizer: Tokenizer
     tells_cached: bool = False
     """Whether the usage tells the cached tokens of the prompt, where there are any."""
@@ -121,7 +123,7 @@ class ResponseOptions:
         choice["logprobs"] = self._logprobs(delta.entries)
         choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
-            choice["token_ids"] = delta.tokens
+            choice["token_ids"] = self.rules.identify([*delta.tokens])
             if not chat and delta.first:
                 choice["prompt_token_ids"] = self.request.prompt
         return self._head("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
@@ -137,9 +139,8 @@ class ResponseOptions:
         return {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
 
     def _tail(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
-        emitted = sum(sequence.completion_tokens for sequence in sequences)
-        prompt = len(self.request.prompt)
-        usage: dict[str, JSON] = {"prompt_tokens": prompt, "completion_tokens": emitted, "total_tokens": prompt + emitted}
+        counts = self.rules.usage(sequences)
+        usage: dict[str, JSON] = {"prompt_tokens": counts.prompt, "completion_tokens": counts.completion, "total_tokens": counts.total}
         cached = sequences[0].cached_tokens
         if self.tells_cached and cached:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
@@ -173,9 +174,9 @@ class ResponseOptions:
         choice: dict[str, JSON] = {"index": sequence.index}
         choice |= {"message": {"role": "assistant", **_said(text, reasoning)}} if self.route is Route.CHAT else {"text": text}
         choice["logprobs"] = self._logprobs(sequence.entries)
-        choice |= {"finish_reason": sequence.finish_reason, "stop_reason": sequence.stop_reason}
+        choice |= {"finish_reason": self.rules.finish(sequence.finish_reason), "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
-            choice["token_ids"] = sequence.emitted
+            choice["token_ids"] = self.rules.identify(sequence.emitted)
         if self.route is Route.COMPLETIONS:
             choice["prompt_token_ids"] = self.request.prompt if self.request.return_token_ids else None
             choice["prompt_logprobs"] = self._prompt_logprobs(sequence)

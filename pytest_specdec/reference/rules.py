@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
 from pytest_specdec.reference.sampler import Sampling
+from pytest_specdec.reference.tokenizer import Text
 
 if TYPE_CHECKING:
     from collections import OrderedDict, deque
@@ -28,12 +29,14 @@ __all__ = [
     "EmittedToken",
     "EngineRules",
     "StopMatch",
+    "TokenCounts",
     "WrittenText",
     "admit",
     "behind",
     "cached",
     "chain",
     "completion_tokens",
+    "count",
     "cut",
     "deal",
     "drafts",
@@ -41,9 +44,11 @@ __all__ = [
     "drop",
     "end",
     "evict",
+    "finish",
     "fits",
     "forbid",
     "held_back",
+    "identify",
     "keep",
     "match",
     "penalise",
@@ -56,6 +61,7 @@ __all__ = [
     "shrink",
     "states",
     "target",
+    "usage",
     "warm",
 ]
 
@@ -252,6 +258,36 @@ def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
     return True
 
 
+def count(drafted: int, accepted: int) -> tuple[int, int]:
+    """Return how many draft tokens of one row's step are counted, and how many as accepted."""
+    return drafted, accepted
+
+
+def identify(token_ids: list[int]) -> list[int]:
+    """Return the ids that are reported for emitted tokens."""
+    return token_ids
+
+
+def finish(reason: str | None) -> str | None:
+    """Return the finish_reason that a whole answer reports."""
+    return reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounts:
+    """The tokens of an answer, as usage reports them."""
+
+    prompt: int
+    completion: int
+    total: int
+
+
+def usage(sequences: Rows[RunningSequence]) -> TokenCounts:
+    """Count the prompt once and the emitted tokens of all choices."""
+    prompt, completion = len(sequences[0].request.prompt), sum(sequence.completion_tokens for sequence in sequences)
+    return TokenCounts(prompt=prompt, completion=completion, total=prompt + completion)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
     """The decisions of a speculating engine; the defaults are right."""
@@ -287,3 +323,9 @@ class EngineRules:
     warm: Callable[[RunningSequence], None] = warm
     drafts: Callable[[DraftProposal, Rows[RunningSequence]], DraftProposal] = drafts
     resume: Callable[[deque[RunningSequence], RunningSequence], bool] = resume
+    count: Callable[[int, int], tuple[int, int]] = count
+    text: Callable[[Rows[bytes], tuple[str, ...]], Text] = Text
+    """The detokeniser of one sequence, given the bytes of every token and the stop strings."""
+    identify: Callable[[list[int]], list[int]] = identify
+    finish: Callable[[str | None], str | None] = finish
+    usage: Callable[[Rows[RunningSequence]], TokenCounts] = usage

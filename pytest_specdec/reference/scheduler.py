@@ -254,7 +254,7 @@ class Batch:
         for slot, (row, tokens, drafted, kept, final, start) in enumerate(lots):
             row.drafted.append(drafted)
             row.accepted.append(kept)
-            self._counters.drafted(drafted, kept)
+            self._counters.drafted(*self._rules.count(drafted, kept))
             window = [*tokens[:kept], final]
             reported = self._rules.report(logits[start : start + kept + 1], draft, slot)
             deltas.append(row.take(window, _entries(row, reported, window)))

@@ -117,6 +117,7 @@ class _Served:
             route=route,
             model=self._limits.model,
             request=request,
+            rules=engine.rules,
             tokenizer=engine.tokenizer,
             metrics=engine.settings.spec_decode_metrics,
             tells_cached=engine.settings.tells_cached,

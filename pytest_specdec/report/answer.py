@@ -25,6 +25,7 @@ BROKEN: Mapping[Family, str] = {
     Family.LOGPROBS: "reported log-probabilities are wrong",
     Family.STRUCTURED: "structured answers are wrong",
     Family.LIVENESS: "the server fails requests that the baseline answers",
+    Family.INVARIANTS: "answers break rules that the baseline's keep",
     Family.SPEED: "the speed is below its gate",
 }
 """A broken promise of each family as a sentence; other families are named."""

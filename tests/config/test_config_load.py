@@ -148,7 +148,10 @@ PROBLEMS = [
         [
             "3  variants.Eagle_3: found this name, expected lower-case letters, digits and dashes, such as eagle3-k3",
             "4  variants.control: found a name that means another arm, expected a name other than baseline, control, draft and scorer",
-            "5  variants.ok.arg: found an unknown key, expected args, env, url, headers or body; did you mean 'args'?",
+            (
+                "5  variants.ok.arg: found an unknown key, expected args, env, url, headers, body or drafting_depends_on_load; "
+                "did you mean 'args'?"
+            ),
         ],
     ),
     (
@@ -275,3 +278,9 @@ def test_a_problem_prints_without_a_suggestion_when_there_is_none():
     problem = Problem(source="x.yaml", line=3, path="a.b", found="1", expected="2")
     assert str(problem) == "x.yaml:3  a.b: found 1, expected 2"
     assert {field.name for field in fields(Problem)} >= {"source", "line", "path", "found", "expected", "suggestion"}
+
+
+@pytest.mark.parametrize("text, depends", [("{}", False), ("{drafting_depends_on_load: true}", True)])
+def test_a_variant_may_say_that_its_drafting_depends_on_load(write, text, depends):
+    config = load.load(write(f"engine: {{kind: reference, model: target}}\nvariants: {{v: {text}}}\n"))
+    assert config.variant("v").drafting_depends_on_load is depends

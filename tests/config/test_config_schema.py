@@ -34,7 +34,7 @@ def test_a_schema_is_one(schema):
         (PROPERTIES, config.Config, {"name", "path", "text"}),
         (PROPERTIES["engine"]["properties"], config.EngineSettings, set()),
         (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),
-        (SCHEMA["$defs"]["overlay"]["properties"], config.VariantSettings, {"name"}),
+        (SCHEMA["$defs"]["variant"]["properties"], config.VariantSettings, {"name"}),
         (PROPERTIES["limits"]["properties"], config.Limits, set()),
         (PROPERTIES["reasoning"]["properties"], config.Reasoning, set()),
     ],

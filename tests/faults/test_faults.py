@@ -42,6 +42,25 @@ class Run:
 SHORT_DRAFT = "draft-context-deadly"
 RUNS = {
     "in every answer": Run(faults=("cut-short", "stop-short", "past-the-end", "wrong-finish"), depth="smoke", quick=True),
+    "in what is said of an answer": Run(
+        faults=(
+            *("usage-counts-rejected", "usage-drops-last-window", "usage-forgets-prompt", "usage-total-with-drafts"),
+            *("stop-at-limit", "finish-missing", "special-token-leaks", "ids-swapped"),
+            *("window-edge-doubled", "window-edge-dropped", "window-edge-broken", "counters-accept-more", "counters-frozen"),
+        ),
+        families=("greedy", "invariants"),
+        depth="smoke",
+        quick=True,
+    ),
+    "in the drafts of a kind": Run(
+        faults=(
+            *("drafts-off-logprobs", "drafts-off-sampled", "drafts-off-grammar", "drafts-off-penalties", "drafts-off-unseeded"),
+            *("drafts-off-long", "dead-drafts-long", "dead-drafts-logprobs", "shorter-drafts-in-company"),
+        ),
+        families=("greedy", "speed"),
+        depth="smoke",
+        quick=True,
+    ),
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
     "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late", "one-number-a-window"), families=("greedy", "sampling")),
     "at temperature 0": Run(faults=("near-tie",), families=("greedy", "parameters", "liveness")),

@@ -162,3 +162,38 @@ def test_a_file_that_cannot_be_read_is_passed_over(run, plan, transcript):
         transcripts.write(run, told(transcript(arm)))
     run.transcript("baseline", "greedy-mixed").write_text("torn")
     assert captured.read_calibration(run, asked_for_logprobs(plan))
+
+
+def of_another(run, plan, transcript, arms=ARMS):
+    """The plan with a second workload, which ``arms`` have answered."""
+    other = replace(plan.workloads[0], name="other")
+    for arm in arms:
+        transcripts.write(run, replace(transcript(arm), workload="other", digest=other.digest))
+    boots = tuple(replace(boot, answers=(*boot.answers, "other")) if boot.answers else boot for boot in plan.boots)
+    return replace(plan, workloads=(*plan.workloads, other), boots=boots)
+
+
+def test_a_judge_of_the_whole_run_sees_every_workload(run, plan, transcript):
+    found = captured.read_run(run, of_another(run, plan, transcript), plan.judgements[0])
+    assert [part.workload.name for part in found.parts] == ["greedy-mixed", "other"]
+    assert {answer.request_id.partition("/")[0] for answer in found.whole.speculative.answers} == {"greedy-mixed", "other"}
+    assert found.missing == ()
+    assert not any(part.scores for part in found.parts)
+
+
+def test_a_workload_without_a_control_leaves_the_run_without_one(run, plan, transcript):
+    bare = replace(plan, boots=tuple(boot for boot in plan.boots if boot.role is not Role.CONTROL))
+    assert captured.read_run(run, bare, plan.judgements[0]).whole.control is None
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_workload_that_an_arm_did_not_answer_is_missing_from_the_run(run, plan, transcript, arm):
+    both = of_another(run, plan, transcript, [each for each in ARMS if each != arm])
+    assert captured.read_run(run, both, plan.judgements[0]).missing == ("other",)
+
+
+def test_a_run_without_the_tests_own_workload_is_an_error(run, plan, transcript):
+    both = of_another(run, plan, transcript)
+    run.transcript("v", "greedy-mixed").unlink()
+    with pytest.raises(RunError, match="the run has no answers of v/greedy-mixed"):
+        captured.read_run(run, both, plan.judgements[0])

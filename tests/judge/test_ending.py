@@ -57,7 +57,7 @@ WRONG = {
     "tokens behind an end of sequence": (changed(at_1=stopped(1, (*words(1), EOS, 11, 12))), BadEnd.PAST, "2 tokens after id 2"),
     "more tokens than were allowed": (changed(at_0=stopped(0, words(0, 66), "length")), BadEnd.PAST, "66 tokens where max_tokens is 64"),
     "another reason for the same tokens": (changed(at_1=stopped(1, (*words(1), EOS), "length")), BadEnd.CUT, "'length' after 31"),
-    "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), BadEnd.CUT, "which ends no sequence"),
+    "stop for what its limit ended": (changed(at_0=stopped(0, words(0, MOST), "stop")), BadEnd.REASON, "which ends no sequence"),
     "no reason": (changed(at_1=stopped(1, finish=None)), BadEnd.REASON, "no finish_reason"),
     "a reason that nobody asked for": (changed(at_1=stopped(1, (*words(5), EOS), "abort")), BadEnd.REASON, "'abort'"),
     "a usage that counts more": (

@@ -81,6 +81,16 @@ def test_nothing_drafted_is_excused_only_where_the_config_bounds_the_batch_below
     assert ("batches of 7 at most, and 8 requests" in verdict.headline) is (outcome is Outcome.INCONCLUSIVE)
 
 
+@pytest.mark.parametrize("in_flight, outcome", [(1, Outcome.NOT_SPECULATING), (8, Outcome.INCONCLUSIVE)])
+def test_nothing_drafted_is_excused_under_load_where_the_config_says_that_drafting_depends_on_it(in_flight, outcome):
+    pair = a_pair()
+    loaded = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, depends_on_load=True)))
+    captured = seen(SpecCounters(), None, loaded)
+    verdict = speculating(replace(captured, workload=replace(captured.workload, concurrency=in_flight)))
+    assert verdict.outcome is outcome
+    assert ("drafting depends on load, and 8 requests" in verdict.headline) is (outcome is Outcome.INCONCLUSIVE)
+
+
 def test_the_control_is_not_asked():
     assert speculating(replace(seen(SpecCounters()), is_control=True)) is None
 

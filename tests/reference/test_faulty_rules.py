@@ -138,3 +138,110 @@ def test_answers_past_the_end_begin_as_the_right_ones_and_reach_the_limit(right)
 def test_a_wrong_finish_leaves_the_tokens_alone(right):
     with served(NGRAM, fault="wrong-finish") as client:
         assert [(e["token_ids"], e["finish_reason"]) for e in ends(client)] == [(e["token_ids"], "length") for e in right]
+
+
+PLAIN = {"prompt": "one two three four one two three four one two three", "temperature": 0, "max_tokens": 24, "return_token_ids": True}
+
+
+@pytest.fixture(scope="module")
+def unharmed():
+    with served(PROBABILISTIC, spec_decode_metrics="detailed") as client:
+        return client.complete(PLAIN)
+
+
+def with_fault(fault, **more):
+    with served(PROBABILISTIC, fault=fault, spec_decode_metrics="detailed") as client:
+        return client.complete(PLAIN | more)
+
+
+def record(answer):
+    return answer["metrics"]["speculative_decoding"]
+
+
+@pytest.mark.parametrize("fault, field, excess", [
+    ("usage-counts-rejected", "completion_tokens", lambda steps: steps["num_draft_tokens"] - steps["num_accepted_draft_tokens"]),
+    ("usage-drops-last-window", "completion_tokens", lambda steps: sum(n + 1 for n in steps["per_step_accepted"][:-1]) + 1 - 24),
+    ("usage-total-with-drafts", "total_tokens", lambda steps: steps["num_draft_tokens"]),
+])  # fmt: skip
+def test_usage_is_off_by_what_its_row_says(unharmed, fault, field, excess):
+    answer = with_fault(fault)
+    assert answer["choices"][0]["token_ids"] == unharmed["choices"][0]["token_ids"]
+    assert answer["usage"][field] - unharmed["usage"][field] == excess(record(unharmed)) != 0
+
+
+def test_a_forgotten_prompt_is_none(unharmed):
+    usage = with_fault("usage-forgets-prompt")["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (0, unharmed["usage"]["completion_tokens"])
+
+
+@pytest.mark.parametrize("fault, reason", [("stop-at-limit", "stop"), ("finish-missing", None)])
+def test_the_reason_of_an_end_is_another(unharmed, fault, reason):
+    assert unharmed["choices"][0]["finish_reason"] == "length"
+    assert with_fault(fault)["choices"][0]["finish_reason"] == reason
+
+
+def test_the_edges_of_windows_show_in_the_text_alone(unharmed):
+    text, steps = unharmed["choices"][0]["text"], len(record(unharmed)["per_step_accepted"])
+    answers = {fault: with_fault(fault)["choices"][0] for fault in ("window-edge-doubled", "window-edge-dropped", "window-edge-broken")}
+    assert {tuple(answer["token_ids"]) for answer in answers.values()} == {tuple(unharmed["choices"][0]["token_ids"])}
+    assert len(answers["window-edge-doubled"]["text"]) == len(text) + steps + 1
+    assert len(text) - steps <= len(answers["window-edge-dropped"]["text"]) < len(text)
+    assert answers["window-edge-broken"]["text"].replace("\ufffd", "") == text
+
+
+def test_an_end_of_sequence_is_written_out():
+    with served(PROBABILISTIC, fault="special-token-leaks") as client:
+        prompt = "<|im_start|>user\nWrite JSON.<|im_end|>\n<|im_start|>assistant\n"
+        answer = client.complete(PLAIN | {"prompt": prompt, "max_tokens": 48})["choices"][0]
+    assert answer["finish_reason"] == "stop"
+    assert answer["text"].endswith("<|im_end|>")
+
+
+def test_two_ids_change_places(unharmed):
+    ids = unharmed["choices"][0]["token_ids"]
+    answer = with_fault("ids-swapped")["choices"][0]
+    assert answer["token_ids"] == [ids[0], ids[2], ids[1], *ids[3:]]
+    assert answer["text"] == unharmed["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("fault, drafted_a_draft", [("counters-accept-more", 1), ("counters-frozen", 0)])
+def test_counters_do_not_count_what_answers_report(fault, drafted_a_draft):
+    with served(PROBABILISTIC, fault=fault, spec_decode_metrics="detailed") as client:
+        steps = record(client.complete(PLAIN))["num_spec_steps"]
+        counted = client.counters()
+    assert counted["vllm:spec_decode_num_draft_tokens_total"] == drafted_a_draft * steps
+
+
+KINDS = {
+    "logprobs": {"logprobs": 1},
+    "sampled": {"temperature": 0.5, "seed": 1},
+    "grammar": {"response_format": {"type": "json_object"}},
+    "penalties": {"presence_penalty": 0.1},
+    "unseeded": {"temperature": 0.5},
+    "long": {"prompt": "one two three four " * 120},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_drafted_for_one_kind(kind):
+    with served(PROBABILISTIC, fault=f"drafts-off-{kind}", spec_decode_metrics="detailed") as client:
+        other, of_kind = client.complete(PLAIN, PLAIN | KINDS[kind])
+    assert set(record(of_kind)["per_step_drafted"]) == {0}
+    assert set(record(other)["per_step_drafted"]) == {3}
+
+
+@pytest.mark.parametrize("kind", ["logprobs", "long"])
+def test_drafts_are_dead_for_one_kind_and_the_tokens_right(baseline, kind):
+    with served(PROBABILISTIC, fault=f"dead-drafts-{kind}", spec_decode_metrics="detailed") as client:
+        other, of_kind = client.complete(PLAIN, PLAIN | KINDS[kind])
+    assert (record(of_kind)["num_accepted_draft_tokens"], set(record(of_kind)["per_step_drafted"])) == (0, {3})
+    assert record(other)["num_accepted_draft_tokens"] > 0
+    assert of_kind["choices"][0]["token_ids"] == baseline.complete(PLAIN | KINDS[kind])["choices"][0]["token_ids"]
+
+
+def test_drafts_are_shorter_in_company():
+    with served(PROBABILISTIC, fault="shorter-drafts-in-company", spec_decode_metrics="detailed") as client:
+        alone = client.complete(PLAIN)
+        together = client.complete(PLAIN, PLAIN | {"max_tokens": 48})
+    assert set(record(alone)["per_step_drafted"]) == {3}
+    assert set(record(together[0])["per_step_drafted"]) == {2}

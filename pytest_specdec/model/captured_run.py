@@ -1,0 +1,58 @@
+"""Captured run: the input of a judge for one pair and everything that it was asked in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.transcript import SpecCounters, Transcript
+
+__all__ = ["CapturedRun", "joined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedRun:
+    """One pair's answers to every workload of a run. It holds no scores: they are the business of each workload's own judge."""
+
+    whole: Captured
+    """All of them as one: request ids have their workload before them, ``mixed/chat-07``. Its workload is the one that the test names."""
+    parts: tuple[Captured, ...]
+    """One by one, in the order of the plan; the test's own workload is among them."""
+    missing: tuple[str, ...] = ()
+    """Planned workloads that this variant or the baseline did not answer."""
+
+    def as_control(self) -> CapturedRun:
+        """Return the same with the control in the variant's place. Raises ValueError without a control."""
+        parts = tuple(part.as_control() for part in self.parts if part.control is not None)
+        return replace(self, whole=self.whole.as_control(), parts=parts)
+
+
+def joined(whole: Captured, parts: Sequence[Captured]) -> Captured:
+    """Return ``whole`` with the requests and answers of all ``parts``; the control is left out where a part has none."""
+    controls = [part.control for part in parts if part.control is not None]
+    requests = tuple(replace(request, id=_id(part, request.id)) for part in parts for request in part.workload.requests)
+    return replace(
+        whole,
+        workload=replace(whole.workload, requests=requests),
+        baseline=_united(parts, [part.baseline for part in parts]),
+        control=_united(parts, controls) if len(controls) == len(parts) else None,
+        speculative=_united(parts, [part.speculative for part in parts]),
+    )
+
+
+def _united(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
+    both = list(zip(parts, transcripts, strict=True))
+    answers = tuple(replace(answer, request_id=_id(part, answer.request_id)) for part, each in both for answer in each.answers)
+    counters = [each.counters for each in transcripts if each.counters is not None]
+    return replace(
+        transcripts[0],
+        answers=answers,
+        counters=sum(counters, SpecCounters()) if len(counters) == len(transcripts) else None,
+        server_failures=(),
+        concurrency=None,
+    )
+
+
+def _id(part: Captured, request_id: str) -> str:
+    return f"{part.workload.name}/{request_id}"

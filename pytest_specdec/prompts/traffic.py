@@ -1,0 +1,60 @@
+"""Traffic of every kind: the same few prompts plain, with log-probabilities, a grammar, penalties, at a temperature, behind a long text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Request, Route, Workload
+from pytest_specdec.prompts import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["kinds"]
+
+_DOCUMENTS = (
+    '{"host": "alpha", "port": 80, "open": true}, {"host": "beta", "port": 80, "open": true}',
+    '{"name": "red", "count": 1}, {"name": "blue", "count": 1}, {"name": "green", "count": 1}',
+    '{"day": "Monday", "rain": false}, {"day": "Tuesday", "rain": false}, {"day": "Friday", "rain": false}',
+    '{"file": "a.txt", "lines": 10}, {"file": "b.txt", "lines": 10}, {"file": "c.txt", "lines": 10}',
+    '{"step": 1, "done": true, "next": 2}, {"step": 2, "done": true, "next": 3}, {"step": 3, "done": true, "next": 4}',
+)
+"""To be given back word by word: what every drafter is good at, a copying one too, and what a grammar of JSON allows."""
+_ASKED = 'Repeat the following JSON document exactly, without any comment:\n\n{{"entries": [{}]}}'
+_UNRELATED = "Notes that do not matter here.\n" + "".join(
+    f"Note {number}: the meeting in room {number} was moved.\n" for number in range(1, 33)
+)
+_KINDS: Mapping[str, Mapping[str, JSON]] = {
+    "plain": {},
+    "logprobs": {"logprobs": True, "top_logprobs": 1},
+    "grammar": {"response_format": schemas.ANY_OBJECT},
+    "penalty": {"presence_penalty": 0.1},
+    "seeded": {"temperature": 0.3, "seed": 7},
+    "drawn": {"temperature": 0.3},
+    "long": {},
+}
+
+
+def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
+    """Return each prompt in every kind, streamed; the part after ``#`` of a request's id names its kind.
+
+    Every depth sends all of them: fewer could not show that a kind goes without drafts.
+    """
+    requests = tuple(_request(number, kind, max_tokens) for number in range(len(_DOCUMENTS)) for kind in _KINDS)
+    return Workload(
+        name="kinds-of-traffic",
+        version=1,
+        requests=requests,
+        concurrency=concurrency,
+        stream=True,
+        scored=False,
+    )
+
+
+def _request(number: int, kind: str, max_tokens: int) -> Request:
+    text = _ASKED.format(_DOCUMENTS[number])
+    content = f"{_UNRELATED}\n{text}" if kind == "long" else text
+    body: dict[str, JSON] = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+    return Request(id=f"copy-json-{number + 1:02}#{kind}", route=Route.CHAT, body={**body, **_KINDS[kind]})

@@ -1,0 +1,42 @@
+"""Faults of drafting for one kind of traffic: the tokens are right, and come later than they could."""
+
+from __future__ import annotations
+
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
+
+__all__ = ["ROWS"]
+
+_MAY: dict[Family, str] = {
+    family: "a workload of that kind alone has nothing drafted in it" for family in Family if family is not Family.SPEED
+}
+
+
+def _off(kind: str, does: str, words: str) -> PlantedFault:
+    return PlantedFault(id=f"drafts-off-{kind}", does=does, expected=in_(Place.REFERENCE, may=_MAY, speed=words))
+
+
+ROWS = (
+    # vllm#34497
+    _off("logprobs", "Drafts nothing for requests that report log-probabilities.", "drafting is off for requests with log-probabilities"),
+    _off("sampled", "Drafts nothing above temperature 0.", "drafting is off for requests above temperature 0"),
+    _off("grammar", "Drafts nothing for requests with a grammar.", "drafting is off for requests with a grammar"),
+    _off("penalties", "Drafts nothing for requests with penalties.", "drafting is off for requests with penalties"),
+    _off("unseeded", "Drafts nothing for requests that draw without a seed.", "drafting is off for requests that draw without a seed"),
+    _off("long", "Drafts nothing for prompts of more than 400 tokens.", "drafting is off for prompts of more than"),
+    PlantedFault(
+        id="dead-drafts-long",
+        does="Drafts tokens at random behind 400 tokens of context.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"),
+    ),
+    PlantedFault(
+        id="dead-drafts-logprobs",
+        does="Drafts tokens at random for requests that report log-probabilities.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"),
+    ),
+    PlantedFault(
+        id="shorter-drafts-in-company",
+        does="Drafts one token fewer in steps of two sequences or more.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"),
+    ),
+)

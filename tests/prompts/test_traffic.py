@@ -1,0 +1,39 @@
+"""Kinds of traffic: each prompt stands in each kind, and the kinds differ in nothing but what they are named after."""
+
+from __future__ import annotations
+
+from pytest_specdec.judge.traffic import kinds
+from pytest_specdec.model.workload import Depth
+from pytest_specdec.prompts import traffic
+from tests.judge.captured_runs import a_part
+from tests.judge.captured_values import answer
+
+WORKLOAD = traffic.kinds()
+NAMES = ("plain", "logprobs", "grammar", "penalty", "seeded", "drawn", "long")
+
+
+def test_every_depth_sends_each_prompt_in_each_kind():
+    prompts = {request.id.partition("#")[0] for request in WORKLOAD.requests}
+    assert {request.id for request in WORKLOAD.requests} == {f"{prompt}#{name}" for prompt in prompts for name in NAMES}
+    assert {len(WORKLOAD.at(depth).requests) for depth in Depth} == {5 * len(NAMES)}
+
+
+def test_a_prompt_is_the_same_in_every_kind_but_the_long_one():
+    keys = {}
+    for request in WORKLOAD.requests:
+        prompt, _, name = request.id.partition("#")
+        keys.setdefault((prompt, name == "long"), set()).add(request.prompt_key)
+    assert {len(same) for same in keys.values()} == {1}
+
+
+def test_each_kind_is_known_by_its_request():
+    part = a_part(WORKLOAD, [], [answer()])
+    plain = kinds(part, WORKLOAD.requests[0], answer())
+    more = [kinds(part, request, answer()) - plain for request in WORKLOAD.requests[1:6]]
+    assert more == [
+        {"requests with log-probabilities"},
+        {"requests with a grammar"},
+        {"requests with penalties"},
+        {"requests above temperature 0", "requests with a seed"},
+        {"requests above temperature 0", "requests that draw without a seed"},
+    ]
