@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.prefix_cache import Block
     from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
     from pytest_specdec.reference.sampler import PenaltyState
-    from pytest_specdec.reference.sequence import RunningSequence
+    from pytest_specdec.reference.sequence import Delta, RunningSequence
+    from pytest_specdec.reference.tool_calls import ToolCallReader, ToolReading
 
 __all__ = [
     "EmittedToken",
     "EngineRules",
     "StopMatch",
+    "StreamState",
     "WrittenText",
     "admit",
     "behind",
@@ -41,6 +44,7 @@ __all__ = [
     "drop",
     "end",
     "evict",
+    "finish",
     "fits",
     "forbid",
     "held_back",
@@ -48,11 +52,15 @@ __all__ = [
     "match",
     "penalise",
     "randomness",
+    "read_calls",
+    "reply",
     "report",
     "resume",
     "reuse",
     "sampling",
+    "send",
     "settle",
+    "show",
     "shrink",
     "states",
     "target",
@@ -102,6 +110,15 @@ class StopMatch:
     at: int
     """Characters in front of it."""
     finish_reason: str = "stop"
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamState:
+    """What was sent of one sequence's stream."""
+
+    chunks: int = 0
+    memory: dict[str, object] = field(default_factory=dict)
+    """Of a rule that needs one."""
 
 
 def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
@@ -252,6 +269,31 @@ def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
     return True
 
 
+def show(delta: Delta, pieces: Rows[bytes]) -> str:  # noqa: ARG001 - a rule's signature
+    """Return the text that a step adds to a stream, behind the reasoning; ``pieces`` are the bytes of every token."""
+    return delta.text
+
+
+def read_calls(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:  # noqa: ARG001 - a rule's signature
+    """Return what ``text``, all that a step of ``tokens`` tokens adds, holds of tool calls; 0 tokens for a whole answer."""
+    return reader.take(text, ended=ended)
+
+
+def finish(reason: str | None, calls: int, *, stream: bool) -> str | None:  # noqa: ARG001 - a rule's signature
+    """Return the finish_reason of an answer with so many calls."""
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def send(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:  # noqa: ARG001 - a rule's signature
+    """Return the chunks that are sent for a step: its own."""
+    return [chunk]
+
+
+def reply(body: dict[str, JSON]) -> dict[str, JSON]:
+    """Return a whole answer, or the closing chunk of a stream, as it is sent."""
+    return body
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
     """The decisions of a speculating engine; the defaults are right."""
@@ -287,3 +329,8 @@ class EngineRules:
     warm: Callable[[RunningSequence], None] = warm
     drafts: Callable[[DraftProposal, Rows[RunningSequence]], DraftProposal] = drafts
     resume: Callable[[deque[RunningSequence], RunningSequence], bool] = resume
+    show: Callable[[Delta, Rows[bytes]], str] = show
+    read_calls: Callable[..., ToolReading] = read_calls
+    finish: Callable[..., str | None] = finish
+    send: Callable[[dict[str, JSON], Delta, StreamState], list[dict[str, JSON]]] = send
+    reply: Callable[[dict[str, JSON]], dict[str, JSON]] = reply
