@@ -27,6 +27,7 @@ class Broken(StrEnum):
 
     FIRST_LOST = "the first tool arguments are lost in the stream"
     END_LOST = "the last tool arguments are lost"
+    EMPTY = "the arguments of a tool call are empty"
     CALL_LOST = "a tool call is lost"
     AS_TEXT = "a tool call is delivered as text"
     NAME_TWICE = "the name of a tool call is sent more than once"
@@ -172,7 +173,7 @@ def _reasoning_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
 
 
 def _calls_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
-    what = f"{_shown(mine.tool_calls)}, elsewhere {_shown(theirs.tool_calls)}"
+    what = f"{_names(mine.tool_calls)}, elsewhere {_names(theirs.tool_calls)}"
     if any(_several(call.arguments) for call in mine.tool_calls):
         return Broken.INDEX, what
     if len(mine.tool_calls) < len(theirs.tool_calls):
@@ -181,12 +182,14 @@ def _calls_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
         return Broken.DIFFER, what
     pairs = zip(mine.tool_calls, theirs.tool_calls, strict=True)
     ours, other = next((a, b) for a, b in pairs if (a.name, a.arguments) != (b.name, b.arguments))
-    return _call_apart(ours, other), what
+    return _call_apart(ours, other), f"{_shown(ours)}, elsewhere {_shown(other)}"
 
 
 def _call_apart(mine: ToolCall, theirs: ToolCall) -> Broken:
     if mine.name != theirs.name:
         return Broken.NAME_TWICE if _repeats(mine.name, theirs.name) else Broken.DIFFER
+    if mine.arguments.strip() in {"", "{}"}:
+        return Broken.EMPTY
     if theirs.arguments.endswith(mine.arguments):
         return Broken.FIRST_LOST
     if theirs.arguments.startswith(mine.arguments):
@@ -208,8 +211,12 @@ def _ascii(text: str) -> str:
     return text.encode("ascii", "ignore").decode()
 
 
-def _shown(calls: Sequence[ToolCall]) -> str:
-    return ", ".join(f"{call.name}({quoted(call.arguments, 60)})" for call in calls) or "no call"
+def _shown(call: ToolCall) -> str:
+    return f"{call.name}({quoted(call.arguments, 60)})"
+
+
+def _names(calls: Sequence[ToolCall]) -> str:
+    return f"{len(calls)} calls ({', '.join(quoted(call.name) for call in calls[:3])})" if calls else "no call"
 
 
 def _text_apart(mine: str, theirs: str) -> tuple[Broken, str] | None:
