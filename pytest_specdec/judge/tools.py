@@ -122,7 +122,7 @@ def _found(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
 
 
 def _same_tokens(answer: Answer, mine: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
-    """Return answers of the same tokens to the same question: the baseline's to the same request, else its others, else the arm's own."""
+    """Return answers of the same tokens to the same question: the baseline's to the same request, else its others, else the arm's whole one."""
     ids, asks = _ids(answer), mine.requests[answer.request_id].asks
     if not ids:
         return []
@@ -131,7 +131,8 @@ def _same_tokens(answer: Answer, mine: _Arm, peers: Sequence[_Arm]) -> list[Answ
     ]
     of_peers = [other for arm in alike[:-1] for other in arm]
     exact = [other for other in of_peers if other.request_id == answer.request_id and other is not answer]
-    return exact[:1] or of_peers or alike[-1]
+    own = [other for other in alike[-1] if mine.requests[answer.request_id].stream and other is not answer]
+    return exact[:1] or of_peers or own
 
 
 def _apart(answer: Answer, other: Answer) -> tuple[Broken, str] | None:

@@ -220,6 +220,8 @@ def _message(message: JSON) -> dict[str, str]:
     if not isinstance(message, dict) or not set(message) <= _MESSAGE:
         raise Refusal(message="a message must be an object with role, content and tool calls only", param="messages")
     role, content = message.get("role"), message.get("content")
+    if "tool_calls" in message and role != "assistant":
+        raise Refusal(message="only the assistant calls tools", param="messages")
     if isinstance(content, list):
         content = "".join(_part(part) for part in content)
     calls = tool_fields.spoken(message)

@@ -9,7 +9,7 @@ __all__ = ["ROWS"]
 ROWS = (
     # vllm#41967
     PlantedFault(
-        id="tool-first-arguments-lost",
+        id="tool-arguments-lost",
         does="Streams the name of a tool call without the arguments that came in the same step.",
         expected=in_(Place.REFERENCE, tools="the first tool arguments are lost in the stream"),
     ),
@@ -21,7 +21,7 @@ ROWS = (
     ),
     # vllm-ascend#7580
     PlantedFault(
-        id="tool-arguments-unterminated",
+        id="tool-arguments-cut",
         does="Loses the end of tool arguments where their last brace comes in a step of several tokens.",
         expected=in_(Place.REFERENCE, tools="the last tool arguments are lost"),
     ),

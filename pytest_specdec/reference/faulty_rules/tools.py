@@ -21,7 +21,7 @@ def _calls(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @instead_of("send")
-def tool_first_arguments_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def tool_arguments_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Send a name with no arguments."""
     for call in _calls(chunk):
         if "name" in call["function"]:
@@ -40,7 +40,7 @@ def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta, state: StreamSta
 
 
 @instead_of("read_calls")
-def tool_arguments_unterminated(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+def tool_arguments_cut(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
     """Leave out the last brace of arguments."""
     reading = reader.take(text, ended=ended)
     cut = tokens > 1 and "}\n" in text
