@@ -122,7 +122,10 @@ def _found(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
 
 
 def _same_tokens(answer: Answer, mine: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
-    """Return answers of the same tokens to the same question: the baseline's to the same request, else its others, else the arm's whole one."""
+    """Return answers of the same tokens to the same question: the baseline's to the same request, else its others.
+
+    A stream without any is held beside the arm's own whole answer.
+    """
     ids, asks = _ids(answer), mine.requests[answer.request_id].asks
     if not ids:
         return []
