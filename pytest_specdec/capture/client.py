@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.sse import Arrival, Event, ReceivedResponse
     from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup
-    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.transcript import Choice, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["BusyTime", "Client", "Exchange", "TimedAnswer"]
@@ -283,8 +283,7 @@ class Client:
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
         choices = tuple(
-            replace(choice, text=self._dialect.text(choice.token_ids)) if choice.token_ids and not choice.written else choice
-            for choice in parsed.choices
+            replace(choice, text=self._dialect.text(choice.token_ids)) if _is_silent(choice) else choice for choice in parsed.choices
         )
         prompt_token_ids = parsed.prompt_token_ids or self.prompt_token_ids(request)
         return replace(parsed, choices=choices, prompt_token_ids=prompt_token_ids)
@@ -295,6 +294,11 @@ class Client:
         if key not in self._prompt_ids:
             self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._ask)
         return self._prompt_ids[key]
+
+
+def _is_silent(choice: Choice) -> bool:
+    """Whether there are tokens without anything that they say."""
+    return bool(choice.token_ids) and not choice.written and not choice.tool_calls
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:

@@ -5,13 +5,14 @@ What a server left out or set to null stays empty. What is of another type than 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_specdec.model.transcript import Choice, Usage
+from pytest_specdec.model.transcript import Choice, ToolCall, Usage
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import VerifySteps
@@ -90,7 +91,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     choices = _numbered(chunk).values()
     return ChunkSize(
         token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
-        characters=sum(len(_text(choice)) + len(_reasoning(choice)) for choice in choices),
+        characters=sum(len(_text(choice)) + len(_reasoning(choice)) + _called(choice) for choice in choices),
     )
 
 
@@ -113,6 +114,7 @@ def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
         index=index,
         text=_paired(_text(choice)),
         reasoning=_paired(_reasoning(choice)),
+        tool_calls=_assembled([choice]),
         token_ids=_ids(choice, "token_ids"),
         finish_reason=_string(choice, "finish_reason"),
         logprobs=_logprobs(choice.get("logprobs")),
@@ -128,6 +130,7 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int |
         index=index,
         text=_paired("".join(choice.text for choice in choices)),
         reasoning=_paired("".join(choice.reasoning for choice in choices)),
+        tool_calls=_assembled(parts),
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
         logprobs=tuple(value for part in logprobs for value in part) if logprobs else None,
@@ -151,6 +154,40 @@ def _reasoning(choice: Mapping[str, JSON]) -> str:
     """Read the first of the names that servers have for it; some send the same text under both."""
     message = _message(choice) or {}
     return next((text for name in _REASONING if (text := _string(message, name))), "")
+
+
+def _assembled(parts: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
+    """Put the calls together from a message, or from the deltas of a stream, as OpenAI's clients do: what shares an index is one call."""
+    calls: dict[int, ToolCall] = {}
+    for part in parts:
+        for place, piece in enumerate(_call_pieces(part)):
+            function = piece.get("function")
+            said = function if isinstance(function, Mapping) else {}
+            number = _count("tool_calls.index", piece.get("index"))
+            index = place if number is None else number
+            before = calls.get(index, ToolCall(index=index))
+            calls[index] = replace(
+                before,
+                id=before.id or _string(piece, "id") or "",
+                name=before.name + (_string(said, "name") or ""),
+                arguments=before.arguments + _arguments(said),
+            )
+    return tuple(replace(call, arguments=_paired(call.arguments)) for call in calls.values())
+
+
+def _call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
+    return _objects(_message(choice) or {}, "tool_calls")
+
+
+def _called(choice: Mapping[str, JSON]) -> int:
+    """Return how many characters of tool calls there are, names included."""
+    return sum(len(call.name) + len(call.arguments) for call in _assembled([choice]))
+
+
+def _arguments(function: Mapping[str, JSON]) -> str:
+    """Read them as text; some servers send the object itself."""
+    arguments = function.get("arguments")
+    return json.dumps(arguments) if isinstance(arguments, Mapping) else _string(function, "arguments") or ""
 
 
 def _message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:

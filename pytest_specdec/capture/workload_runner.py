@@ -294,7 +294,7 @@ class WorkloadRunner:
             self._cut_off.add(job.key)
         sent = self._arm.client.send(
             job.request,
-            streamed=workload.stream or workload.timed or self._needs_chunks,
+            streamed=workload.stream or workload.timed or self._needs_chunks if job.request.stream is None else job.request.stream,
             deadline_s=min(deadline.seconds, left_s),
             pass_index=job.pass_index,
         )

@@ -121,7 +121,13 @@ _ROWS = (
     ),
     FamilyRow(name="lengths", judge="pytest_specdec.judge.lengths", promise="answers end where they should", workloads=2, smoke=2),
     FamilyRow(name="invariants", judge="pytest_specdec.judge.invariants", promise="every answer keeps the rules", whole_run=True),
-    FamilyRow(name="tools", budget=Budget.CORRECTNESS, part=0.009),
+    FamilyRow(
+        name="tools",
+        judge="pytest_specdec.judge.tools",
+        promise="tool calls, whole and streamed",
+        budget=Budget.CORRECTNESS,
+        part=0.009,
+    ),
     FamilyRow(
         name="state",
         judge="pytest_specdec.judge.state",

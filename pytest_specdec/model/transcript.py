@@ -16,6 +16,7 @@ __all__ = [
     "SpecCounters",
     "Stream",
     "Timing",
+    "ToolCall",
     "Transcript",
     "Usage",
 ]
@@ -65,6 +66,20 @@ _OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call of a tool, as a client puts it together."""
+
+    index: int = 0
+    """Its place among the calls, as the deltas of a stream number it."""
+    id: str = ""
+    """The first that came under its index; empty where none did."""
+    name: str = ""
+    """All parts that came under its index, in their order; so are the arguments."""
+    arguments: str = ""
+    """JSON, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One of the ``n`` answers to a request."""
 
@@ -73,6 +88,8 @@ class Choice:
     """What answers the request, without the reasoning."""
     reasoning: str = ""
     """What a model wrote before its answer, where the server tells the two apart."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """In the order in which they came."""
     token_ids: tuple[int, ...] = ()
     """The emitted tokens as ids, an emitted end-of-sequence token included; empty where the server does not report them."""
     finish_reason: str | None = None

@@ -91,6 +91,8 @@ class Request:
     """The OpenAI body, ``prompt`` or ``messages`` included; without ``model``, ``stream`` and what capture adds to learn token ids."""
     abort_after: int | None = None
     """Chunks of a stream after which the client leaves; None to read it to its end."""
+    stream: bool | None = None
+    """Whether its answer is streamed; None where its workload says."""
 
     @property
     def prompt_key(self) -> str:
@@ -212,7 +214,10 @@ class Workload:
     @property
     def digest(self) -> str:
         """Return 16 hexadecimal digits over everything that is sent and how."""
-        sent = [[r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after])] for r in self.requests]
+        sent = [
+            [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
+            for r in self.requests
+        ]
         traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
         traffic += [list(self.waves)] if self.waves else []
         text = json.dumps([traffic, sent], sort_keys=True, separators=(",", ":"), ensure_ascii=False)

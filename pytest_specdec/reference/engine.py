@@ -85,6 +85,10 @@ class ReferenceEngine:
         """Return the grammar of a schema, of any JSON object for None. Raises ValueError where it cannot be compiled."""
         return self.grammars.of_schema(schema)
 
+    def tool_grammar(self, lark: str) -> str:
+        """Return the grammar of tool calls. Raises ValueError where it cannot be compiled."""
+        return self.grammars.of_lark(lark)
+
     def start(self, tell: Callable[[list[Delta]], None]) -> None:
         """Start the thread; in it, ``tell`` gets what each step added."""
         self._tell = tell

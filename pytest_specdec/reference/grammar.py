@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Grammar", "GrammarMatcher", "Grammars", "walk"]
+__all__ = ["LAYOUT", "Grammar", "GrammarMatcher", "Grammars", "walk"]
 
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
-_LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As ``json.dumps`` writes: a small model that may put white space anywhere puts nothing else for long stretches."""
 
 
@@ -53,7 +53,17 @@ class Grammars:
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
         text = json.dumps(_ANY_OBJECT if schema is None else schema)
-        grammar: str = LLMatcher.grammar_from_json_schema(text, overrides=_LAYOUT)
+        grammar: str = LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT)
+        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+        if failed:
+            raise ValueError("; ".join(messages))
+        return grammar
+
+    def of_lark(self, text: str) -> str:
+        """Return a grammar given in Lark's syntax. Raises ValueError where llguidance cannot compile it."""
+        from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - as above
+
+        grammar = str(grammar_from("lark", text))
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         if failed:
             raise ValueError("; ".join(messages))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Route
-from pytest_specdec.reference import rules
+from pytest_specdec.reference import rules, tool_fields
 from pytest_specdec.reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.tokenizer import Tokenizer
+    from pytest_specdec.reference.tool_fields import ToolOffer
 
 __all__ = ["EngineRequest", "ServerLimits", "parse", "prompt_of"]
 
@@ -53,6 +54,8 @@ class EngineRequest:
     """A grammar for llguidance, which every emitted token keeps, behind the reasoning where there is some."""
     reasons: bool = False
     """Whether reasoning is told apart, where the server was started so."""
+    tools: ToolOffer | None = None
+    """The tools that may be called; None where text that looks like a call is text."""
     stream: bool = False
     include_usage: bool = False
     return_token_ids: bool = False
@@ -72,7 +75,7 @@ _BOTH: Final = frozenset({
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
-    Route.CHAT: _BOTH | {"messages", "chat_template_kwargs", "max_completion_tokens", "top_logprobs"},
+    Route.CHAT: _BOTH | {"messages", "chat_template_kwargs", "max_completion_tokens", "top_logprobs", *tool_fields.NAMES},
 }
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "add_generation_prompt": (True,),
@@ -83,16 +86,14 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "echo": (False,),
     "length_penalty": (1,),
     "min_p": (0,),
-    "parallel_tool_calls": (True, False),
     "repetition_penalty": (1,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
     "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
+_MESSAGE: Final = {"role", "content", "name", "tool_calls", "tool_call_id"}
 _MOST_CHOICES: Final = 256
 _MOST_STOPS: Final = 16
 _MOST_PENALTY: Final = 2.0
@@ -115,6 +116,8 @@ class ServerLimits:
     """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
     fits: Callable[[int, int, int], bool] = rules.fits
     """Whether prompt and answer, in tokens, fit the context."""
+    tool_grammar: Callable[[str], str] = str
+    """From a grammar of tool calls, in Lark's syntax; raises ValueError."""
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
@@ -127,6 +130,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
     fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
     prompt = _prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
+    tools = tool_fields.offer(fields) if route is Route.CHAT else None
     temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
     top_k = fields.integer("top_k", low=-1) or 0
     request = EngineRequest(
@@ -148,8 +152,9 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         logprobs=_logprobs(route, fields, limits),
         prompt_logprobs=_prompt_logprobs(fields, limits),
-        grammar=_grammar(fields, limits),
+        grammar=_grammar(fields, limits) if tools is None else _tool_grammar(fields, tools, tokenizer, limits),
         reasons=route is Route.CHAT and _thinking(fields),
+        tools=None if tools is None or tools.choice == "none" else tools,
         stream=fields.flag("stream"),
         include_usage=_include_usage(fields),
         return_token_ids=fields.flag("return_token_ids"),
@@ -205,18 +210,23 @@ def _conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not isinstance(messages, list) or not messages:
         raise Refusal(message="messages must be a list that is not empty", param="messages")
     try:
-        text = tokenizer.converse([_message(message) for message in messages])
+        text = tokenizer.converse([_message(message) for message in messages], tool_fields.instructions(fields))
     except ValueError as error:
         raise Refusal(message=str(error), param="messages") from error
     return _some(tokenizer.encode(text), "messages")
 
 
 def _message(message: JSON) -> dict[str, str]:
-    if not isinstance(message, dict) or not set(message) <= {"role", "content", "name"}:
-        raise Refusal(message="a message must be an object with role and content only", param="messages")
+    if not isinstance(message, dict) or not set(message) <= _MESSAGE:
+        raise Refusal(message="a message must be an object with role, content and tool calls only", param="messages")
     role, content = message.get("role"), message.get("content")
+    if "tool_calls" in message and role != "assistant":
+        raise Refusal(message="only the assistant calls tools", param="messages")
     if isinstance(content, list):
         content = "".join(_part(part) for part in content)
+    calls = tool_fields.spoken(message)
+    if calls:
+        content = f"{content}\n{calls}" if content else calls
     if not isinstance(role, str) or not isinstance(content, str):
         raise Refusal(message="a message must have a role and a text", param="messages")
     return {"role": role, "content": content}
@@ -327,6 +337,16 @@ def _thinking(fields: Fields) -> bool:
         return arguments.flag("enable_thinking", default=True)
     except Refusal as refusal:
         raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
+
+
+def _tool_grammar(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
+    lark = tool_fields.lark(tools, tokens=tokenizer.tool_tokens)
+    if not lark:
+        return _grammar(fields, limits)
+    try:
+        return limits.tool_grammar(lark)
+    except ValueError as error:
+        raise Refusal(message=f"the parameters of a tool cannot be compiled: {error}", param="tools") from error
 
 
 def _grammar(fields: Fields, limits: ServerLimits) -> str | None:

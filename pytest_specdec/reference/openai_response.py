@@ -13,6 +13,8 @@ import numpy as np
 from starlette.responses import JSONResponse, Response
 
 from pytest_specdec.model.workload import Route
+from pytest_specdec.reference.rules import EngineRules, StreamState
+from pytest_specdec.reference.tool_calls import ToolCallReader, ToolReading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.engine import ReferenceEngine
     from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.rules import EngineRules
     from pytest_specdec.reference.sequence import Delta, RunningSequence
     from pytest_specdec.reference.tokenizer import Tokenizer
+    from pytest_specdec.reference.tool_calls import CallPiece
 
 __all__ = ["Entry", "ResponseOptions", "Stream", "entries", "error", "whole"]
 
@@ -82,13 +84,13 @@ class ResponseOptions:
     route: Route
     model: str
     request: EngineRequest
-    rules: EngineRules
     tokenizer: Tokenizer
     tells_cached: bool = False
     """Whether the usage tells the cached tokens of the prompt, where there are any."""
     metrics: str
     """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
     draft_tokens: int
+    rules: EngineRules = field(default_factory=EngineRules)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -102,7 +104,7 @@ class ResponseOptions:
             body["prompt_token_ids"] = self.request.prompt
         if chat and self.request.prompt_logprobs is not None:
             body["prompt_logprobs"] = self._prompt_logprobs(sequences[0])
-        return body
+        return self.rules.reply(body)
 
     def opening(self, sequence: RunningSequence) -> dict[str, JSON] | None:
         """Return the chunk before any token: chat names the role."""
@@ -115,13 +117,20 @@ class ResponseOptions:
             chunk["prompt_token_ids"] = self.request.prompt
         return chunk
 
-    def chunk(self, delta: Delta) -> dict[str, JSON]:
-        """Return the chunk of one step."""
+    def reader(self) -> ToolCallReader | None:
+        """Return what reads the calls of one answer; None where no tools are offered."""
+        tools = self.request.tools
+        return None if tools is None else ToolCallReader(parallel=tools.parallel)
+
+    def chunk(self, delta: Delta, reader: ToolCallReader | None) -> dict[str, JSON]:
+        """Return the chunk of one step; ``reader`` has read the sequence so far."""
         chat = self.route is Route.CHAT
+        text = self.rules.show(delta, self.tokenizer.pieces)
+        reading = self._read(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
         choice: dict[str, JSON] = {"index": delta.sequence.index}
-        choice |= {"delta": _said(delta.text, delta.reasoning)} if chat else {"text": delta.text}
+        choice |= {"delta": _said(reading.content, delta.reasoning) | self._calls(reading.pieces)} if chat else {"text": text}
         choice["logprobs"] = self._logprobs(delta.entries)
-        choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        choice |= {"finish_reason": self._finished(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify([*delta.tokens])
             if not chat and delta.first:
@@ -130,9 +139,19 @@ class ResponseOptions:
 
     def closing(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         """Return the chunk behind the last token, with the usage."""
-        return (
-            self._head("chat.completion.chunk" if self.route is Route.CHAT else "text_completion") | {"choices": []} | self._tail(sequences)
-        )
+        head = self._head("chat.completion.chunk" if self.route is Route.CHAT else "text_completion")
+        return self.rules.reply(head | {"choices": []} | self._tail(sequences))
+
+    def _read(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
+        return ToolReading(content=text) if reader is None else self.rules.read_calls(reader, text, ended=ended, tokens=tokens)
+
+    def _finished(self, reason: str | None, reader: ToolCallReader | None) -> str | None:
+        return self.rules.finish(reason, 0 if reader is None else reader.calls, stream=self.request.stream)
+
+    def _calls(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
+        """Return the calls of an answer, or of a chunk, where they have an index; a call gets its id with its name."""
+        numbered = self.request.stream
+        return {"tool_calls": [({"index": piece.index} if numbered else {}) | _called(piece) for piece in pieces]} if pieces else {}
 
     def _head(self, kind: str) -> dict[str, JSON]:
         prefix = "chatcmpl" if self.route is Route.CHAT else "cmpl"
@@ -171,10 +190,13 @@ class ResponseOptions:
     def _choice(self, sequence: RunningSequence) -> dict[str, JSON]:
         text, split = sequence.text.whole, sequence.reasoning
         reasoning, text = ("", text) if split is None else split.of_whole(text)
+        reader = self.reader()
+        reading = self._read(reader, text, ended=True)
+        message: dict[str, JSON] = {"role": "assistant", **_said(reading.content, reasoning), **self._calls(reading.pieces)}
         choice: dict[str, JSON] = {"index": sequence.index}
-        choice |= {"message": {"role": "assistant", **_said(text, reasoning)}} if self.route is Route.CHAT else {"text": text}
+        choice |= {"message": message} if self.route is Route.CHAT else {"text": text}
         choice["logprobs"] = self._logprobs(sequence.entries)
-        choice |= {"finish_reason": self.rules.finish(sequence.finish_reason), "stop_reason": sequence.stop_reason}
+        choice |= {"finish_reason": self._finished(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify(sequence.emitted)
         if self.route is Route.COMPLETIONS:
@@ -225,6 +247,13 @@ def _said(text: str, reasoning: str) -> dict[str, JSON]:
     return {"content": text, **({"reasoning": reasoning} if reasoning else {})}
 
 
+def _called(piece: CallPiece) -> dict[str, JSON]:
+    if not piece.name:
+        return {"function": {"arguments": piece.arguments}}
+    function: dict[str, JSON] = {"name": piece.name, "arguments": piece.arguments}
+    return {"id": f"call-{uuid.uuid4().hex[:16]}", "type": "function", "function": function}
+
+
 _GIVEN_UP: Final = "the engine gave this request up"
 _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
@@ -268,7 +297,7 @@ class Stream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             for sequence in sequences:
                 await _event(send, self._reply.opening(sequence))
-            if not await self._chunks(send, deltas, len(sequences)):
+            if not await self._chunks(send, deltas, sequences):
                 self._engine.drop(sequences)
                 await _event(send, error(500, _GIVEN_UP))
             elif self._reply.request.include_usage:
@@ -277,13 +306,19 @@ class Stream(Response):
         finally:
             watch.cancel()
 
-    async def _chunks(self, send: Send, deltas: asyncio.Queue[Delta], running: int) -> bool:
+    async def _chunks(self, send: Send, deltas: asyncio.Queue[Delta], sequences: Several[RunningSequence]) -> bool:
         """Send chunks until every sequence has ended; return whether none was given up."""
+        running = len(sequences)
+        readers = {sequence: self._reply.reader() for sequence in sequences}
+        states = {sequence: StreamState() for sequence in sequences}
         while running:
             delta = await deltas.get()
             if delta.finish_reason == "abort":
                 return False
-            await _event(send, self._reply.chunk(delta))
+            chunk = self._reply.chunk(delta, readers[delta.sequence])
+            for each in self._reply.rules.send(chunk, delta, states[delta.sequence]):
+                await _event(send, each)
+            states[delta.sequence].chunks += 1
             running -= delta.finish_reason is not None
         return True
 

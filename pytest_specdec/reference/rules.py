@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,17 +18,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.prefix_cache import Block
     from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
     from pytest_specdec.reference.sampler import PenaltyState
-    from pytest_specdec.reference.sequence import RunningSequence
+    from pytest_specdec.reference.sequence import Delta, RunningSequence
+    from pytest_specdec.reference.tool_calls import ToolCallReader, ToolReading
 
 __all__ = [
     "EmittedToken",
     "EngineRules",
     "StopMatch",
+    "StreamState",
     "TokenCounts",
     "WrittenText",
     "admit",
@@ -53,11 +56,15 @@ __all__ = [
     "match",
     "penalise",
     "randomness",
+    "read_calls",
+    "reply",
     "report",
     "resume",
     "reuse",
     "sampling",
+    "send",
     "settle",
+    "show",
     "shrink",
     "states",
     "target",
@@ -108,6 +115,15 @@ class StopMatch:
     at: int
     """Characters in front of it."""
     finish_reason: str = "stop"
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamState:
+    """What was sent of one sequence's stream."""
+
+    chunks: int = 0
+    memory: dict[str, object] = field(default_factory=dict)
+    """Of a rule that needs one."""
 
 
 def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
@@ -268,11 +284,6 @@ def identify(token_ids: list[int]) -> list[int]:
     return token_ids
 
 
-def finish(reason: str | None) -> str | None:
-    """Return the finish_reason that a whole answer reports."""
-    return reason
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCounts:
     """The tokens of an answer, as usage reports them."""
@@ -286,6 +297,31 @@ def usage(sequences: Rows[RunningSequence]) -> TokenCounts:
     """Count the prompt once and the emitted tokens of all choices."""
     prompt, completion = len(sequences[0].request.prompt), sum(sequence.completion_tokens for sequence in sequences)
     return TokenCounts(prompt=prompt, completion=completion, total=prompt + completion)
+
+
+def show(delta: Delta, pieces: Rows[bytes]) -> str:  # noqa: ARG001 - a rule's signature
+    """Return the text that a step adds to a stream, behind the reasoning; ``pieces`` are the bytes of every token."""
+    return delta.text
+
+
+def read_calls(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:  # noqa: ARG001 - a rule's signature
+    """Return what ``text``, all that a step of ``tokens`` tokens adds, holds of tool calls; 0 tokens for a whole answer."""
+    return reader.take(text, ended=ended)
+
+
+def finish(reason: str | None, calls: int, *, stream: bool) -> str | None:  # noqa: ARG001 - a rule's signature
+    """Return the finish_reason of an answer with so many calls."""
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def send(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:  # noqa: ARG001 - a rule's signature
+    """Return the chunks that are sent for a step: its own."""
+    return [chunk]
+
+
+def reply(body: dict[str, JSON]) -> dict[str, JSON]:
+    """Return a whole answer, or the closing chunk of a stream, as it is sent."""
+    return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,5 +363,9 @@ class EngineRules:
     text: Callable[[Rows[bytes], tuple[str, ...]], Text] = Text
     """The detokeniser of one sequence, given the bytes of every token and the stop strings."""
     identify: Callable[[list[int]], list[int]] = identify
-    finish: Callable[[str | None], str | None] = finish
     usage: Callable[[Rows[RunningSequence]], TokenCounts] = usage
+    show: Callable[[Delta, Rows[bytes]], str] = show
+    read_calls: Callable[..., ToolReading] = read_calls
+    finish: Callable[..., str | None] = finish
+    send: Callable[[dict[str, JSON], Delta, StreamState], list[dict[str, JSON]]] = send
+    reply: Callable[[dict[str, JSON]], dict[str, JSON]] = reply

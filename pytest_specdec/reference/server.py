@@ -60,6 +60,7 @@ class _Served:
             token_prompts=settings.token_prompts,
             grammar=engine.compiled,
             fits=engine.rules.fits,
+            tool_grammar=engine.tool_grammar,
         )
 
     @asynccontextmanager
@@ -117,11 +118,11 @@ class _Served:
             route=route,
             model=self._limits.model,
             request=request,
-            rules=engine.rules,
             tokenizer=engine.tokenizer,
             metrics=engine.settings.spec_decode_metrics,
             tells_cached=engine.settings.tells_cached,
             draft_tokens=engine.counters.draft_tokens_a_step,
+            rules=engine.rules,
         )
         return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tokenizers import Tokenizer as Encoder
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 __all__ = ["Text", "Tokenizer"]
+
+_TOOL_TAGS: Final = ("<tool_call>", "</tool_call>")
+"""Added tokens with a text, whatever else is said of them: a parser of tool calls looks for it."""
 
 
 class Text:
@@ -51,7 +54,7 @@ class Text:
 
 
 class Tokenizer:
-    """A byte-level BPE tokenizer as a checkpoint ships it. Special tokens have no text."""
+    """A byte-level BPE tokenizer as a checkpoint ships it. Special tokens have no text, but for the tags of tool calls."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         self.file = folder / "tokenizer.json"
@@ -66,6 +69,8 @@ class Tokenizer:
                 expected="ByteLevel",
                 remedy="use a checkpoint with a byte-level BPE tokenizer",
             )
+        self.tool_tokens = set(_TOOL_TAGS) <= {token["content"] for token in document.get("added_tokens") or []}
+        """Whether the tags of tool calls are tokens."""
         self._encoder = Encoder.from_file(str(self.file))
         self.pieces = _pieces(document, vocabulary)
         """The bytes of every token id; empty for special tokens and for ids without a token."""
@@ -82,12 +87,15 @@ class Tokenizer:
         named = self._encoder.id_to_token
         return tuple(piece.decode("utf-8", "replace") if piece else named(token) or "" for token, piece in enumerate(self.pieces))
 
-    def converse(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return the prompt of a conversation, up to where the assistant speaks. Raises ValueError where the template refuses."""
+    def converse(self, messages: Sequence[Mapping[str, str]], instructions: str = "") -> str:
+        """Return the prompt of a conversation, up to where the assistant speaks. Raises ValueError where the template refuses.
+
+        ``instructions`` join the system message; what a tool answers is said by the user, as Qwen's template has it.
+        """
         from jinja2 import TemplateError  # noqa: PLC0415 - 40 ms of boot that completions do not need
 
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True)
+            return self._template.render(messages=_instructed(messages, instructions), add_generation_prompt=True)
         except TemplateError as error:
             msg = f"the chat template refuses these messages: {error}"
             raise ValueError(msg) from error
@@ -104,6 +112,18 @@ class Tokenizer:
         return environment.from_string(self._template_file.read_text("utf-8"))
 
 
+def _instructed(messages: Sequence[Mapping[str, str]], instructions: str) -> list[Mapping[str, str]]:
+    said = [_from_tool(message) if message["role"] == "tool" else message for message in messages]
+    if not instructions:
+        return said
+    system = said.pop(0)["content"] + "\n\n" if said and said[0]["role"] == "system" else ""
+    return [{"role": "system", "content": system + instructions}, *said]
+
+
+def _from_tool(message: Mapping[str, str]) -> Mapping[str, str]:
+    return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+
+
 def _pieces(document: Mapping[str, object], vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
     model, added = document["model"], document.get("added_tokens") or []
     assert isinstance(model, dict)
@@ -114,7 +134,8 @@ def _pieces(document: Mapping[str, object], vocabulary: int, *, special: bool = 
         if token < vocabulary:
             pieces[token] = bytes(letters[letter] for letter in word if letter in letters)
     for token in added:
-        pieces[token["id"]] = b"" if token["special"] and not special else token["content"].encode()
+        silent = token["special"] and not special and token["content"] not in _TOOL_TAGS
+        pieces[token["id"]] = b"" if silent else token["content"].encode()
     return tuple(pieces)
 
 

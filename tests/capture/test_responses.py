@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.capture import responses
 from pytest_specdec.engines.protocol import VerifySteps
-from pytest_specdec.model.transcript import Usage
+from pytest_specdec.model.transcript import ToolCall, Usage
 
 COMPLETION = {
     "choices": [
@@ -181,3 +181,33 @@ def test_reasoning_tokens_are_counted_where_the_server_counts_them(more, tokens)
 def test_cached_tokens_are_read_where_openai_has_them(details, cached):
     usage = {"prompt_tokens": 50, "completion_tokens": 2, **details}
     assert responses.of_whole({"choices": [{"text": "a"}], "usage": usage}, None).usage.cached_tokens == cached
+
+
+def deltas(*calls):
+    return [{"choices": [{"index": 0, "delta": {"tool_calls": list(pieces)}}]} for pieces in calls]
+
+
+def test_tool_calls_are_put_together_by_their_index():
+    chunks = deltas(
+        [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}],
+        [{"index": 0, "function": {"arguments": '{"x": "\ud83d'}}, {"index": 1, "id": "b", "function": {"name": "g"}}],
+        [{"index": 0, "id": "other", "function": {"arguments": '\ude00"}'}}, {"index": 1, "function": {"arguments": "{}"}}],
+    )
+    (choice,) = responses.of_stream(chunks, None, None).choices
+    assert choice.tool_calls == (
+        ToolCall(index=0, id="a", name="f", arguments='{"x": "\U0001f600"}'),
+        ToolCall(index=1, id="b", name="g", arguments="{}"),
+    )
+    assert [responses.size(chunk).characters for chunk in chunks] == [1, 9, 5]
+
+
+def test_tool_calls_of_a_whole_answer_are_numbered_as_they_stand():
+    calls = [{"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}, {"function": None}]
+    (choice,) = responses.of_whole({"choices": [{"message": {"content": None, "tool_calls": calls}}]}, None).choices
+    assert choice.tool_calls == (ToolCall(index=0, id="a", name="f", arguments='{"x": 1}'), ToolCall(index=1))
+
+
+@pytest.mark.parametrize("calls", ["x", [1], [{"index": -1}], [{"id": 5}], [{"function": {"name": 3}}], [{"function": {"arguments": [1]}}]])
+def test_tool_calls_of_another_form_are_an_error(calls):
+    with pytest.raises(ValueError, match="expected"):
+        responses.of_whole({"choices": [{"message": {"tool_calls": calls}}]}, None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.reference.faults import context, lengths
+from pytest_specdec.reference.faults import context, lengths, reasoning, streaming, tools
 from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
 from pytest_specdec.reference.faults.planted import ENDS, Place
 
@@ -26,6 +26,10 @@ VARIANT = """\
 """
 
 
+REASONING = ENGINE.replace("1024}", "1024, reasoning-end: '\":'}").replace("variants:", "reasoning: {tokens: 96}\nvariants:")
+"""The same, made to reason."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Faults, each planted in a variant of its own, that one run of the suites judges by one baseline."""
@@ -35,6 +39,7 @@ class Run:
     depth: str = "standard"
     quick: bool = False
     """Whether CI has it too."""
+    engine: str = ENGINE
     more: str = ""
     """Further keys of the speculative setting."""
 
@@ -106,6 +111,8 @@ RUNS = {
         faults=("seed-ignored", "constant-stream", "unseeded-alike", "choices-alike", "stream-of-first-row", "seed-by-row"),
         families=("seeds",),
     ),
+    "in tool calls and streams": Run(faults=tuple(row.id for row in (*tools.ROWS, *streaming.ROWS)), families=("tools",)),
+    "where the reasoning ends": Run(faults=tuple(row.id for row in reasoning.ROWS), families=("tools",), engine=REASONING),
     "when the server hangs": Run(faults=("hang-on-logprobs", "hang-in-company"), families=("liveness", "concurrency")),
 }
 """A fault that is in every answer shows in few. Of one at temperature 0 only, above 0 only or in long answers only, the families that it
@@ -116,7 +123,7 @@ RUNS["in the rule"] = Run(faults=tuple(fault for fault in planted_in(Place.REFER
 
 def judged(run: Run, folder: Path) -> tuple[int, dict[str, dict[str, list[dict[str, str]]]]]:
     """Return the exit code of the suites and the verdicts by fault and family."""
-    (folder / "faulty.yaml").write_text(ENGINE + "".join(VARIANT.format(fault=fault, more=run.more) for fault in run.faults))
+    (folder / "faulty.yaml").write_text(run.engine + "".join(VARIANT.format(fault=fault, more=run.more) for fault in run.faults))
     suites = [str(ROOT / "suites" / family) for family in run.families]
     options = ["--specdec-depth", run.depth, "--specdec-config", str(folder / "faulty.yaml"), "--specdec-run-dir", str(folder / "run")]
     done = subprocess.run(

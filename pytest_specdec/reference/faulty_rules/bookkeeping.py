@@ -54,9 +54,9 @@ def stop_at_limit(request: EngineRequest, token: EmittedToken) -> str | None:
 
 
 @instead_of("finish")
-def finish_missing(reason: str | None) -> str | None:  # noqa: ARG001 - a rule's signature
-    """Report none."""
-    return None
+def finish_missing(reason: str | None, calls: int, *, stream: bool) -> str | None:
+    """Report none for a whole answer."""
+    return rules.finish(reason, calls, stream=stream) if stream else None
 
 
 @instead_of("text")

@@ -1,0 +1,238 @@
+"""The law of tool calls: what one answer may be by itself, and what two answers of the same tokens must have in common.
+
+Neither needs scores, and neither compares texts of different tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from jsonschema import Draft202012Validator
+
+from pytest_specdec.judge.verdicts import quoted
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.transcript import Choice, ToolCall
+    from pytest_specdec.model.workload import JSON, Request
+
+__all__ = ["BY_MODEL", "Breach", "Broken", "ToolsAsked", "apart", "asked", "breaches"]
+
+
+class Broken(StrEnum):
+    """What is wrong with an answer."""
+
+    FIRST_LOST = "the first tool arguments are lost in the stream"
+    END_LOST = "the last tool arguments are lost"
+    EMPTY = "the arguments of a tool call are empty"
+    CALL_LOST = "a tool call is lost"
+    AS_TEXT = "a tool call is delivered as text"
+    NAME_TWICE = "the name of a tool call is sent more than once"
+    INDEX = "tool calls are put together under a wrong index"
+    NO_ID = "a tool call has no id"
+    SAME_ID = "two tool calls have one id"
+    INVALID = "the arguments of a tool call are not valid JSON"
+    SCHEMA = "the arguments of a tool call do not fit its parameters"
+    STRANGE = "a tool is called that was not offered"
+    NO_CALL = "a required tool call does not come"
+    FINISH = "the finish_reason of a tool call is wrong"
+    LEAK = "the reasoning leaks into the answer"
+    SWALLOWED = "the answer is taken for reasoning"
+    COUNT = "the reasoning tokens are counted wrongly"
+    TAIL = "the end of the text is lost"
+    PART = "a part of the text is lost"
+    TWICE = "a part of the text comes twice"
+    ORDER = "parts of the text are out of order"
+    CHARACTERS = "characters that go over several tokens are lost"
+    DIFFER = "the same tokens are given as other tool calls"
+
+
+BY_MODEL = frozenset({Broken.AS_TEXT, Broken.INVALID, Broken.SCHEMA, Broken.STRANGE, Broken.NO_CALL})
+"""What a model may do by itself where no grammar keeps it from that."""
+_MARKUP = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<function=")
+"""How models write calls: not for clients."""
+_CUT = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """One thing that is wrong with one answer."""
+
+    broken: Broken
+    request_id: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.request_id}: {self.broken.value}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsAsked:
+    """What a request wants of tools."""
+
+    parameters: Mapping[str, Mapping[str, JSON]]
+    """JSON Schemas of the arguments, by the name of the tool."""
+    choice: str
+    """``none``, ``auto``, ``required`` or ``named``; ``none`` without tools."""
+
+    @property
+    def required(self) -> bool:
+        """Whether a call must come."""
+        return self.choice in {"required", "named"}
+
+
+def asked(request: Request) -> ToolsAsked:
+    """Return what a request wants of tools."""
+    tools, choice = request.body.get("tools"), request.body.get("tool_choice", "auto")
+    functions = [_object(_object(tool).get("function")) for tool in tools] if isinstance(tools, Sequence) else []
+    parameters = {str(function.get("name")): _object(function.get("parameters")) for function in functions}
+    return ToolsAsked(parameters=parameters, choice="none" if not parameters else "named" if isinstance(choice, Mapping) else str(choice))
+
+
+def _object(value: JSON) -> Mapping[str, JSON]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
+    """Return what is wrong with one answer by itself, in words; what its token limit cut off is not."""
+    if tools.choice == "none":
+        return []
+    wrong = [*_framing(choice), *(found for call in choice.tool_calls if (found := _call(tools, call, choice)))]
+    markup = next((tag for tag in _MARKUP if tag in choice.text), None)
+    if markup is not None:
+        wrong.append((Broken.AS_TEXT, f"content has {quoted(choice.text, 60)}"))
+    if tools.required and not choice.tool_calls and markup is None and choice.finish_reason != _CUT:
+        wrong.append((Broken.NO_CALL, f"tool_choice is {tools.choice}; content is {quoted(choice.text, 60)}"))
+    return wrong
+
+
+def _framing(choice: Choice) -> list[tuple[Broken, str]]:
+    calls, wrong = choice.tool_calls, []
+    ids = [call.id for call in calls if call.id]
+    if len(ids) < len(calls):
+        wrong.append((Broken.NO_ID, f"{len(calls) - len(ids)} of {len(calls)} calls"))
+    if len(set(ids)) < len(ids):
+        wrong.append((Broken.SAME_ID, f"{ids[0]} of {len(ids)} calls"))
+    indexes = [call.index for call in calls]
+    if indexes != list(range(len(calls))):
+        wrong.append((Broken.INDEX, f"indexes {indexes}"))
+    return wrong
+
+
+def _call(tools: ToolsAsked, call: ToolCall, choice: Choice) -> tuple[Broken, str] | None:
+    """Return what is wrong with one call; a limit may have cut the last one."""
+    if _several(call.arguments):
+        return Broken.INDEX, f"one call has the arguments of several: {quoted(call.arguments, 80)}"
+    if call.name not in tools.parameters:
+        again = next((name for name in tools.parameters if _repeats(call.name, name)), None)
+        return Broken.STRANGE if again is None else Broken.NAME_TWICE, f"name {quoted(call.name)}"
+    if choice.finish_reason == _CUT and call is choice.tool_calls[-1]:
+        return None
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError) as error:
+        return Broken.INVALID, f"{call.name} has {quoted(call.arguments, 80)}: {error}"
+    fault = next(iter(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments)), None)
+    return None if fault is None else (Broken.SCHEMA, f"{call.name}: {fault.message[:100]}")
+
+
+def _repeats(text: str, name: str) -> bool:
+    times = len(text) // len(name) if name else 0
+    return times > 1 and text == name * times
+
+
+def _several(arguments: str) -> bool:
+    """Whether a JSON object is followed by the beginning of another one."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return arguments[end:].lstrip().startswith("{")
+
+
+def apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
+    """Return how two answers of the same tokens differ; None where they say the same."""
+    if mine.reasoning != theirs.reasoning:
+        return _reasoning_apart(mine, theirs)
+    called = [(call.name, call.arguments) for call in mine.tool_calls]
+    if called != [(call.name, call.arguments) for call in theirs.tool_calls]:
+        return _calls_apart(mine, theirs)
+    return _text_apart(mine.text, theirs.text)
+
+
+def _reasoning_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
+    if mine.written == theirs.written:
+        broken = Broken.LEAK if len(mine.reasoning) < len(theirs.reasoning) else Broken.SWALLOWED
+        return broken, f"reasoning ends with {quoted(mine.reasoning[-30:])}, elsewhere with {quoted(theirs.reasoning[-30:])}"
+    if theirs.reasoning.startswith(mine.reasoning) and len(mine.text) > len(theirs.text):
+        return Broken.LEAK, f"content is {quoted(mine.text, 60)}, elsewhere {quoted(theirs.text, 60)}"
+    return _text_apart(mine.reasoning, theirs.reasoning) or _text_apart(mine.text, theirs.text)
+
+
+def _calls_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
+    what = f"{_names(mine.tool_calls)}, elsewhere {_names(theirs.tool_calls)}"
+    if any(_several(call.arguments) for call in mine.tool_calls):
+        return Broken.INDEX, what
+    if len(mine.tool_calls) < len(theirs.tool_calls):
+        return (Broken.AS_TEXT, f"content has {quoted(mine.text, 60)}") if len(mine.text) > len(theirs.text) else (Broken.CALL_LOST, what)
+    if len(mine.tool_calls) > len(theirs.tool_calls):
+        return Broken.DIFFER, what
+    pairs = zip(mine.tool_calls, theirs.tool_calls, strict=True)
+    ours, other = next((a, b) for a, b in pairs if (a.name, a.arguments) != (b.name, b.arguments))
+    return _call_apart(ours, other), f"{_shown(ours)}, elsewhere {_shown(other)}"
+
+
+def _call_apart(mine: ToolCall, theirs: ToolCall) -> Broken:
+    if mine.name != theirs.name:
+        return Broken.NAME_TWICE if _repeats(mine.name, theirs.name) else Broken.DIFFER
+    if mine.arguments.strip() in {"", "{}"}:
+        return Broken.EMPTY
+    if theirs.arguments.endswith(mine.arguments):
+        return Broken.FIRST_LOST
+    if theirs.arguments.startswith(mine.arguments):
+        return Broken.END_LOST
+    if _ascii(mine.arguments) == _ascii(theirs.arguments):
+        return Broken.CHARACTERS
+    return Broken.INVALID if not _is_json(mine.arguments) else Broken.DIFFER
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "ignore").decode()
+
+
+def _shown(call: ToolCall) -> str:
+    return f"{call.name}({quoted(call.arguments, 60)})"
+
+
+def _names(calls: Sequence[ToolCall]) -> str:
+    return f"{len(calls)} calls ({', '.join(quoted(call.name) for call in calls[:3])})" if calls else "no call"
+
+
+def _text_apart(mine: str, theirs: str) -> tuple[Broken, str] | None:
+    """Compare texts; an incomplete character at the end may be shown or left out."""
+    mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
+    if mine == theirs:
+        return None
+    at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+    return _kind(mine, theirs), f"goes on with {quoted(mine[at:], 30)}, elsewhere with {quoted(theirs[at:], 30)}"
+
+
+def _kind(mine: str, theirs: str) -> Broken:
+    if theirs.startswith(mine):
+        return Broken.TAIL
+    if _ascii(mine) == _ascii(theirs):
+        return Broken.CHARACTERS
+    if sorted(mine) == sorted(theirs):
+        return Broken.ORDER
+    return Broken.TWICE if len(mine) > len(theirs) else Broken.PART

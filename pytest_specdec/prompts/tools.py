@@ -1,0 +1,136 @@
+"""Tool calls and plain answers, each asked streamed and whole: tools of our own, whose arguments are short, nested, or full of escapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["TOOLS", "twins"]
+
+
+def _object(**properties: JSON) -> dict[str, JSON]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _enum(*members: str) -> dict[str, JSON]:
+    return {"type": "string", "enum": list(members)}
+
+
+def _text(most: int) -> dict[str, JSON]:
+    return {"type": "string", "maxLength": most}
+
+
+def _tool(name: str, description: str, **parameters: JSON) -> dict[str, JSON]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": _object(**parameters)}}
+
+
+_LINE = _object(sku=_enum("a-1", "b-2"), amount={"type": "integer", "minimum": 1, "maximum": 12})
+
+TOOLS: Mapping[str, JSON] = {
+    "weather": _tool("get_weather", "Weather of a city", city=_enum("Köln", "Tromsø", "東京", "Łódź"), unit=_enum("C", "F")),
+    "note": _tool(
+        "save_note", "Keep a note", text=_text(60), tags={"type": "array", "items": _enum("home", "work"), "minItems": 1, "maxItems": 2}
+    ),
+    "order": _tool(
+        "place_order",
+        "Order goods",
+        customer=_object(name=_text(12), address=_object(street=_text(16), town=_enum("Łódź", "Malmö"))),
+        lines={"type": "array", "items": _LINE, "minItems": 1, "maxItems": 2},
+    ),
+    "find": _tool(
+        "find_text",
+        "Find texts",
+        quoted=_enum('a "quoted" word', "'a' {word}"),
+        lines=_enum("one\ntwo\tback\\slash"),
+        face=_enum("smile 😀"),
+    ),
+    "light": _tool(
+        "set_light",
+        "Switch a light",
+        on={"type": "boolean"},
+        dim={"type": "integer", "minimum": 0, "maximum": 99},
+        room={"enum": ["hall", None]},
+    ),
+}
+"""By a short name of ours; a call takes some thirty tokens, an order a hundred."""
+
+_RESULT: tuple[Mapping[str, JSON], ...] = (
+    {"role": "user", "content": "What is the weather in Tromsø?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "call-1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city": "Tromsø", "unit": "C"}'},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call-1", "content": '{"sky": "clear", "degrees": -4}'},
+)
+_ANSWERED: tuple[Mapping[str, JSON], ...] = (
+    *_RESULT,
+    {"role": "assistant", "content": "The sky is clear, at -4 °C."},
+    {"role": "user", "content": "And in Łódź?"},
+)
+
+
+def _asked(
+    said: str | Sequence[Mapping[str, JSON]], *tools: str, choice: str = "required", most: int = 112, **more: JSON
+) -> dict[str, JSON]:
+    """Return a body; ``choice`` may name one of :data:`TOOLS`."""
+    messages = [{"role": "user", "content": said}] if isinstance(said, str) else list(said)
+    body: dict[str, JSON] = {"messages": messages, "temperature": 0, "max_tokens": most, **more}
+    if not tools:
+        return body
+    named = _NAMES.get(choice)
+    wanted: JSON = choice if named is None else {"type": "function", "function": {"name": named}}
+    return body | {"tools": [TOOLS[tool] for tool in tools], "tool_choice": wanted}
+
+
+_NAMES: Mapping[str, str] = {
+    "weather": "get_weather",
+    "note": "save_note",
+    "order": "place_order",
+    "find": "find_text",
+    "light": "set_light",
+}
+
+_CASES: Mapping[str, dict[str, JSON]] = {
+    "parallel": _asked("What is the weather in Tromsø and in Köln?", "weather"),
+    "plain": _asked("Name four rivers of Europe, and a town at each.", most=32),
+    "named-nested": _asked("Order two of a-1 and one of b-2 for Ann, who lives in Malmö.", "order", choice="order", most=128),
+    "escapes": _asked("Find every smile in the text.", "find", parallel_tool_calls=False, most=80),
+    "three-tools": _asked("Note that the hall is dark, and switch its light on.", "note", "light", "weather", most=128),
+    "one-call": _asked("What is the weather in Łódź?", "weather", parallel_tool_calls=False, most=48),
+    "named-note": _asked("Keep this in mind: call the bakery, buy flour, and write to Ann.", "note", choice="note", most=72),
+    "parallel-escapes": _asked('Find "a quoted word" and a backslash.', "find", most=128),
+    "auto": _asked("What is the weather in Köln? Use the tool.", "weather", choice="auto", most=32),
+    "tool-result": _asked(_RESULT, "weather", choice="auto", most=32),
+    "second-turn": _asked(_ANSWERED, "weather", parallel_tool_calls=False, most=48),
+    "auto-two-tools": _asked("Switch the light in the hall off. Use a tool.", "light", "note", choice="auto", most=32),
+    "named-light": _asked("Dim the light in the hall to twenty.", "light", choice="light", most=48),
+    "parallel-notes": _asked("Two notes, please: flour is out; the bakery is closed on Monday.", "note", "find", most=112),
+    "plain-accents": _asked("Gib wörtlich zurück: Füße, Öl, Äpfel, größer, 東京, naïve café, 😀😀.", most=32),
+    "none": _asked("Is it raining in Köln?", "weather", choice="none", most=24),
+    "order-or-note": _asked("Ann wants one b-2; or write it down.", "order", "note", parallel_tool_calls=False, most=112),
+    "plain-list": _asked("Count from one to twelve in words, one a line.", most=32),
+}
+"""By id; the first four stand for all at smoke depth."""
+
+
+def twins() -> Workload:
+    """Return a workload that asks every case twice, whole and streamed."""
+    requests = tuple(
+        Request(id=f"{name}{'-streamed' if stream else ''}", route=Route.CHAT, body=body, stream=stream)
+        for name, body in _CASES.items()
+        for stream in (False, True)
+    )
+    return Workload(name="tools", version=1, requests=requests, take={Depth.SMOKE: 8}, scored=False)

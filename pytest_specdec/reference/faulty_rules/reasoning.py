@@ -1,0 +1,38 @@
+"""Rules with a fault of reasoning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.reference.faulty_rules.registry import instead_of
+from pytest_specdec.reference.faulty_rules.streaming import said
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from pytest_specdec.reference.rules import StreamState
+    from pytest_specdec.reference.sequence import Delta
+
+
+@instead_of("send")
+def reasoning_leaks(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Send the reasoning of a step that has both as text."""
+    if delta.reasoning and delta.text:
+        parts = said(chunk)
+        parts["content"] = parts.pop("reasoning") + (parts.get("content") or "")
+    return [chunk]
+
+
+@instead_of("show")
+def reasoning_end_swallows(delta: Delta, pieces: Rows[bytes]) -> str:  # noqa: ARG001 - a rule's signature
+    """Show no text in a step that has reasoning too."""
+    return "" if delta.reasoning else delta.text
+
+
+@instead_of("reply")
+def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
+    """Count all tokens as reasoning in a closing chunk."""
+    usage = body["usage"]
+    if not body["choices"] and "completion_tokens_details" in usage:
+        usage["completion_tokens_details"]["reasoning_tokens"] = usage["completion_tokens"]
+    return body

@@ -1,0 +1,172 @@
+"""Tool calls: the calls that an answer's text holds, told apart from its content as the text comes, in pieces of any size.
+
+A tag and its call may end in the middle of a piece, or go over several. What only looks like a call stays content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+__all__ = ["CLOSING", "OPENING", "CallPiece", "ToolCallReader", "ToolReading"]
+
+OPENING: Final = "<tool_call>"
+CLOSING: Final = "</tool_call>"
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPiece:
+    """What some text adds to one call."""
+
+    index: int
+    name: str = ""
+    """Empty but for the first piece."""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReading:
+    """What some text adds to an answer: content, and pieces of calls, at most one per call."""
+
+    content: str
+    pieces: tuple[CallPiece, ...] = ()
+
+
+class _Place(Enum):
+    """Where in an answer a reader stands."""
+
+    CONTENT = auto()
+    HEAD = auto()
+    """Behind an opening tag."""
+    ARGUMENTS = auto()
+    TAIL = auto()
+    """Behind the arguments, up to the closing tag."""
+
+
+class ToolCallReader:
+    """Reads the text of one answer."""
+
+    def __init__(self, *, parallel: bool = True) -> None:
+        self._parallel = parallel
+        self._place = _Place.CONTENT
+        self._waiting = ""
+        self._braces = _Braces()
+        self._content: list[str] = []
+        self._pieces: dict[int, CallPiece] = {}
+        self._written = False
+        """Whether content stands behind the last call."""
+        self.calls = 0
+        """Calls that have begun."""
+
+    def take(self, text: str, *, ended: bool = False) -> ToolReading:
+        """Read the text that comes next; what may still become a tag waits unless the answer has ``ended``."""
+        self._waiting += text
+        self._content, self._pieces = [], {}
+        while self._step(ended):
+            pass
+        return ToolReading(content="".join(self._content), pieces=tuple(self._pieces.values()))
+
+    def _step(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
+        """Go as far as one place reaches; return whether the next can begin."""
+        if self._place is _Place.CONTENT:
+            return self._read_content(ended)
+        if self._place is _Place.HEAD:
+            return self._read_head(ended)
+        return self._read_arguments() if self._place is _Place.ARGUMENTS else self._read_tail()
+
+    def _read_content(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
+        at = self._waiting.find(OPENING)
+        if at >= 0:
+            self._say(self._waiting[:at])
+            self._waiting = self._waiting[at + len(OPENING) :]
+            self._place = _Place.HEAD
+            return True
+        until = len(self._waiting) - (0 if ended else _begun(self._waiting))
+        self._say(self._waiting[:until])
+        self._waiting = self._waiting[until:]
+        return False
+
+    def _say(self, content: str) -> None:
+        """Add content, but for the white space around calls."""
+        if self.calls and not self._written:
+            content = content.lstrip()
+        self._written = self._written or bool(content)
+        self._content.append(content)
+
+    def _read_head(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
+        head = _HEAD.match(self._waiting)
+        if head is not None:
+            self._add(CallPiece(index=self.calls, name=json.loads(head[1])))
+            self.calls += 1
+            self._waiting = self._waiting[head.end() :]
+            self._braces, self._written, self._place = _Braces(), False, _Place.ARGUMENTS
+            return True
+        at = self._waiting.find(CLOSING)
+        if at < 0 and not ended:
+            return False
+        until = len(self._waiting) if at < 0 else at + len(CLOSING)
+        self._say(OPENING + self._waiting[:until])
+        self._waiting = self._waiting[until:]
+        self._place = _Place.CONTENT
+        return True
+
+    def _read_arguments(self) -> bool:
+        until = self._braces.end(self._waiting)
+        if self._waiting[:until]:
+            self._add(CallPiece(index=self.calls - 1, arguments=self._waiting[:until]))
+        self._waiting = self._waiting[until:]
+        if not self._braces.closed:
+            return False
+        self._place = _Place.TAIL
+        return True
+
+    def _read_tail(self) -> bool:
+        at = self._waiting.find(CLOSING)
+        if at < 0:
+            return False
+        self._waiting = self._waiting[at + len(CLOSING) :]
+        self._place = _Place.CONTENT
+        return True
+
+    def _add(self, piece: CallPiece) -> None:
+        if piece.index and not self._parallel:
+            return
+        before = self._pieces.get(piece.index, CallPiece(index=piece.index))
+        self._pieces[piece.index] = replace(before, name=before.name + piece.name, arguments=before.arguments + piece.arguments)
+
+
+class _Braces:
+    """Where a JSON object ends, brace by brace."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quoted = False
+        self._escaped = False
+        self.closed = False
+
+    def end(self, text: str) -> int:
+        """Return how many characters of the text that comes next belong to the object."""
+        for at, character in enumerate(text):
+            self._take(character)
+            if self.closed:
+                return at + 1
+        return len(text)
+
+    def _take(self, character: str) -> None:
+        if self._quoted:
+            self._quoted = self._escaped or character != '"'
+            self._escaped = character == "\\" and not self._escaped
+        elif character == '"':
+            self._quoted = True
+        elif character in "{}":
+            self._depth += 1 if character == "{" else -1
+            self.closed = self._depth == 0
+
+
+def _begun(text: str) -> int:
+    """Return how many characters at the end of a text may begin a tag."""
+    return next((length for length in range(len(OPENING) - 1, 0, -1) if text.endswith(OPENING[:length])), 0)

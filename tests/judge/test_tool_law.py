@@ -1,0 +1,97 @@
+"""The law of tool calls: one line per way to break it, and nothing for what keeps it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.judge.tool_law import Broken, apart, asked, breaches
+from pytest_specdec.model.transcript import Choice, ToolCall
+from pytest_specdec.model.workload import Request, Route
+from pytest_specdec.prompts.tools import TOOLS
+
+GOOD = '{"city": "Köln", "unit": "C"}'
+LIGHT = '{"on": true, "dim": 3, "room": "hall"}'
+
+
+def of(tool_choice="required", *, tools=("weather", "light")):
+    body = {"tools": [TOOLS[name] for name in tools], "tool_choice": tool_choice}
+    return asked(Request(id="a", route=Route.CHAT, body=body if tools else {}))
+
+
+def said(*calls, text="", reasoning="", finish="tool_calls"):
+    tool_calls = tuple(
+        ToolCall(**{"index": i, "id": f"call-{i}", "name": "get_weather", "arguments": GOOD, **call}) for i, call in enumerate(calls)
+    )
+    return Choice(tool_calls=tool_calls, text=text, reasoning=reasoning, finish_reason=finish)
+
+
+def test_what_is_asked_is_read_off_the_body():
+    assert of(tools=()).choice == "none"
+    assert of({"type": "function", "function": {"name": "get_weather"}}).choice == "named"
+    assert [of(choice).required for choice in ("none", "auto", "required")] == [False, False, True]
+    assert list(of().parameters) == ["get_weather", "set_light"]
+
+
+@pytest.mark.parametrize("choice", [
+    said({}),
+    said({}, {"name": "set_light", "arguments": LIGHT}),
+    said({}, {"arguments": '{"city": "K'}, finish="length"),
+    said(finish="length"),
+    said({}, text="I look it up."),
+])  # fmt: skip
+def test_calls_that_keep_the_law(choice):
+    assert breaches(of(), choice) == []
+
+
+@pytest.mark.parametrize("choice, broken", [
+    (said({"id": ""}), Broken.NO_ID),
+    (said({"id": "x"}, {"id": "x"}), Broken.SAME_ID),
+    (said({"index": 1}), Broken.INDEX),
+    (said({"arguments": GOOD + GOOD}), Broken.INDEX),
+    (said({"name": "get_weatherget_weather"}), Broken.NAME_TWICE),
+    (said({"name": "get_time"}), Broken.STRANGE),
+    (said({"arguments": '{"city'}), Broken.INVALID),
+    (said({"arguments": ""}), Broken.INVALID),
+    (said({"arguments": '{"city": "Rome", "unit": "C"}'}), Broken.SCHEMA),
+    (said(text="<tool_call>\n{}"), Broken.AS_TEXT),
+    (said(text="It rains.", finish="stop"), Broken.NO_CALL),
+])  # fmt: skip
+def test_a_broken_law_is_named(choice, broken):
+    assert [name for name, _ in breaches(of(), choice)] == [broken]
+
+
+def test_where_no_tool_is_asked_for_everything_is_text():
+    assert breaches(of("none"), said(text="<tool_call>", finish="stop")) == []
+    assert breaches(of("auto"), said(text="It rains.", finish="stop")) == []
+
+
+@pytest.mark.parametrize("mine, theirs, broken", [
+    (said({"arguments": '": "Köln", "unit": "C"}'}), said({}), Broken.FIRST_LOST),
+    (said({"arguments": GOOD[:-2]}), said({}), Broken.END_LOST),
+    (said({"arguments": "{}"}), said({}), Broken.EMPTY),
+    (said({"arguments": '{"city": "Kln", "unit": "C"}'}), said({}), Broken.CHARACTERS),
+    (said({"arguments": "{" + GOOD}), said({}), Broken.INVALID),
+    (said({"arguments": '{"unit": "C"}'}), said({}), Broken.DIFFER),
+    (said({"name": "get_weather" * 2}), said({}), Broken.NAME_TWICE),
+    (said({"name": "weather"}), said({}), Broken.DIFFER),
+    (said({}), said({}, {}), Broken.CALL_LOST),
+    (said({}, {}), said({}), Broken.DIFFER),
+    (said({}, text='{"name": "a"'), said({}, {}), Broken.AS_TEXT),
+    (said({"arguments": GOOD + GOOD}), said({}, {}), Broken.INDEX),
+    (said(reasoning="a", text="bc"), said(reasoning="ab", text="c"), Broken.LEAK),
+    (said(reasoning="abc"), said(reasoning="ab", text="c"), Broken.SWALLOWED),
+    (said(reasoning="a", text="b"), said({}, reasoning="ab"), Broken.LEAK),
+    (said(reasoning="ac"), said(reasoning="abc"), Broken.PART),
+    (said(text="abc"), said(text="abcd"), Broken.TAIL),
+    (said(text="abd"), said(text="abcd"), Broken.PART),
+    (said(text="ababcd"), said(text="abcd"), Broken.TWICE),
+    (said(text="acbd"), said(text="abcd"), Broken.ORDER),
+    (said(text="ab"), said(text="aßb"), Broken.CHARACTERS),
+])  # fmt: skip
+def test_answers_of_the_same_tokens_that_differ_are_told_how(mine, theirs, broken):
+    assert apart(mine, theirs)[0] is broken
+
+
+def test_answers_that_say_the_same_are_not_apart():
+    assert apart(said({"id": "x"}), said({"id": "y"})) is None
+    assert apart(said(text="ab\ufffd"), said(text="ab")) is None

@@ -1,0 +1,176 @@
+"""The judge of tools: same tokens, same calls; what the baseline does itself is never called a fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.judge import tools
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.transcript import ToolCall, Usage
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.prompts.tools import twins
+from tests.judge.captured_values import answer, captured
+
+WORKLOAD = replace(twins(), requests=twins().requests[:8], take={})
+GOOD = '{"city": "Köln", "unit": "C"}'
+ORDER = '{"customer": {"name": "Ann", "address": {"street": "a", "town": "Malmö"}}, "lines": [{"sku": "a-1", "amount": 2}]}'
+FIND = '{"quoted": "a \\"quoted\\" word", "lines": "one\\ntwo\\tback\\\\slash", "face": "smile 😀"}'
+CALLED = {"parallel": [("get_weather", GOOD)] * 2, "named-nested": [("place_order", ORDER)], "escapes": [("find_text", FIND)]}
+
+
+def healthy(*, ids=True, shift=0):
+    """Every case answered as it should be, streamed and whole from the same tokens."""
+    return [_answer(request.id, ids=ids, shift=shift) for request in WORKLOAD.requests]
+
+
+def _answer(request_id, *, ids, shift):
+    case = request_id.removesuffix("-streamed")
+    calls = tuple(
+        ToolCall(index=i, id=f"{request_id}-{i}", name=name, arguments=arguments)
+        for i, (name, arguments) in enumerate(CALLED.get(case, ()))
+    )
+    tokens = [10 + shift + len(case), 11, 12]
+    return answer(
+        request_id,
+        tokens if ids else (),
+        text="" if calls else "Rhine, Köln",
+        finish="tool_calls" if calls else "stop",
+        usage=Usage(prompt_tokens=3, completion_tokens=3, reasoning_tokens=0),
+        tool_calls=calls,
+    )
+
+
+def changed(answers, request_id, **fields):
+    return [
+        replace(one, choices=(replace(one.choice, **fields),)) if one.request_id == request_id else one for one in answers
+    ]  # fmt: skip
+
+
+def recalled(answers, request_id, **fields):
+    calls = next(one.choice.tool_calls for one in answers if one.request_id == request_id)
+    return changed(answers, request_id, tool_calls=(replace(calls[0], **fields), *calls[1:]))
+
+
+def judged(mine, baseline=None, control=None, **fields):
+    return tools.judge(captured("tools", mine, baseline or healthy(), control or healthy(), workload=WORKLOAD, alpha=1e-3, **fields))
+
+
+def test_the_same_calls_of_the_same_tokens_pass_and_say_what_was_compared():
+    verdict = judged(healthy())
+    assert verdict.outcome is Outcome.PASS, verdict
+    assert verdict.figures == {"answers": 8, "answers_with_calls": 6, "tool_calls": 8, "compared_answers": 8, "twins": 4}
+
+
+def test_other_tokens_are_judged_alone():
+    assert judged(healthy(shift=50)).outcome is Outcome.PASS
+    verdict = judged(recalled(recalled(healthy(shift=50), "escapes-streamed", arguments="{"), "escapes", arguments="{"))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the arguments of a tool call are not valid JSON")
+
+
+def test_a_stream_of_other_tokens_than_the_baselines_is_held_beside_the_arms_own_whole_answer():
+    verdict = judged(recalled(healthy(shift=50), "escapes-streamed", arguments=FIND[:9]))
+    assert (verdict.names, verdict.figures["wrong_answers"]) == ("the last tool arguments are lost", 1)
+
+
+@pytest.mark.parametrize("fields, name", [
+    ({"arguments": GOOD[9:]}, "the first tool arguments are lost in the stream"),
+    ({"name": "get_weatherget_weather"}, "the name of a tool call is sent more than once"),
+    ({"id": ""}, "a tool call has no id"),
+    ({"id": "parallel-streamed-1"}, "two tool calls have one id"),
+])  # fmt: skip
+def test_a_stream_that_loses_or_doubles_something_fails_by_name(fields, name):
+    verdict = judged(recalled(healthy(), "parallel-streamed", **fields))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+    assert verdict.figures["wrong_streamed"] == 1
+
+
+@pytest.mark.parametrize("request_id, fields, name", [
+    ("parallel-streamed", {"finish_reason": "stop"}, "the finish_reason of a tool call is wrong"),
+    ("parallel", {"tool_calls": ()}, "a tool call is lost"),
+    ("plain-streamed", {"text": "Rhine"}, "the end of the text is lost"),
+    ("plain", {"reasoning": "Rhine, ", "text": "Köln"}, "the answer is taken for reasoning"),
+])  # fmt: skip
+def test_an_answer_that_says_something_else_of_its_tokens_fails_by_name(request_id, fields, name):
+    verdict = judged(changed(healthy(), request_id, **fields))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+
+
+def test_reasoning_tokens_of_the_same_tokens_are_counted_alike():
+    mine = [replace(one, usage=Usage(prompt_tokens=3, completion_tokens=3, reasoning_tokens=3)) for one in healthy()]
+    assert judged(mine).names == "the reasoning tokens are counted wrongly"
+
+
+def test_what_the_baseline_does_itself_is_left_out_and_said():
+    wrong = recalled(healthy(), "parallel-streamed", id="")
+    verdict = judged(wrong, baseline=recalled(healthy(), "escapes-streamed", id=""))
+    assert verdict.outcome is Outcome.PASS
+    assert "left out, as the baseline does it too: a tool call has no id" in verdict.headline
+
+
+def test_what_a_model_may_write_is_no_failure_without_a_grammar():
+    ignoring = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    wrong = recalled(recalled(healthy(shift=50), "parallel", arguments="{"), "parallel-streamed", arguments="{")
+    assert judged(wrong, capabilities=ignoring).outcome is Outcome.PASS
+    assert judged(wrong).outcome is Outcome.FAIL
+
+
+def test_wrong_calls_that_are_more_often_wrong_than_the_baselines_fail_without_a_grammar_too():
+    ignoring = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    wrong = healthy(shift=50)
+    for request in WORKLOAD.requests:
+        if not request.id.startswith("plain"):
+            wrong = recalled(wrong, request.id, arguments="{")
+    verdict = tools.judge(captured("tools", wrong, healthy(), healthy(), workload=WORKLOAD, alpha=0.05, capabilities=ignoring))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the arguments of a tool call are not valid JSON")
+
+
+def test_without_ids_streams_that_differ_count_only_where_they_do_so_more_often():
+    one = changed(healthy(ids=False), "plain-streamed", text="Rhine")
+    assert judged(one, baseline=healthy(ids=False), control=healthy(ids=False)).outcome is Outcome.PASS
+    every = one
+    for case in CALLED:
+        every = recalled(every, f"{case}-streamed", arguments="{}")
+    bare = healthy(ids=False)
+    ignoring = {"baseline": Capabilities(support={"json_schema": FeatureSupport.IGNORED})}
+    fields = {"workload": WORKLOAD, "alpha": 0.05, "capabilities": ignoring}
+    assert tools.judge(captured("tools", every, bare, bare, **fields)).outcome is Outcome.FAIL
+
+
+def test_ids_that_a_stream_leaves_out_are_no_tokens_to_compare():
+    mine, baseline = (
+        [replace(one, choices=(replace(one.choice, token_ids=(11,)),)) if one.request_id.endswith("streamed") else one for one in healthy()]
+        for _ in range(2)
+    )
+    verdict = judged(mine, baseline=baseline)
+    assert (verdict.outcome, verdict.figures["compared_answers"]) == (Outcome.PASS, 4)
+
+
+def test_a_baseline_that_calls_nothing_shows_nothing():
+    silent = [replace(one, choices=(replace(one.choice, tool_calls=(), text="no", finish_reason="stop"),)) for one in healthy()]
+    verdict = judged(silent, baseline=silent, control=silent)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "did not bind" in verdict.headline
+
+
+def test_tools_that_are_refused_are_said_to_be():
+    refused = [
+        one if one.request_id.startswith("plain") else answer(one.request_id, status=400, error="no tools here") for one in healthy()
+    ]  # fmt: skip
+    verdict = judged(refused, baseline=refused, control=refused)
+    assert verdict.outcome is Outcome.REFUSED
+    assert judged([answer(one.request_id, status=400, error="no") for one in healthy()]).outcome is Outcome.REFUSED
+
+
+def test_a_part_that_is_refused_is_said():
+    mine = [answer(one.request_id, status=400, error="no") if "escapes" in one.request_id else one for one in healthy()]
+    verdict = judged(mine, baseline=mine, control=mine)
+    assert verdict.outcome is Outcome.PASS
+    assert "2 requests refused" in verdict.headline
+
+
+def test_the_control_is_judged_like_any_arm():
+    control = recalled(healthy(), "parallel-streamed", id="")
+    as_control = captured("tools", healthy(), healthy(), control, workload=WORKLOAD).as_control()
+    assert tools.judge(as_control).outcome is Outcome.FAIL
