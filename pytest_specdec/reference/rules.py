@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
-from pytest_specdec.reference.sampler import Sampling
+from pytest_specdec.reference.sampler import Sampling, distributions
 
 if TYPE_CHECKING:
     from collections import OrderedDict, deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
 
+    from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.grammar import Grammar
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.prefix_cache import Block
@@ -36,6 +37,7 @@ __all__ = [
     "completion_tokens",
     "cut",
     "deal",
+    "distribute",
     "drafts",
     "draw",
     "drop",
@@ -48,6 +50,7 @@ __all__ = [
     "match",
     "penalise",
     "randomness",
+    "read",
     "report",
     "resume",
     "reuse",
@@ -144,9 +147,19 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
     return lengths + 1 + accepted
 
 
-def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of one row's window, (drafted + 1, vocabulary), penalised by its request; the bonus position is last."""
-    return logits + added
+def penalise(logits: NDArray[np.float32], state: PenaltyState, drafted: Rows[int]) -> NDArray[np.float32]:
+    """Return the logits of one row's window, (drafted + 1, vocabulary), as its request shapes them; the bonus position is last."""
+    return state.shaped(logits, drafted)
+
+
+def distribute(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the distribution (lines, vocabulary) that ``sampling``, an entry a line, makes of the shaped logits of all windows."""
+    return distributions(logits, sampling)
+
+
+def read(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Return the request that is answered, of which ``body`` is the JSON."""
+    return request
 
 
 def report(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
@@ -265,9 +278,11 @@ class EngineRules:
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], int], NDArray[np.intp]] = keep
-    penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     settle: Callable[[Rows[RunningSequence], DraftProposal, VerifyWindows], VerifyWindows] = settle
     drop: Callable[[Rows[RunningSequence], NDArray[np.intp]], None] = drop
+    penalise: Callable[[NDArray[np.float32], PenaltyState, Rows[int]], NDArray[np.float32]] = penalise
+    distribute: Callable[[NDArray[np.float32], Sampling, DraftProposal], NDArray[np.float32]] = distribute
+    read: Callable[[EngineRequest, Mapping[str, JSON]], EngineRequest] = read
     report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
     admit: Callable[[EngineRequest], None] = admit
     target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target
