@@ -1,18 +1,345 @@
-"""Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere."""
+"""Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere.
+
+Penalties alone are judged token by token, as greedy choices. Other parameters by their laws (judge/parameter_laws.py): each answer is held
+to what its own request asks for, and a parameter counts only where it binds on the baseline. What the baseline ignores is reported.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge import greedy
+from pytest_specdec.judge.draft_distribution import drafting
+from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.parameter_laws import PARAMETERS, LawToken, given, parted, suppressed, tokens
+from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.tolerance import allowed
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import proportions
+from pytest_specdec.stats.token_distribution import NOISE
+from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["judge"]
+__all__ = ["ParameterEffect", "judge"]
+
+_PENALTIES: Final = {"temperature", "presence_penalty", "frequency_penalty"}
+LEAST_BOUND: Final = 3
+"""Parameters that must bind on the baseline for a pass: a third of those with a law."""
+_SEVERAL: Final = 3
+"""Parameters broken at once from which the fault is not one of a single parameter."""
+_CHANCE: Final = 0.01
+_SHOWN: Final = 30
+
+
+class ParameterEffect(StrEnum):
+    """What a server does with a parameter."""
+
+    HONOURED = "honoured"
+    REFUSED = "refused"
+    IGNORED = "ignored"
+    HARMFUL = "harmful"
+    """Answered with a 5xx, or the server died or hung of it."""
+    UNKNOWN = "did not bind"
+    ABSENT = "not asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmEffects:
+    """The tokens of one arm under the laws of its requests."""
+
+    arm: Transcript
+    tokens: tuple[LawToken, ...]
+    alpha: float
+    """Share of the budget below which chance explains no broken law of a cut distribution."""
+
+    @property
+    def lawless(self) -> set[str]:
+        """The parameters of which it breaks a law at all: of the baseline, engines that cut in another order, say."""
+        return _names([token for token in self.tokens if token.broken])
+
+    @property
+    def broken(self) -> tuple[LawToken, ...]:
+        """Tokens that break a law beyond chance."""
+        beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
+        return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
+
+    def _beyond_chance(self, name: str) -> bool:
+        under = [token for token in self.tokens if token.parameter == name]
+        hits = [token for token in under if token.broken]
+        if not hits:
+            return False
+        if any(not token.chance for token in hits):
+            return True
+        rate = sum(token.chance for token in under) / len(under)
+        return proportions.greater_than_rate(len(hits), len(under), rate) <= self.alpha
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether every token is the baseline's choice after the request's penalties and biases."""
-    return greedy.judge(captured)
+    """Return whether every token is one that the request's parameters allow, given the baseline's distribution behind its own prefix.
+
+    A broken law fails where the baseline and its control break none of that parameter. Refused parameters that the baseline honours are
+    REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
+    """
+    if all(set(given(request.body)) <= _PENALTIES and request.body.get("temperature") == 0 for request in captured.workload.requests):
+        return greedy.judge(captured)
+    return _harmful(captured) or server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured)
+
+
+def _judged(captured: Captured) -> Verdict:
+    tolerance = allowed(captured, 0.0)
+    try:
+        mine = _effects(captured, captured.speculative, tolerance)
+        peers = tuple(_effects(captured, peer, tolerance) for peer in _peers(captured))
+    except ValueError as error:
+        return say(captured, Outcome.INVALID, str(error))
+    matrix = _matrix(captured, mine, peers)
+    return (
+        _noisy(captured, tolerance)
+        or _broken(captured, mine, peers, matrix)
+        or unscorable(captured)
+        or speculating(captured)
+        or _refused(captured, matrix)
+        or _unbound(captured, peers[0], matrix)
+        or _passed(captured, mine, peers[0], matrix, tolerance)
+    )
+
+
+def _peers(captured: Captured) -> tuple[Transcript, ...]:
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
+
+
+def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
+    own = (*tokens(captured, arm, tolerance.gap, max(NOISE, tolerance.calibration.noise or 0.0)), *_compared(captured, arm, tolerance))
+    more = suppressed(captured, tolerance.gap) if arm is captured.baseline else ()
+    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=captured.alpha)
+
+
+def _compared(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
+    """Return the first differences from the baseline, those under a repetition penalty only where they beat the control's."""
+    if arm is captured.baseline:
+        return ()
+    found = parted(captured, arm, tolerance.gap)
+    hits = sum(token.broken and token.parameter == "repetition_penalty" for token in found)
+    trials = sum("repetition_penalty" in given(request.body) for request in captured.workload.requests)
+    theirs = 0
+    if captured.control is not None and arm is not captured.control:
+        again = parted(captured, captured.control, tolerance.gap)
+        theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
+    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= captured.alpha:
+        return found
+    return tuple(token for token in found if token.parameter != "repetition_penalty")
+
+
+def _noisy(captured: Captured, tolerance: Tolerance) -> Verdict | None:
+    if tolerance.trustworthy:
+        return None
+    noise = tolerance.calibration.noise or 0.0
+    return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: logit noise {noise:.3f} nats, so no law can be held")
+
+
+def _harmful(captured: Captured) -> Verdict | None:
+    """Fail where every request that the server failed on has a parameter in common, which the baseline answers."""
+    failed = {failure.request_id for failure in captured.speculative.server_failures if failure.recurred and not failure.group}
+    bodies = {request.id: set(given(request.body)) for request in captured.workload.requests}
+    answered = {answer.request_id for answer in captured.baseline.answers if answer.ok}
+    if not failed or not failed <= answered:
+        return None
+    common = set.intersection(*(bodies.get(request_id, set()) for request_id in failed))
+    if len(common) > 1:
+        common -= {"temperature"}
+    spared = {name for answer in captured.speculative.answers if answer.ok for name in bodies.get(answer.request_id, ())}
+    named = [name for name in PARAMETERS if name in common - spared]
+    if not named:
+        return None
+    name = f"{' and '.join(named)} is answered with a server error"
+    headline = f"{name}: {len(failed)} requests, first {min(failed)}; the baseline answers all of them"
+    return say(captured, Outcome.FAIL, headline, names=name, cell=f"{named[0]} harmful", figures={"failed_requests": float(len(failed))})
+
+
+def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
+    """Return what the baseline and the judged arm do with each parameter."""
+    broken_by_peers = set[str]().union(*(peer.lawless for peer in peers))
+    binding = {name for peer in peers for token in peer.tokens if token.binds for name in _parts(token.parameter)}
+    return {
+        name: (
+            _effect(captured, name, peers[0], ignored=name in broken_by_peers, binds=name in binding),
+            _effect(captured, name, mine, ignored=name in _names(mine.broken), binds=name in binding),
+        )
+        for name in PARAMETERS
+    }
+
+
+def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
+    asked = {request.id: given(request.body) for request in captured.workload.requests if name in given(request.body)}
+    alone = [request_id for request_id, names in asked.items() if set(names) <= {name, "temperature"}]
+    answers = [answer for answer in effects.arm.answers if answer.request_id in (alone or asked)]
+    if not answers:
+        return ParameterEffect.ABSENT
+    if all(map(refused, answers)):
+        return ParameterEffect.REFUSED
+    if any(failure.recurred and failure.request_id in alone for failure in effects.arm.server_failures):
+        return ParameterEffect.HARMFUL
+    if ignored:
+        return ParameterEffect.IGNORED
+    return ParameterEffect.HONOURED if binds else ParameterEffect.UNKNOWN
+
+
+def _parts(parameter: str) -> list[str]:
+    return parameter.split(", ")
+
+
+def _names(found: Sequence[LawToken]) -> set[str]:
+    return {name for token in found for name in _parts(token.parameter)}
+
+
+def _broken(
+    captured: Captured,
+    mine: ArmEffects,
+    peers: Sequence[ArmEffects],
+    matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
+) -> Verdict | None:
+    lawless = set[str]().union(*(peer.lawless for peer in peers))
+    broken = [token for token in mine.broken if not lawless & set(_parts(token.parameter))]
+    if not broken:
+        return None
+    name = _fault_name(captured, mine, broken)
+    counts = Counter(token.parameter for token in broken)
+    first = min(broken, key=lambda token: (token.index, token.answer.key))
+    listed = ", ".join(f"{parameter} {count:,}" for parameter, count in counts.most_common())
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); the baseline's break none",
+        short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
+        evidence=(*_lines(matrix, mine.arm), *_listed(broken)),
+        cell=f"{counts.most_common(1)[0][0]} {matrix[_parts(counts.most_common(1)[0][0])[0]][1]}",
+        names=name,
+        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
+    )
+
+
+def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]) -> str:
+    """Return which parameter is broken and where, in words of a closed set."""
+    names = [name for name in PARAMETERS if name in _names(broken)]
+    if len(names) > _SEVERAL:
+        return f"sampling parameters are ignored{_place(captured, broken)}"
+    warmed = all(token.warmed for token in broken)
+    cold = {name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in _parts(token.parameter)}
+    if warmed and set(names) <= cold:
+        return f"{' and '.join(names)} is wrong at temperatures other than 1"
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{_place(captured, broken)}"
+
+
+def _place(captured: Captured, broken: Sequence[LawToken]) -> str:
+    """Return where in the verify windows the broken tokens stand, where evenly spread ones would hardly all stand there."""
+    known = [slot for token in broken if (slot := _slot(captured, token.answer, token.index)) is not None]
+    if len(known) < len(broken) or not known:
+        return ""
+    everywhere = [slot for answer in captured.speculative.answers if answer.ok for slot in _slots(captured, answer)]
+    for words, marks in (
+        (" at the bonus position", {"bonus"}),
+        (" behind the first token of a window", {"draft", "bonus"}),
+        (" at draft positions", {"first", "draft"}),
+    ):
+        share = sum(slot in marks for slot in everywhere) / max(1, len(everywhere))
+        if set(known) <= marks and share ** len(known) <= _CHANCE:
+            return words
+    return ""
+
+
+def _slot(captured: Captured, answer: Answer, index: int) -> str | None:
+    slots = _slots(captured, answer)
+    return slots[index] if index < len(slots) else None
+
+
+def _slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
+    """Return of each token whether it stands at a window's first draft position, a later one, behind all, or without a draft."""
+    windows, count = answer.choice.windows, len(answer.choice.token_ids)
+    if windows is None:
+        return ()
+    known = drafting(captured)
+    slots = slots_from_windows(windows, count, lambda start: known.drafted(answer, start))
+    names = zip(slots.draft_slot.tolist(), slots.bonus_slot.tolist(), slots.slot.tolist(), strict=True)
+    return tuple("bonus" if bonus else ("first" if slot == 0 else "draft") if draft else "plain" for draft, bonus, slot in names)
+
+
+def _refused(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
+    names = [
+        name for name, (theirs, mine) in matrix.items() if mine is ParameterEffect.REFUSED and theirs not in {mine, ParameterEffect.ABSENT}
+    ]
+    if not names:
+        return None
+    return say(
+        captured,
+        Outcome.REFUSED,
+        f"{', '.join(names)} refused with a 4xx, which the baseline answers; no other parameter is ignored",
+        evidence=(*_lines(matrix, captured.speculative), *messages(captured.speculative.answers)),
+        cell=f"{len(names)} refused",
+        figures={"refused_parameters": float(len(names))},
+    )
+
+
+def _unbound(captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
+    bound = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.HONOURED]
+    if len(bound) >= LEAST_BOUND:
+        return None
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"only {len(bound)} parameters show an effect on the baseline: nothing would show that the others are ignored",
+        evidence=_lines(matrix, captured.speculative),
+        settle="requests on which the parameters bind, as suites/parameters sends them",
+        cell="did not bind",
+        figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},
+    )
+
+
+def _passed(
+    captured: Captured,
+    mine: ArmEffects,
+    baseline: ArmEffects,
+    matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
+    tolerance: Tolerance,
+) -> Verdict:
+    both = [name for name, pair in matrix.items() if pair == (ParameterEffect.HONOURED, ParameterEffect.HONOURED)]
+    bound = sum(token.binds for token in mine.tokens)
+    ignored = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.IGNORED]
+    excused = f"; ignored by the baseline itself: {', '.join(ignored)}" if ignored else ""
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{len(both)} parameters honoured at {bound:,} tokens where they bind{excused}",
+        evidence=_lines(matrix, mine.arm),
+        rules_out=f"{bound:,} tokens at which a parameter binds; a share above {proportions.ruled_out(bound):.2%} of them without it would "
+        f"have been caught (99%). Greedy choices to {tolerance.gap:.3g} nats",
+        cell=f"{len(both)} honoured",
+        figures={
+            "honoured_parameters": float(len(both)),
+            "bound_tokens": float(bound),
+            "baseline_bound_tokens": float(sum(token.binds for token in baseline.tokens)),
+            "law_tokens": float(len(mine.tokens)),
+        },
+    )
+
+
+def _lines(matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]], arm: Transcript) -> tuple[str, ...]:
+    """Return the matrix, a line per parameter."""
+    return tuple(f"{name}: baseline {theirs}, {arm.arm} {mine}" for name, (theirs, mine) in matrix.items())
+
+
+def _listed(broken: Sequence[LawToken]) -> tuple[str, ...]:
+    lines = [f"{token.answer.request_id}, token {token.index + 1}: {token.detail} ({token.parameter})" for token in broken[:_SHOWN]]
+    return (*lines, *([f"and {len(broken) - _SHOWN:,} more"] if len(broken) > _SHOWN else []))

@@ -92,6 +92,8 @@ _ROWS = (
         promise="sampling parameters honoured",
         budget=Budget.CORRECTNESS,
         part=0.054,
+        workloads=3,
+        smoke=3,
     ),
     FamilyRow(
         name="logprobs",

@@ -30,12 +30,20 @@ class EngineRequest:
     top_k: int = 0
     """0 is off."""
     top_p: float = 1.0
+    min_p: float = 0.0
+    """Least probability of a token, as a share of the most probable one's; 0 is off."""
     presence_penalty: float = 0.0
     """Nats taken from the logit of every token that the answer already holds."""
     frequency_penalty: float = 0.0
     """Nats taken from the logit of a token for each time that the answer already holds it."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of every token that prompt or answer already hold."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token, nats added to its logit), each token once."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Tokens of words of which no answer completes one."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that an answer may hold; None for all."""
     seed: int | None = None
     n: int = 1
     stop: tuple[str, ...] = ()
@@ -64,14 +72,16 @@ class EngineRequest:
 
     @property
     def penalised(self) -> bool:
-        """Whether anything is added to the logits."""
-        return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)
+        """Whether anything is done to the logits before they are sampled from."""
+        added = self.presence_penalty or self.frequency_penalty or self.logit_bias
+        return bool(added or self.bad_words) or self.repetition_penalty != 1.0 or self.allowed_token_ids is not None
 
 
 _BOTH: Final = frozenset({
-    "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs", "max_tokens", "min_tokens", "model", "n",
-    "presence_penalty", "prompt_logprobs", "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed",
-    "skip_special_tokens", "stop", "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p", "user",
+    "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs",
+    "max_tokens", "min_p", "min_tokens", "model", "n", "presence_penalty", "prompt_logprobs", "repetition_penalty", "response_format",
+    "return_token_ids", "return_tokens_as_token_ids", "seed", "skip_special_tokens", "stop", "stop_token_ids", "stream", "stream_options",
+    "temperature", "top_k", "top_p", "user",
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
@@ -80,14 +90,10 @@ _KNOWN: Final = {
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (True, False),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "best_of": (1,),
     "echo": (False,),
     "length_penalty": (1,),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "spaces_between_special_tokens": (True,),
+    "spaces_between_special_tokens": (True, False),
     "structured_outputs": (),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
@@ -98,6 +104,8 @@ _MOST_CHOICES: Final = 256
 _MOST_STOPS: Final = 16
 _MOST_PENALTY: Final = 2.0
 _MOST_BIAS: Final = 100.0
+_MOST_REPETITION: Final = 100.0
+_MOST_WORDS: Final = 64
 _GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
 _DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
 
@@ -139,9 +147,13 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=max(top_k, 0),
         top_p=_top_p(fields),
+        min_p=fields.number("min_p", 0.0, low=0.0, high=1.0),
         presence_penalty=fields.number("presence_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
         frequency_penalty=fields.number("frequency_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        repetition_penalty=_repetition(fields),
         logit_bias=_logit_bias(fields, tokenizer.vocabulary),
+        bad_words=_bad_words(fields, tokenizer),
+        allowed_token_ids=_allowed(fields, tokenizer.vocabulary),
         seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
         n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
         stop=fields.strings("stop", most=_MOST_STOPS),
@@ -277,6 +289,39 @@ def _stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
     if strange:
         message = f"stop_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
         raise Refusal(message=message, param="stop_token_ids")
+    return ids
+
+
+def _repetition(fields: Fields) -> float:
+    penalty = fields.number("repetition_penalty", 1.0, low=0.0, high=_MOST_REPETITION)
+    if penalty == 0:
+        raise Refusal(message="repetition_penalty must be above 0", param="repetition_penalty")
+    return penalty
+
+
+def _bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each word, and those of the word behind a space where these are as many and begin otherwise.
+
+    So does vLLM (``SamplingParams.update_from_tokenizer``): a word inside a text has a token of its own with the space in it.
+    """
+    words: list[tuple[int, ...]] = []
+    for word in fields.strings("bad_words", most=_MOST_WORDS):
+        plain, spaced = tokenizer.encode(word.lstrip()), tokenizer.encode(" " + word.lstrip())
+        words += [plain, *([spaced] if plain and spaced[0] != plain[0] and len(spaced) == len(plain) else [])]
+    return tuple(filter(None, words))
+
+
+def _allowed(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
+    listed = fields.value("allowed_token_ids")
+    if listed is None:
+        return None
+    ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool)) if isinstance(listed, list) else ()
+    if not ids or not isinstance(listed, list) or len(ids) != len(listed):
+        raise Refusal(message="allowed_token_ids must be a list of token ids that is not empty", param="allowed_token_ids")
+    strange = [i for i in ids if not 0 <= i < vocabulary]
+    if strange:
+        message = f"allowed_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
+        raise Refusal(message=message, param="allowed_token_ids")
     return ids
 
 

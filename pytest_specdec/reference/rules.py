@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
-from pytest_specdec.reference.sampler import Sampling
+from pytest_specdec.reference.sampler import Sampling, distributions
 from pytest_specdec.reference.tokenizer import Text
 
 if TYPE_CHECKING:
     from collections import OrderedDict, deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
@@ -42,6 +42,7 @@ __all__ = [
     "count",
     "cut",
     "deal",
+    "distribute",
     "drafts",
     "draw",
     "drop",
@@ -56,6 +57,7 @@ __all__ = [
     "match",
     "penalise",
     "randomness",
+    "read",
     "read_calls",
     "reply",
     "report",
@@ -166,9 +168,19 @@ def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray
     return lengths + 1 + accepted
 
 
-def penalise(logits: NDArray[np.float32], added: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of one row's window, (drafted + 1, vocabulary), penalised by its request; the bonus position is last."""
-    return logits + added
+def penalise(logits: NDArray[np.float32], state: PenaltyState, drafted: Rows[int]) -> NDArray[np.float32]:
+    """Return the logits of one row's window, (drafted + 1, vocabulary), as its request shapes them; the bonus position is last."""
+    return state.shaped(logits, drafted)
+
+
+def distribute(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the distribution (lines, vocabulary) that ``sampling``, an entry a line, makes of the shaped logits of all windows."""
+    return distributions(logits, sampling)
+
+
+def read(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Return the request that is answered, of which ``body`` is the JSON."""
+    return request
 
 
 def report(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
@@ -337,9 +349,11 @@ class EngineRules:
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual
     bonus: Callable[[NDArray[np.intp]], NDArray[np.intp]] = bonus
     keep: Callable[[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], int], NDArray[np.intp]] = keep
-    penalise: Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]] = penalise
     settle: Callable[[Rows[RunningSequence], DraftProposal, VerifyWindows], VerifyWindows] = settle
     drop: Callable[[Rows[RunningSequence], NDArray[np.intp]], None] = drop
+    penalise: Callable[[NDArray[np.float32], PenaltyState, Rows[int]], NDArray[np.float32]] = penalise
+    distribute: Callable[[NDArray[np.float32], Sampling, DraftProposal], NDArray[np.float32]] = distribute
+    read: Callable[[EngineRequest, Mapping[str, JSON]], EngineRequest] = read
     report: Callable[[NDArray[np.float32], DraftProposal, int], NDArray[np.float32]] = report
     admit: Callable[[EngineRequest], None] = admit
     target: Callable[[NDArray[np.float32], NDArray[np.float32], DraftProposal], NDArray[np.float32]] = target

@@ -237,7 +237,7 @@ class Batch:
         live = draft.counts + 1
         logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live, tap=self._drafter.tap))
         shaped = self._shaped(rows, logits, draft)
-        p = self._rules.target(distributions(shaped, sampling.repeat(live)), shaped, draft)
+        p = self._rules.target(self._rules.distribute(shaped, sampling.repeat(live), draft), shaped, draft)
         chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
         windows = self._rules.settle(rows, draft, verify(p, draft, self._rules.deal(rows, chances), self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
@@ -275,7 +275,7 @@ class Batch:
             drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
             window, (grammar, penalties) = shaped[start : start + length + 1], states[slot]
             if penalties is not None:
-                window[:] = self._rules.penalise(window, penalties.walk(drafted))
+                window[:] = self._rules.penalise(window, penalties, drafted)
             if grammar is not None:
                 window[~walk(grammar, drafted)] = -np.inf
             elif rows[slot].held_back:  # a document ends where its grammar says

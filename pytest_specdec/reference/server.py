@@ -108,11 +108,13 @@ class _Served:
     async def _answer(self, route: Route, incoming: Incoming) -> Response:
         engine = self._engine
         try:
-            request = openai_request.parse(route, _body(await incoming.body()), engine.tokenizer, self._limits)
+            body = _body(await incoming.body())
+            request = openai_request.parse(route, body, engine.tokenizer, self._limits)
         except Refusal as refusal:
             return _failed(refusal.status, refusal.message, refusal.param)
         if engine.failure is not None:
             return _failed(500, "the engine is dead")
+        request = engine.rules.read(request, body if isinstance(body, dict) else {})
         engine.rules.admit(request)
         reply = ResponseOptions(
             route=route,

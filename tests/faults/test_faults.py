@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.reference.faults import context, lengths, reasoning, streaming, tools
+from pytest_specdec.reference.faults import context, lengths, parameters, reasoning, streaming, tools
 from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
 from pytest_specdec.reference.faults.planted import ENDS, Place
 
@@ -117,6 +117,9 @@ RUNS = {
 }
 """A fault that is in every answer shows in few. Of one at temperature 0 only, above 0 only or in long answers only, the families that it
 concerns and one that it spares; two families that both kill the server would use up its restarts on the first of them."""
+RUNS["in the parameters"] = Run(
+    faults=tuple(row.id for row in parameters.ROWS if row.id != "penalties-ignored"), families=("greedy", "parameters")
+)
 _ELSEWHERE = {fault for run in RUNS.values() for fault in run.faults}
 RUNS["in the rule"] = Run(faults=tuple(fault for fault in planted_in(Place.REFERENCE) if fault not in _ELSEWHERE))
 

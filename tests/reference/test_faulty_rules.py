@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_specdec.reference.faults import parameters
+from pytest_specdec.reference.faulty_rules import rules
+from pytest_specdec.reference.openai_request import EngineRequest
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
@@ -245,3 +248,59 @@ def test_drafts_are_shorter_in_company():
         together = client.complete(PLAIN, PLAIN | {"max_tokens": 48})
     assert set(record(alone)["per_step_drafted"]) == {3}
     assert set(record(together[0])["per_step_drafted"]) == {2}
+
+
+GREEDY_BODY = {"temperature": 0}
+REPETITION = {**GREEDY_BODY, "repetition_penalty": 2.0}
+PENALTIES = {**GREEDY_BODY, "presence_penalty": 1.0, "frequency_penalty": 0.5}
+WORDS = {**GREEDY_BODY, "bad_words": ["import", "self", "name", ".", "(", "\n"]}
+ALLOWED = {**GREEDY_BODY, "allowed_token_ids": [*range(200, 1200)]}
+BIAS = {**GREEDY_BODY, "logit_bias": {str(token): -100 for token in range(203, 700, 2)}}
+MIN_P = {"temperature": 2.0, "min_p": 0.5, "seed": 4}
+HARMED = {
+    "penalties-dropped": PENALTIES,
+    "penalties-fed-once-a-step": PENALTIES,
+    "penalties-weaken": PENALTIES,
+    "frequency-twice": PENALTIES,
+    "repetition-dropped": REPETITION,
+    "repetition-ignored-at-drafts": REPETITION,
+    "repetition-counts-rejected": REPETITION,
+    "logit-bias-ignored-at-drafts": BIAS,
+    "logit-bias-dropped": BIAS,
+    "bad-words-dropped": WORDS,
+    "bad-words-at-first-token": WORDS,
+    "allowed-ids-dropped": ALLOWED,
+    "allowed-ids-not-at-bonus": ALLOWED,
+    "min-p-dropped": MIN_P,
+    "min-p-ignored-at-drafts": MIN_P,
+    "top-k-without-temperature": {"temperature": None, "top_k": 1, "seed": 4},
+    "top-p-ignored-at-drafts": {"temperature": 1.0, "top_p": 0.1, "seed": 4},
+    "top-p-before-temperature": {"temperature": 0.5, "top_p": 0.5, "seed": 4},
+    "temperature-twice": {"temperature": 2.0, "seed": 4},
+    "temperature-ignored-at-drafts": {"temperature": 0.3, "seed": 4},
+}
+"""By fault: what a request asks for that the fault changes."""
+
+
+def texts(client, body):
+    bodies = [{**ASKED, **body, "prompt": prompt} for prompt in ("import os\nimport sys\n", "def main():\n", "a b c d a b c d a b")]
+    return [answer["choices"][0]["token_ids"] for answer in client.complete(*bodies)]
+
+
+@pytest.mark.parametrize("fault", HARMED)
+def test_a_parameters_fault_changes_what_asks_for_it_and_leaves_plain_requests_alone(fault, probabilistic):
+    with served(PROBABILISTIC, fault=fault) as client:
+        assert texts(client, HARMED[fault]) != texts(probabilistic, HARMED[fault])
+        assert texts(client, {}) == texts(probabilistic, {})
+
+
+def test_min_p_that_fails_raises_for_min_p_alone():
+    read = rules("min-p-fails", speculating=True).read
+    plain = EngineRequest(prompt=(1,), max_tokens=1)
+    assert read(plain, {}) is plain
+    with pytest.raises(NotImplementedError):
+        read(EngineRequest(prompt=(1,), max_tokens=1, min_p=0.1), {"min_p": 0.1})
+
+
+def test_every_fault_of_parameters_is_tried():
+    assert {row.id for row in parameters.ROWS} == {*HARMED, "penalties-ignored", "min-p-fails"}

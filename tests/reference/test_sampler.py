@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Encoder
 
 from pytest_specdec.reference import checkpoint, model, scheduler
 from pytest_specdec.reference.openai_request import EngineRequest
@@ -27,7 +29,22 @@ ASKED = {
     "rewards": {"presence_penalty": -0.5, "frequency_penalty": -0.2},
     "bias": {"logit_bias": {str(token): 3.5 for token in range(300, 340)}},
     "all": {"presence_penalty": 0.5, "frequency_penalty": 1.5, "logit_bias": {"13": -100, "30": 2}},
+    "repetition": {"repetition_penalty": 1.6},
+    "repetition rewarded": {"repetition_penalty": 0.7},
+    "bad words": {"bad_words": ["import", "os", "self.", "json", "return None", '"""']},
+    "allowed": {"allowed_token_ids": [198, 203, *range(260, 700, 3)]},
+    "every one": {
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.2,
+        "logit_bias": {"260": 4, "263": -100},
+        "bad_words": ["import", "def main"],
+        "allowed_token_ids": list(range(3, 4000, 2)),
+    },
 }
+
+
+ENCODER = Encoder.from_file(str(checkpoint.read("target").folder / "tokenizer.json"))
 
 
 def asked(prompt=PROMPTS[0], **body):
@@ -49,19 +66,35 @@ def raw():
     return of
 
 
-def penalised(logits, output, body):
-    """The definition of OpenAI's reference, token by token."""
+@functools.cache
+def words_of(text):
+    """The ids of a banned word alone, and behind a space where that makes another first token and as many."""
+    plain, spaced = (ENCODER.encode(prefix + text).ids for prefix in ("", " "))
+    return (plain, spaced) if spaced[0] != plain[0] and len(spaced) == len(plain) else (plain,)
+
+
+def penalised(logits, output, body, prompt=()):
+    """vLLM's order, each step by its definition in transformers and in OpenAI's reference, token by token."""
     logits = logits.copy()
-    for token, count in Counter(output).items():
-        logits[token] -= count * body.get("frequency_penalty", 0) + (count > 0) * body.get("presence_penalty", 0)
+    for token in set(range(len(logits))) - set(body.get("allowed_token_ids", range(len(logits)))):
+        logits[token] = -np.inf
+    for word in (ids for text in body.get("bad_words", ()) for ids in words_of(text)):
+        if list(output[len(output) - len(word) + 1 :] if len(word) > 1 else []) == word[:-1]:
+            logits[word[-1]] = -np.inf
     for token, bias in body.get("logit_bias", {}).items():
         logits[int(token)] += bias
+    for token in {*prompt, *output}:
+        penalty = body.get("repetition_penalty", 1.0)
+        logits[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
+    for token, count in Counter(output).items():
+        logits[token] -= count * body.get("frequency_penalty", 0) + (count > 0) * body.get("presence_penalty", 0)
     return logits
 
 
 def distribution(logits, body):
-    """Temperature, then top-k, then top-p."""
+    """Temperature, then min-p, then top-k, then top-p."""
     p = np.exp((logits - logits.max()) / body["temperature"])
+    p[p < body.get("min_p", 0) * p.max()] = 0
     order = np.argsort(-p)
     p[order[body.get("top_k", len(p)) :]] = 0
     p /= p.sum()
@@ -75,7 +108,7 @@ def test_a_greedy_token_is_the_largest_penalised_logit(server, raw, body):
     answer = server.complete(asked(**body))
     prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
     logits = raw(prompt + emitted)[len(prompt) - 1 : -1]
-    assert emitted == [int(penalised(row, emitted[:at], body).argmax()) for at, row in enumerate(logits)]
+    assert emitted == [int(penalised(row, emitted[:at], body, prompt).argmax()) for at, row in enumerate(logits)]
     assert emitted != ids(server.complete(asked()))
 
 
@@ -144,6 +177,8 @@ def verified(client, body, monkeypatch):
 SAMPLED = {
     "whole": {"temperature": 0.6, **ASKED["both"], "presence_penalty": -0.3},
     "truncated": {"temperature": 0.7, "top_k": 40, "top_p": 0.9, **ASKED["all"]},
+    "shared out": {"temperature": 1.3, "min_p": 0.05, "top_k": 30, "top_p": 0.95, **ASKED["repetition rewarded"]},
+    "every one": {"temperature": 0.9, "min_p": 0.02, **ASKED["every one"]},
 }
 
 
@@ -153,7 +188,7 @@ def test_drafted_tokens_count_as_output_in_the_distribution_that_verifies_them(s
     steps = verified(server, asked(PROMPTS[2], seed=5, max_tokens=32, **body), monkeypatch)
     for step in steps:
         for p, prompt, output in step:
-            np.testing.assert_allclose(p, distribution(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+            np.testing.assert_allclose(p, distribution(penalised(raw(prompt + output)[-1], output, body, prompt), body), atol=1e-4)
     assert max(map(len, steps)) == (1 if server.engine.settings.speculation is None else 4)
 
 
@@ -162,7 +197,7 @@ def test_ignored_at_draft_positions_means_the_raw_distribution_there_and_the_pen
     with served(PROBABILISTIC, fault="penalties-ignored") as client:
         steps = verified(client, asked(seed=5, max_tokens=16, **body), monkeypatch)
     for *drafts, (bonus, prompt, output) in steps:
-        np.testing.assert_allclose(bonus, distribution(penalised(raw(prompt + output)[-1], output, body), body), atol=1e-4)
+        np.testing.assert_allclose(bonus, distribution(penalised(raw(prompt + output)[-1], output, body, prompt), body), atol=1e-4)
         for p, same, before in drafts:
             np.testing.assert_allclose(p, distribution(raw(same + before)[-1], body), atol=1e-4)
 
@@ -172,28 +207,51 @@ def test_ignored_at_draft_positions_means_the_raw_distribution_there_and_the_pen
     st.lists(st.integers(0, 5), max_size=4),
     st.floats(-2, 2),
     st.floats(-2, 2),
+    st.floats(0.5, 2),
     st.dictionaries(st.integers(0, 5), st.floats(-100, 100), max_size=3),
+    st.none() | st.sets(st.integers(0, 5), min_size=1),
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=3), max_size=3),
 )
-def test_a_walk_is_the_definition_at_each_position_and_stays_where_it_is(emitted, drafted, presence, frequency, bias):
+def test_the_shape_is_the_definition_at_each_position_and_counts_nothing(
+    emitted, drafted, presence, frequency, times, bias, allowed, words
+):
     request = EngineRequest(
-        prompt=(1, 1, 2), max_tokens=9, presence_penalty=presence, frequency_penalty=frequency, logit_bias=tuple(bias.items())
+        prompt=(1, 1, 2),
+        max_tokens=9,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+        repetition_penalty=times,
+        logit_bias=tuple(bias.items()),
+        allowed_token_ids=None if allowed is None else tuple(allowed),
+        bad_words=tuple(map(tuple, words)),
     )
     penalties = PenaltyState(request, 6)
     for token in emitted:
         penalties.advance(token)
-    body = {
-        "presence_penalty": presence,
-        "frequency_penalty": frequency,
-        "logit_bias": {str(token): value for token, value in bias.items()},
-    }
-    expected = [penalised(np.zeros(6), emitted + drafted[:at], body) for at in range(len(drafted) + 1)]
+    body = {"presence_penalty": presence, "frequency_penalty": frequency, "repetition_penalty": times, "logit_bias": bias}
+    raw = np.linspace(-3, 3, 6).astype(np.float32)
+    masked = {token for token in range(6) if allowed is not None and token not in allowed}
     for _ in range(2):
-        np.testing.assert_allclose(penalties.walk(drafted), expected, rtol=1e-6, atol=1e-6)
+        for at, row in enumerate(penalties.shaped(np.tile(raw, (len(drafted) + 1, 1)), drafted)):
+            output = emitted + drafted[:at]
+            banned = masked | {word[-1] for word in words if [*output, 0][-len(word) : -1] == word[:-1] and len(output) >= len(word) - 1}
+            expected = penalised(raw.astype(float), output, body, request.prompt)
+            expected[list(banned)] = -np.inf
+            np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-4)
+
+
+SHAPING = (
+    {"presence_penalty": 1},
+    {"repetition_penalty": 0.9},
+    {"logit_bias": ((1, 1.0),)},
+    {"bad_words": ((1,),)},
+    {"allowed_token_ids": (1,)},
+)
 
 
 def test_plain_requests_have_nothing_to_add():
     assert not EngineRequest(prompt=(1,), max_tokens=1).penalised
-    assert all(EngineRequest(prompt=(1,), max_tokens=1, **one).penalised for one in ({"presence_penalty": 1}, {"logit_bias": ((1, 1.0),)}))
+    assert all(EngineRequest(prompt=(1,), max_tokens=1, **one).penalised for one in SHAPING)
 
 
 P = np.array([[0.30, 0.25, 0.15, 0.10, 0.08, 0.06, 0.04, 0.02]], np.float32)
@@ -206,8 +264,10 @@ def test_only_tokens_with_mass_are_picked(distribution, uniform):
     assert distribution[token] > 0
 
 
-def sampling(temperature=1.0, top_k=0, top_p=1.0):
-    return Sampling(temperature=np.array([temperature], np.float32), top_k=np.array([top_k]), top_p=np.array([top_p]))
+def sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
+    return Sampling(
+        temperature=np.array([temperature], np.float32), top_k=np.array([top_k]), top_p=np.array([top_p]), min_p=np.array([min_p])
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,6 +280,10 @@ def sampling(temperature=1.0, top_k=0, top_p=1.0):
         (sampling(top_p=0.56), 3),
         (sampling(top_p=1e-9), 1),
         (sampling(top_k=3, top_p=0.7), 2),
+        (sampling(min_p=1.0), 1),
+        (sampling(min_p=0.4), 3),
+        (sampling(min_p=0.4, top_p=0.5), 2),
+        (sampling(min_p=0.4, top_k=2), 2),
         (sampling(temperature=0.0), 1),
         (sampling(temperature=0.0, top_p=0.5), 1),
     ],
@@ -236,7 +300,7 @@ def test_temperature_divides_the_logits():
 
 
 def test_rows_of_a_batch_have_their_own_parameters():
-    mixed = Sampling(temperature=np.array([0, 1, 2], np.float32), top_k=np.array([0, 2, 0]), top_p=np.array([1, 1, 0.5]))
+    mixed = Sampling(temperature=np.array([0, 1, 2], np.float32), top_k=np.array([0, 2, 0]), top_p=np.array([1, 1, 0.5]), min_p=np.zeros(3))
     together = distributions(np.log(P[[0, 0, 0]]), mixed)
     alone = [distributions(np.log(P), sampling(t, k, p))[0] for t, k, p in ((0, 0, 1), (1, 2, 1), (2, 0, 0.5))]
     np.testing.assert_array_equal(together, alone)

@@ -96,7 +96,7 @@ def penalties_for_all(rows: Rows[RunningSequence]) -> Shaping:
     first = next((row for row in rows if row.penalties is not None), None)
     if first is None or first.penalties is None:
         return states(rows)
-    vocabulary = first.penalties.walk(()).shape[1]
+    vocabulary = first.penalties.vocabulary
     return [(row.grammar, row.penalties or _penalised(row, first.request, vocabulary)) for row in rows]
 
 

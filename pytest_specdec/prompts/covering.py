@@ -1,0 +1,61 @@
+"""A covering array: few rows of values in which every pair of values of two factors stands together at least once."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["pairwise"]
+
+Row = dict[str, int]
+Pair = tuple[str, int, str, int]
+
+
+def _any(_: Mapping[str, int]) -> bool:
+    return True
+
+
+def pairwise(levels: Mapping[str, int], lawful: Callable[[Mapping[str, int]], bool] = _any) -> tuple[Mapping[str, int], ...]:
+    """Return rows, a level from 0 for each factor, in which every lawful pair of levels of two factors stands together.
+
+    ``lawful`` is asked about rows that may lack factors: what it refuses stands in no row. Greedy and deterministic: each row begins
+    with the first pair that is missing and takes, factor by factor, the level that brings most missing pairs.
+    """
+    missing = dict.fromkeys(pair for pair in _pairs(levels) if lawful({pair[0]: pair[1], pair[2]: pair[3]}))
+    rows: list[Row] = []
+    while missing:
+        row = _row(levels, missing, lawful)
+        for pair in _of(row):
+            missing.pop(pair, None)
+        rows.append(row)
+    return tuple(rows)
+
+
+def _pairs(levels: Mapping[str, int]) -> list[Pair]:
+    return [(one, a, other, b) for one, other in combinations(levels, 2) for a in range(levels[one]) for b in range(levels[other])]
+
+
+def _row(levels: Mapping[str, int], missing: Mapping[Pair, None], lawful: Callable[[Mapping[str, int]], bool]) -> Row:
+    one, a, other, b = next(iter(missing))
+    row = {one: a, other: b}
+    for factor, count in levels.items():
+        if factor not in row:
+            allowed = [level for level in range(count) if lawful({**row, factor: level})]
+            gains = [sum(pair in missing for pair in _with(row, factor, level, levels)) for level in allowed]
+            row[factor] = allowed[gains.index(max(gains))]
+    return {factor: row[factor] for factor in levels}
+
+
+def _with(row: Mapping[str, int], factor: str, level: int, levels: Mapping[str, int]) -> Sequence[Pair]:
+    """Return the pairs that a level of a factor makes with a row that lacks it."""
+    order = list(levels)
+    before = [(name, value) for name, value in row.items() if order.index(name) < order.index(factor)]
+    behind = [(name, value) for name, value in row.items() if order.index(name) > order.index(factor)]
+    return [*((name, value, factor, level) for name, value in before), *((factor, level, name, value) for name, value in behind)]
+
+
+def _of(row: Mapping[str, int]) -> list[Pair]:
+    return [(one, row[one], other, row[other]) for one, other in combinations(row, 2)]

@@ -1,0 +1,111 @@
+"""Requests with sampling parameters: doses of one each, and a covering array of pairs of them."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Request, Route, Workload
+from pytest_specdec.prompts import CODE, COPY, REPEAT, STORY
+from pytest_specdec.prompts.covering import pairwise
+from pytest_specdec.prompts.prompts import Prompts, reported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Unpack
+
+    from pytest_specdec.model.workload import JSON, Depth
+    from pytest_specdec.prompts.prompts import Prompt, TrafficFields
+
+__all__ = ["DOSES", "FACTORS", "doses", "pairs"]
+
+COMMON: Final = (6, 8, 10, 11, 12, 13, 198, 220, *range(256, 512))
+"""Token ids of bytes, punctuation and the first merges, which byte-level vocabularies number alike: frequent in any text."""
+_WORDS: Final = ("the", "self", "return", "import", "name", "state", "item", ",", ".", "=", "(", "|")
+_PHRASES: Final = ("the old stone", "self.name", "import os", "red paint", "unexpected token", "state=up", "read the manual", "return a")
+_BANS: Final[Mapping[str, JSON]] = {str(token): -100 for token in COMMON[::2]}
+_FORCED: Final[Mapping[str, JSON]] = {"300": 100}
+
+_TEXTS: Final = Prompts.interleaved("texts", (COPY, REPEAT, CODE))
+_FREE: Final = Prompts.interleaved("free", (STORY, CODE))
+
+DOSES: Final[tuple[tuple[str, int, Prompts, Mapping[str, JSON]], ...]] = (
+    ("min_p", 1, _TEXTS, {"temperature": 1.0, "min_p": 1.0}),
+    ("top_k", 1, _TEXTS, {"top_k": 1}),
+    ("allowed_token_ids", 1, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
+    ("bad_words", 1, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
+    ("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
+    ("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 2.0}),
+    ("logit_bias", 2, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
+    ("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _FORCED}),
+    ("allowed_token_ids", 2, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
+    ("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
+    ("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_PHRASES)}),
+    ("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 0.7}),
+    ("presence_penalty", 2, _TEXTS, {"temperature": 0.0, "presence_penalty": 2.0}),
+    ("min_p", 3, _FREE, {"temperature": 2.0, "min_p": 0.3}),
+    ("top_k", 1, _TEXTS, {"temperature": 1.0, "top_k": 1}),
+    ("top_k", 2, _FREE, {"temperature": 1.5, "top_k": 3}),
+    ("top_p", 2, _FREE, {"temperature": 1.0, "top_p": 0.0001}),
+    ("top_p", 8, _FREE, {"temperature": 0.5, "top_p": 0.4}),
+    ("temperature", 2, _FREE, {"temperature": 0.01}),
+    ("repetition_penalty", 18, _TEXTS, {"temperature": 0.0, "repetition_penalty": 2.0}),
+)
+"""Parameter, requests, prompts, fields: each binds where the plain answer would break it. The first of each kind are smoke's."""
+
+FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
+    "temperature": (None, 0.0, 0.5, 1.2),
+    "top_p": (None, 0.9, 0.3),
+    "top_k": (None, 1, 8),
+    "min_p": (None, 0.1),
+    "presence_penalty": (None, 0.8, -0.5),
+    "frequency_penalty": (None, 0.6),
+    "repetition_penalty": (None, 1.3),
+    "logit_bias": (None, _BANS),
+    "bad_words": (None, list(_WORDS)),
+    "allowed_token_ids": (None, [*COMMON, *range(512, 1800)]),
+    "seed": (None, 7),
+    "logprobs": (None, 2),
+    "stop": (None, ["\n\n\n"]),
+    "n": (None, 2),
+    "max_tokens": (8, 24),
+}
+"""Values of every parameter; None leaves it out."""
+
+
+def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
+    """Return requests that each set one parameter so that it binds: ``min_p#1.copy-01`` and so on."""
+    requests: list[Request] = []
+    for parameter, count, prompts, fields in DOSES:
+        for prompt in prompts.items[:count]:
+            requests.append(_request(f"{parameter}#{len(requests) + 1}.{prompt.id}", prompt, {"max_tokens": 24, **fields}))
+    return _workload("parameter-doses", requests, take, traffic)
+
+
+def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
+    """Return ``count`` requests, or as many as it takes, in which every two values of two parameters meet."""
+    rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _lawful)
+    requests: list[Request] = []
+    asked = cycle(_TEXTS.items)
+    for index in range(max(count, len(rows))):
+        row, prompt = rows[index % len(rows)], next(asked)
+        fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
+        requests.append(_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
+    return _workload("parameter-pairs", requests, take, traffic)
+
+
+def _lawful(row: Mapping[str, int]) -> bool:
+    """Several greedy answers to one request are refused by engines, and so are they here."""
+    return not (FACTORS["n"][row.get("n", 0)] == 2 and "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0)  # noqa: PLR2004
+
+
+def _request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
+    body = dict(fields)
+    asked = body.pop("logprobs", None)
+    listed = reported(prompt.route, asked) if isinstance(asked, int) else {}
+    return Request(id=name, route=Route(prompt.route), body={**prompt.content, **body, **listed})
+
+
+def _workload(name: str, requests: list[Request], take: Mapping[Depth, int] | None, traffic: TrafficFields) -> Workload:
+    settings: TrafficFields = {"version": 1, **traffic}
+    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)
