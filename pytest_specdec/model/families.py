@@ -105,8 +105,8 @@ _ROWS = (
         promise="structured answers valid",
         budget=Budget.CORRECTNESS,
         part=0.063,
-        workloads=2,
-        smoke=2,
+        workloads=5,
+        smoke=5,
     ),
     FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests"),
     FamilyRow(

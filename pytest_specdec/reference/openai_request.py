@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Route
+from pytest_specdec.reference import structured_fields
 from pytest_specdec.reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.grammar import GrammarKind
     from pytest_specdec.reference.tokenizer import Tokenizer
 
 __all__ = ["EngineRequest", "ServerLimits", "parse", "prompt_of"]
@@ -60,7 +62,7 @@ class EngineRequest:
 _BOTH: Final = frozenset({
     "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "max_tokens", "model", "n", "presence_penalty", "prompt_logprobs",
     "response_format", "return_token_ids", "return_tokens_as_token_ids", "seed", "stop", "stream", "stream_options", "temperature", "top_k",
-    "top_p", "user",
+    "top_p", "user", *structured_fields.NAMES,
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
@@ -82,7 +84,6 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
-    "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
@@ -107,8 +108,8 @@ class ServerLimits:
     prompt_logprobs: bool
     token_prompts: bool
     """Whether a prompt may be a list of token ids."""
-    grammar: Callable[[Mapping[str, JSON] | None], str]
-    """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
+    grammar: Callable[[GrammarKind, JSON], str]
+    """From a kind of grammar and its specification to what the engine runs; raises ValueError."""
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
@@ -138,7 +139,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         ignore_eos=fields.flag("ignore_eos"),
         logprobs=_logprobs(route, fields, limits),
         prompt_logprobs=_prompt_logprobs(fields, limits),
-        grammar=_grammar(fields, limits),
+        grammar=structured_fields.grammar(fields, limits.grammar),
         reasons=route is Route.CHAT and _thinking(fields),
         stream=fields.flag("stream"),
         include_usage=_include_usage(fields),
@@ -302,22 +303,3 @@ def _thinking(fields: Fields) -> bool:
         return arguments.flag("enable_thinking", default=True)
     except Refusal as refusal:
         raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
-
-
-def _grammar(fields: Fields, limits: ServerLimits) -> str | None:
-    response_format = fields.object("response_format")
-    kind = None if response_format is None else response_format.get("type")
-    if response_format is None or kind == "text":
-        return None
-    schema = None
-    if kind == "json_schema":
-        described = response_format.get("json_schema")
-        schema = described.get("schema") if isinstance(described, dict) else None
-        if not isinstance(schema, dict):
-            raise Refusal(message="response_format.json_schema.schema must be an object", param="response_format")
-    elif kind != "json_object":
-        raise Refusal(message="response_format.type must be text, json_object or json_schema", param="response_format")
-    try:
-        return limits.grammar(schema)
-    except ValueError as error:
-        raise Refusal(message=f"the schema cannot be compiled: {error}", param="response_format") from error
