@@ -97,6 +97,8 @@ _ROWS = (
         promise="reported log-probabilities",
         budget=Budget.CORRECTNESS,
         part=0.054,
+        workloads=3,
+        smoke=3,
         lossy=True,
     ),
     FamilyRow(
@@ -106,7 +108,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.063,
         workloads=5,
-        smoke=5,
+        smoke=4,
     ),
     FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests"),
     FamilyRow(

@@ -32,11 +32,11 @@ _OBJECT_EVERY = 8
 """One draw of so many is bound to no schema: any object will do."""
 
 REGEXES: Mapping[str, tuple[str, str]] = {
+    "laugh": ("Laugh at a joke.", "(ha){2,6}!"),
     "plate": ("Invent a number plate.", "[A-Z]{2}-[0-9]{3}"),
     "votes": ("Answer two questions about the moon.", "(yes|no|maybe)(, (yes|no|maybe)){1,3}"),
     "date": ("When did the first people walk on the moon?", "(19|20)[0-9]{2}-[01][0-9]-[0-3][0-9]"),
     "hex": ("Which colour is the sea?", "#[0-9a-f]{6}"),
-    "laugh": ("Laugh at a joke.", "(ha){2,6}!"),
     "release": ("Which release of Python is the newest?", "v[0-9]\\.[0-9]{1,2}"),
 }
 """Prompts and patterns by name, in the syntax that Python, Rust and the engines' own parsers share."""
@@ -48,13 +48,13 @@ CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "unicode": ("Stimmst du dafür?", ("für", "gegen", "日本")),
 }
 GRAMMARS: Mapping[str, tuple[str, str]] = {
+    "moves": ("How do I get to the station?", 'root ::= move ("; " move)* \nmove ::= ("left" | "right" | "on") " " [1-9]\n'),
     "colours": ("Name some colours.", 'root ::= colour (", " colour)* "."\ncolour ::= "red" | "green" | "blue"\n'),
     "sum": ("What is two and two?", 'root ::= digit " + " digit " = " digit digit?\ndigit ::= [0-9]\n'),
     "nested": ("Draw boxes, one in the other.", 'root ::= box\nbox ::= "[" (box | "x") "]"\n'),
-    "moves": ("How do I get to the station?", 'root ::= move ("; " move)* \nmove ::= ("left" | "right" | "on") " " [1-9]\n'),
 }
 """Prompts and grammars by name, in GBNF, which most engines take as it is."""
-_REPEATING = ("twelve-flags", "grid")
+_REPEATING = ("twelve-flags", "grid", "switches")
 """Schemas whose documents repeat themselves."""
 _BROKEN = {"structured_outputs": {"regex": "([a-z"}}
 
@@ -80,9 +80,9 @@ def graded_draws(
 
 
 def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
-    """Return (name, subject, format) of every graded schema, with any object in between."""
+    """Return (name, subject, format) of every graded schema, those that repeat themselves first, with any object in between."""
     cases: list[tuple[str, str, Mapping[str, JSON]]] = []
-    for index, one in enumerate(GRADED):
+    for index, one in enumerate(sorted(GRADED, key=lambda one: one.name not in _REPEATING)):
         if index % _OBJECT_EVERY == _OBJECT_EVERY - 1:
             cases.append(("object", one.about, schemas.ANY_OBJECT))
         cases.append((one.name, one.about, one.bound))
@@ -101,7 +101,7 @@ def graded(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return a chat request per graded schema at temperature 0: first two that any drafter drafts, then from hard to trivial."""
+    """Return a chat request per graded schema at temperature 0: first those that any drafter drafts, then from hard to trivial."""
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     grades = list(Grade)
     hardest = sorted(GRADED, key=lambda one: (one.name not in _REPEATING, -grades.index(one.grade)))
