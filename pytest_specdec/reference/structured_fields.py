@@ -62,7 +62,10 @@ def _format(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
 
 def _whole(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
     asked: Mapping[str, JSON] = fields.object(_WHOLE) or {}
-    Fields(asked).refuse_unknown(set(GrammarKind), {})
+    try:
+        Fields(asked).refuse_unknown(set(GrammarKind), {})
+    except Refusal as refusal:
+        raise Refusal(message=f"{_WHOLE}: {refusal.message}", param=_WHOLE) from refusal
     return [
         (_WHOLE, kind, _specification(_WHOLE, kind, asked[kind])) for kind in GrammarKind if asked.get(kind) is not None and asked[kind]
     ]

@@ -49,7 +49,7 @@ def test_the_ends_of_the_ranges_are_honoured(baseline, body):
         ("min_tokens", 3),
         ("stop_token_ids", [7]),
         ("tools", [{}]),
-        ("structured_outputs", {"regex": "a"}),
+        ("structured_outputs", {"regexp": "a"}),
         ("include_stop_str_in_output", True),
         ("skip_special_tokens", False),
         ("temprature", 1),
