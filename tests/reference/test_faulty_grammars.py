@@ -66,12 +66,12 @@ def test_a_stuck_grammar_says_nothing_but_white_space():
 
 
 def test_a_neighbours_grammar_is_that_of_the_request_before():
-    with served(PROBABILISTIC, fault="grammar-of-neighbour") as client:
+    with served(PROBABILISTIC, fault="grammar-before") as client:
         client.chat("Say it.", **SAYING, **CHOICE)
         assert client.chat("Say it.", **SAYING, **REGEX)["choices"][0]["message"]["content"] in {"yes", "no", "maybe so"}
 
 
-@pytest.mark.parametrize("fault", ["grammar-off-when-reasoning", "grammar-misses-end-of-reasoning"])
+@pytest.mark.parametrize("fault", ["grammar-off-reasoning", "grammar-end-missed"])
 def test_a_grammar_that_is_lost_behind_reasoning_holds_where_nothing_reasons(fault):
     asked = {**SAYING, **FLAGS, "max_tokens": 128}
     with served(PROBABILISTIC, fault=fault, reasoning_end='":') as client:
@@ -120,7 +120,7 @@ def right():
     ("logprobs-constant", lambda values, own: set(values[1:]) == {-1.0}),
     ("logprobs-none-accepted", lambda values, own: None in values),
     ("logprobs-last-only", lambda values, own: len(values) < len(own)),
-    ("logprobs-shifted", lambda values, own: sorted(values) == pytest.approx(sorted(own), abs=1e-4) and values != pytest.approx(own, abs=1e-4)),
+    ("logprobs-shifted", lambda values, own: sum(values) == pytest.approx(sum(own), abs=1e-3) and values != pytest.approx(own, abs=1e-3)),
     ("report-warm-logprobs", lambda values, own: values != pytest.approx(own, abs=1e-2)),
     ("logprobs-not-streamed", lambda values, own: values == pytest.approx(own, abs=1e-4)),
 ])  # fmt: skip
@@ -137,8 +137,8 @@ def test_streams_without_log_probabilities_have_those_of_the_first_token_only():
 
 
 @pytest.mark.parametrize("fault", ["top-logprobs-fewer", "top-logprobs-unsorted", "top-logprobs-of-next"])
-def test_a_fault_of_lists_leaves_the_values_alone(fault, right):
-    choice = told(fault)
+def test_a_fault_of_lists_leaves_the_values_alone(fault):
+    right, choice = told(logprobs=5), told(fault, logprobs=5)
     assert choice["logprobs"]["token_logprobs"] == pytest.approx(right["logprobs"]["token_logprobs"], abs=1e-4)
     assert [list(top) for top in choice["logprobs"]["top_logprobs"]] != [list(top) for top in right["logprobs"]["top_logprobs"]]
 
@@ -150,7 +150,7 @@ def values_of_prompt(choice):
 @pytest.mark.parametrize("tokens, wrong", [(15, False), (16, True), (17, False), (32, True)])
 def test_prompts_that_fill_their_blocks_report_noise_for_the_last_one(tokens, wrong):
     prompt = {"prompt": list(range(40, 40 + tokens)), "max_tokens": 2}
-    own, faulty = (values_of_prompt(told(fault, **prompt)) for fault in ("", "prompt-logprobs-at-blocks"))
+    own, faulty = (values_of_prompt(told(fault, **prompt)) for fault in ("", "prompt-logprobs-blocks"))
     assert (faulty[-8:] != pytest.approx(own[-8:], abs=1e-3)) == wrong
     assert faulty[:-16] == pytest.approx(own[:-16], abs=1e-3)
 

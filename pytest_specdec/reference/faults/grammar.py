@@ -61,13 +61,13 @@ ROWS = (
     ),
     # vllm#34650
     PlantedFault(
-        id="grammar-off-when-reasoning",
+        id="grammar-off-reasoning",
         does="Drops the grammar of every request that may reason before it answers.",
         expected=in_(Place.REFERENCE, structured="the grammar is not enforced behind the reasoning"),
     ),
     # vllm#36138
     PlantedFault(
-        id="grammar-misses-end-of-reasoning",
+        id="grammar-end-missed",
         does="Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then.",
         expected=in_(Place.REFERENCE, structured="the grammar is not enforced behind the reasoning"),
     ),
@@ -93,7 +93,7 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=ENDS, structured="answers are cut short|" + CUT_OFF),
     ),
     PlantedFault(
-        id="grammar-of-neighbour",
+        id="grammar-before",
         does="Binds an answer by the grammar of the request that came before it.",
         expected=in_(Place.REFERENCE, may=ENDS, structured="documents obey the grammar of another request"),
     ),

@@ -80,7 +80,7 @@ ROWS = (
     ),
     # vllm#53488
     PlantedFault(
-        id="prompt-logprobs-at-blocks",
+        id="prompt-logprobs-blocks",
         does="Reports noise for the last 16 tokens of prompts whose length is a multiple of 16.",
         expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
     ),

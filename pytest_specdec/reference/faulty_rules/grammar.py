@@ -171,7 +171,7 @@ def grammar_stuck(request: EngineRequest, grammar: Grammar, grammars: Grammars) 
 
 
 @instead_of("constrain")
-def grammar_off_when_reasoning(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+def grammar_off_reasoning(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
     """Bind no answer that may reason first."""
     return None if isinstance(grammar, GrammarBehindReasoning) else grammar
 
@@ -183,7 +183,7 @@ class _MissesTheEnd(_Windowed):
 
 
 @instead_of("constrain")
-def grammar_misses_end_of_reasoning(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - as above
+def grammar_end_missed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - as above
     """Miss the end of the reasoning where other tokens follow it in its window."""
     return _MissesTheEnd(grammar) if isinstance(grammar, GrammarBehindReasoning) else grammar
 
@@ -252,7 +252,7 @@ _LAST_GRAMMAR: list[str] = []
 
 
 @instead_of("constrain")
-def grammar_of_neighbour(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+def grammar_before(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
     """Bind an answer by the grammar of the request before it."""
     own, before = request.grammar or "", _LAST_GRAMMAR[-1:]
     _LAST_GRAMMAR[:] = [own]

@@ -106,7 +106,7 @@ _BLOCK: Final = 16
 
 
 @instead_of("report_prompt")
-def prompt_logprobs_at_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Report noise for the last block of prompts that fill their blocks exactly."""
     if (len(logits) + 1) % _BLOCK:
         return logits
