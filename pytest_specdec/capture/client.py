@@ -335,6 +335,7 @@ def _answered(
         status=exchange.status,
         prompt_token_ids=parsed.prompt_token_ids,
         choices=parsed.choices,
+        prompt_logprobs=parsed.prompt_logprobs,
         usage=parsed.usage,
         timing=Timing(
             sent_s=exchange.sent_s,

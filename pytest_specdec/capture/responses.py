@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_specdec.model.transcript import Choice, ToolCall, Usage
+from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usage
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import VerifySteps
@@ -33,6 +33,7 @@ class ParsedResponse:
 
     choices: tuple[Choice, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
+    prompt_logprobs: tuple[float, ...] | None = None
     usage: Usage | None = None
 
 
@@ -52,6 +53,7 @@ def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRespo
     return ParsedResponse(
         choices=_with_windows(choices, steps),
         prompt_token_ids=_prompt_ids(data, numbered),
+        prompt_logprobs=_prompt_logprobs(data, numbered),
         usage=_usage(data.get("usage")),
     )
 
@@ -118,12 +120,14 @@ def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
         token_ids=_ids(choice, "token_ids"),
         finish_reason=_string(choice, "finish_reason"),
         logprobs=_logprobs(choice.get("logprobs")),
+        listed=_listed(choice.get("logprobs")),
     )
 
 
 def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
     choices = [_choice(index, part) for part in parts]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    listed = [choice.listed for choice in choices if choice.listed is not None]
     lengths = tuple(len(choice.token_ids) for choice in choices if choice.token_ids)
     plausible = draft_tokens is not None and lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
     return Choice(
@@ -134,6 +138,7 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int |
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
         logprobs=tuple(value for part in logprobs for value in part) if logprobs else None,
+        listed=tuple(value for part in listed for value in part) if listed else None,
         windows=lengths if plausible else None,
     )
 
@@ -209,6 +214,47 @@ def _logprobs(value: JSON) -> tuple[float, ...] | None:
     values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _objects(value, "content")]
     numbers = tuple(_logprob(logprob) for logprob in values if logprob is not None)
     return numbers if len(numbers) == len(values) else None
+
+
+def _listed(value: JSON) -> tuple[ListedTokens, ...] | None:
+    """Read the lists beside the tokens in the completions form, objects by name, or the chat form; None where there are none.
+
+    What is no number is left out: lists are judged, and never make an answer unreadable.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    if isinstance(value.get("token_logprobs"), (list, tuple)):
+        names, tops = _list(value, "tokens"), _list(value, "top_logprobs")
+        pairs = [(str(name), list(top.items())) for name, top in zip(names, tops, strict=False) if isinstance(top, Mapping)]
+    else:
+        entries = [(str(entry.get("token")), entry.get("top_logprobs")) for entry in _objects(value, "content")]
+        listed = [(name, top) for name, top in entries if isinstance(top, (list, tuple))]
+        pairs = [(name, [(str(one.get("token")), one.get("logprob")) for one in top if isinstance(one, Mapping)]) for name, top in listed]
+    return tuple(_listed_tokens(name, top) for name, top in pairs) if any(top for _, top in pairs) else None
+
+
+def _listed_tokens(name: str, top: Sequence[tuple[str, JSON]]) -> ListedTokens:
+    known = [(token, number) for token, logprob in top if (number := _finite(logprob)) is not None]
+    return ListedTokens(token=name, tokens=tuple(token for token, _ in known), logprobs=tuple(number for _, number in known))
+
+
+def _finite(value: JSON) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number and isinstance(value, (int, float)) else None
+
+
+def _prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
+    """Read vLLM's form, at the top of a chat answer or in a completion's choice: null for the first token, then an object by id.
+
+    The prompt's own token stands first in its object.
+    """
+    first = choices[min(choices)] if choices else {}
+    entries = data.get("prompt_logprobs") or first.get("prompt_logprobs")
+    if not isinstance(entries, (list, tuple)):
+        return None
+    own = [next(iter(entry.values()), None) for entry in entries if isinstance(entry, Mapping)]
+    values = [_finite(one.get("logprob") if isinstance(one, Mapping) else one) for one in own]
+    return None if None in values else tuple(value for value in values if value is not None)
 
 
 def _logprob(value: JSON) -> float:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.company import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped
+from pytest_specdec.judge.documents import documents
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy import LEAST_TOKENS
-from pytest_specdec.judge.json_documents import documents, grammars
 from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.verdict import Outcome
@@ -95,7 +96,7 @@ def _swapped(captured: Captured) -> Verdict | None:
 
 def _documents(captured: Captured) -> Verdict | None:
     """Look for documents that break their grammar, where none of the baseline's does."""
-    wanted = grammars(captured.workload.requests)
+    wanted = formats(captured.workload.requests)
 
     def faulty(arm: Transcript) -> list[str]:
         answers = (answer for answer in arm.answers if answer.ok and answer.request_id in wanted)

@@ -11,17 +11,17 @@ from jsonschema.exceptions import best_match
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing.jsonschema import EMPTY_REGISTRY
 
+from pytest_specdec.judge.documents import Flaw, Reading
 from pytest_specdec.judge.verdicts import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from jsonschema.protocols import Validator
 
-    from pytest_specdec.model.transcript import Answer, Choice
-    from pytest_specdec.model.workload import JSON, Request
+    from pytest_specdec.model.workload import JSON
 
-__all__ = ["JsonDocument", "JsonScan", "OutputFormat", "documents", "grammars", "scan"]
+__all__ = ["ANY_OBJECT", "JsonFormat", "JsonScan", "of_schema", "scan"]
 
 _DEEPEST = 200
 """Containers nested deeper are not handed to recursive parsers; no schema of ours asks for it."""
@@ -30,14 +30,18 @@ _LONGEST_NUMBER = 4000
 """Digits; Python refuses to convert integers of 4,300 and more."""
 
 
+_ENFORCED = frozenset({"properties", "items", "additionalProperties", "required", "type", "enum", "const", "$ref", "$defs"})
+"""Rules that every engine with JSON Schemas is held to. Others have been left out in silence, by one engine or another."""
+_NAMED = frozenset({"properties", "$defs"})
+"""Rules that hold others by names of the schema's own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OutputFormat:
-    """The ``response_format`` of a request."""
+class JsonFormat:
+    """A JSON document, of a schema or any object."""
 
     kind: str
-    """``json_object``, or ``json_schema`` and the schema's name."""
     feature: str
-    """``json_object`` or ``json_schema``: the capability it needs."""
     validator: Validator | None
     """None where any object will do."""
 
@@ -48,69 +52,58 @@ class OutputFormat:
         asked = schema.get("type") if isinstance(schema, dict) else None
         return {"object": "{", "array": "["}.get(asked, "") if isinstance(asked, str) else ""
 
+    def read(self, text: str, *, cut: bool) -> Reading:
+        """Hold a whole document against its schema, a cut one against what any document may begin with."""
+        seen = scan(text)
+        whole = not cut or seen.complete
+        return self._syntax(text, seen, cut=cut) or (self._content(text, seen) if whole else None) or Reading(complete=whole)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonDocument:
-    """One choice of one answer."""
+    def _syntax(self, text: str, seen: JsonScan, *, cut: bool) -> Reading | None:
+        first = text.lstrip(" \t\r\n")[:1]
+        if seen.bad is not None:
+            before = quoted(text[max(0, seen.bad - 20) : seen.bad])
+            fault = f"character {seen.bad}: {quoted(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
+            return _faulty(fault, _place(text, seen), whole=not cut)
+        if not seen.complete and not cut:
+            fault = f"ends at character {len(text)} in the middle of the document, after {quoted(text[-30:])}"
+            return _faulty(fault, Flaw.CUT_OFF)
+        if self.opens and first and first != self.opens:
+            return _faulty(f"begins with {quoted(first)}, not with {quoted(self.opens)}", Flaw.KIND, whole=not cut or seen.complete)
+        return None
 
-    request_id: str
-    kind: str
-    complete: bool
-    """Whether it is whole, and judged by the whole schema; a document cut by a limit is judged as a prefix."""
-    fault: str
-    """The fault and its place; empty without one."""
-    unreached: bool = False
-    """Whether the answer was cut within its reasoning: there is no document to judge."""
-
-
-def grammars(requests: tuple[Request, ...]) -> Mapping[str, OutputFormat]:
-    """Return the grammar of each request that has one, by request id.
-
-    Schemas are checked against their own meta-schema: raises ``jsonschema.SchemaError`` for a wrong one. Nothing remote is fetched.
-    """
-    found = {request.id: _grammar(request) for request in requests}
-    return {id_: wanted for id_, wanted in found.items() if wanted is not None}
-
-
-def documents(answer: Answer, wanted: OutputFormat) -> tuple[JsonDocument, ...]:
-    """Return every choice of ``answer``, judged; an answer without 200 is one faulty document.
-
-    Raises ``referencing.exceptions.Unresolvable`` when the request's schema refers to something outside itself.
-    """
-    if not answer.ok or not answer.choices:
-        fault = f"HTTP {answer.status}: {quoted(answer.error or 'no choice', 100)}"
-        return (JsonDocument(request_id=answer.request_id, kind=wanted.kind, complete=False, fault=fault),)
-    return tuple(_document(answer.request_id, choice, wanted) for choice in answer.choices)
+    def _content(self, text: str, seen: JsonScan) -> Reading | None:
+        if self.validator is None:
+            return None
+        if seen.depth > _DEEPEST:
+            return _faulty(f"nested {seen.depth} containers deep", Flaw.RULES)
+        errors = list(self.validator.iter_errors(json.loads(text, parse_int=_whole)))
+        certain = [error for error in errors if not _rare(error.relative_schema_path)]
+        error = best_match(certain or errors)
+        if error is None:
+            return None
+        fault = f"{quoted(error.json_path, 80)[1:-1]}: {quoted(error.message, 120)} ({_rule(error.validator)})"
+        return Reading(complete=True, fault=fault, flaw=Flaw.RULES, rare=not certain)
 
 
-def _document(request_id: str, choice: Choice, wanted: OutputFormat) -> JsonDocument:
-    if choice.cut_in_reasoning:
-        return JsonDocument(request_id=request_id, kind=wanted.kind, complete=False, fault="", unreached=True)
-    cut = choice.finish_reason == "length"
-    seen = scan(choice.text)
-    whole = not cut or seen.complete
-    fault = _syntax(choice.text, seen, wanted, cut=cut) or (_content(choice.text, seen, wanted) if whole else "")
-    return JsonDocument(request_id=request_id, kind=wanted.kind, complete=whole, fault=fault)
+def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:
+    return Reading(complete=whole, fault=fault, flaw=flaw)
 
 
-def _syntax(text: str, seen: JsonScan, wanted: OutputFormat, *, cut: bool) -> str:
-    if seen.bad is not None:
-        before = quoted(text[max(0, seen.bad - 20) : seen.bad])
-        return f"character {seen.bad}: {quoted(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
-    if not seen.complete and not cut:
-        return f"ends at character {len(text)} in the middle of the document, after {quoted(text[-30:])}"
-    first = text.lstrip(" \t\r\n")[:1]
-    return f"begins with {quoted(first)}, not with {quoted(wanted.opens)}" if wanted.opens and first and first != wanted.opens else ""
+def _place(text: str, seen: JsonScan) -> Flaw:
+    if seen.wanted == _THE_END:
+        return Flaw.BEHIND
+    return Flaw.FORM if text[: seen.bad].strip() else Flaw.BEFORE
 
 
-def _content(text: str, seen: JsonScan, wanted: OutputFormat) -> str:
-    if wanted.validator is None:
-        return ""
-    if seen.depth > _DEEPEST:
-        return f"nested {seen.depth} containers deep"
-    value: JSON = json.loads(text, parse_int=_whole)
-    error = best_match(wanted.validator.iter_errors(value))
-    return "" if error is None else f"{quoted(error.json_path, 80)[1:-1]}: {quoted(error.message, 120)} ({_rule(error.validator)})"
+def _rare(path: Iterable[object]) -> bool:
+    """Whether a rule's place in its schema, step by step, leads through one that engines leave out in silence."""
+    steps = iter(path)
+    for step in steps:
+        if isinstance(step, str) and step not in _ENFORCED:
+            return True
+        if step in _NAMED:
+            next(steps, None)
+    return False
 
 
 def _whole(digits: str) -> int | float:
@@ -121,21 +114,19 @@ def _rule(name: object) -> str:
     return f"rule {name}" if isinstance(name, str) else "the schema allows nothing here"
 
 
-def _grammar(request: Request) -> OutputFormat | None:
-    """Return what ``request`` asks for, None for a request without a JSON response format."""
-    asked = request.body.get("response_format")
-    kind = asked.get("type") if isinstance(asked, dict) else None
-    if not isinstance(asked, dict) or kind not in {"json_object", "json_schema"}:
-        return None
-    if kind == "json_object":
-        return OutputFormat(kind="json_object", feature="json_object", validator=None)
-    wrapped: Any = asked.get("json_schema") or {}
-    schema = wrapped.get("schema", True)
-    maker = validator_for(schema, default=Draft202012Validator)
-    maker.check_schema(schema)
-    name = f"json_schema {wrapped.get('name', '')}".rstrip()
-    return OutputFormat(kind=name, feature="json_schema", validator=maker(schema, registry=EMPTY_REGISTRY))
+def of_schema(schema: JSON, name: str = "") -> JsonFormat:
+    """Return the format of a schema, which is checked against its own meta-schema. Nothing remote is fetched.
 
+    Raises ``jsonschema.SchemaError`` for a wrong one.
+    """
+    given: Any = schema
+    maker = validator_for(given, default=Draft202012Validator)
+    maker.check_schema(given)
+    kind = f"json_schema {name}".rstrip()
+    return JsonFormat(kind=kind, feature="json_schema", validator=maker(given, registry=EMPTY_REGISTRY))
+
+
+ANY_OBJECT = JsonFormat(kind="json_object", feature="json_object", validator=None)
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _WORDS = ("true", "false", "null")
@@ -146,6 +137,7 @@ _ESCAPE_SO_FAR = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 _VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY, _COLON, _AFTER = range(6)
 _CUT = "cut"
+_THE_END = "the end"
 _CLOSING = {"{": "}", "[": "]"}
 _WANTED = ("a value", "a value or ]", "a key", "a key or }", "a colon", "a comma or the end of its container")
 
@@ -183,7 +175,7 @@ class _JsonReader:
             done = self.state == _AFTER and not self.open
             if self.at >= len(self.text):
                 return JsonScan(complete=done, depth=self.depth)
-            wanted = "the end" if done else self._step(self.text[self.at])
+            wanted = _THE_END if done else self._step(self.text[self.at])
             if wanted == _CUT:
                 return JsonScan(complete=self.state == _AFTER and not self.open, depth=self.depth)
             if wanted:

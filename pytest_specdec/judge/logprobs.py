@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.judge.baseline_logprobs import beside_the_baselines
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.logprob_lists import wrong_lists
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -186,8 +188,15 @@ def judge(captured: Captured) -> Verdict:
     FAIL where their noise exceeds the baseline's by more than tolerance and chance at ``captured.alpha`` allow, where a single token of
     probability .02 to .98 is off by ten times the noise and half a nat while none of the baseline's is, and where asked-for
     log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives no scores.
+    Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the baseline
+    reported stand in for scores: those of its prompts, and at temperature 0 those of the tokens that both answered.
     """
-    return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured, rejecting=False) or _compared(captured)
+    broken = server_failure(captured) or refusal(captured) or ended(captured) or wrong_lists(captured)
+    if broken is not None:
+        return broken
+    if not captured.workload.scored:
+        return beside_the_baselines(captured)
+    return unscorable(captured, rejecting=False) or _compared(captured)
 
 
 def _compared(captured: Captured) -> Verdict:

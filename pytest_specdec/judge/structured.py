@@ -1,4 +1,4 @@
-"""Structured: every answer to a request with a grammar is a document of that grammar, as often as the baseline's are.
+"""Structured: every answer to a request with a grammar is of that grammar, as often as the baseline's are.
 
 At temperature 0 it is the baseline's own document as well, up to the first token at which rounding may part them.
 """
@@ -12,11 +12,14 @@ from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
 from pytest_specdec.judge.divergence import shared
+from pytest_specdec.judge.documents import Flaw, documents
 from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.greedy_diagnosis import probability
-from pytest_specdec.judge.json_documents import documents, grammars
 from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.divergence import Divergence, SharedPrefix
-    from pytest_specdec.judge.json_documents import JsonDocument, OutputFormat
+    from pytest_specdec.judge.documents import Document, OutputFormat
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
@@ -37,7 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["judge"]
 
 ROOM = "give the documents more room behind the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
-NOT_ENFORCED = "the grammar is not enforced on speculated tokens"
+NOT_ENFORCED = Flaw.FORM.value
+UNPROBED = frozenset({"regex", "choice", "grammar"})
+"""What no capability probe asks for: the baseline's own answers show whether it is enforced."""
+KINDS_SHOWN = 12
+"""Above so many kinds of documents, the evidence counts them by feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +52,14 @@ class ArmDocuments:
     """The documents of one arm."""
 
     arm: str
-    documents: tuple[JsonDocument, ...]
+    documents: tuple[Document, ...]
     unreached: int = 0
     """Answers cut within their reasoning, which count for nothing."""
     refused_kinds: tuple[str, ...] = ()
     """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
 
     @property
-    def faulty(self) -> tuple[JsonDocument, ...]:
+    def faulty(self) -> tuple[Document, ...]:
         """Those with something wrong."""
         return tuple(d for d in self.documents if d.fault)
 
@@ -65,6 +72,11 @@ class ArmDocuments:
     def complete(self) -> int:
         """Whole documents."""
         return sum(d.complete for d in self.documents)
+
+    @property
+    def flawless(self) -> bool:
+        """Whether no document breaks a rule that every engine is held to."""
+        return all(d.reading.rare for d in self.faulty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,36 +96,57 @@ class GreedyChoices:
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's documents are valid as often as the baseline's and the control's.
 
-    Where both have no invalid document, the first one here fails. Elsewhere Fisher's exact test, one-sided, against each of them at the
-    captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
+    Where both have no invalid document, the first one here fails, unless the rule it breaks is one that engines leave out in silence,
+    such as ``format``: those are counted, never judged one by one. Elsewhere Fisher's exact test, one-sided, against each of them at
+    the captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
     baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
     was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE,
     and so are those of an engine that ignores the grammar and answers invalid documents without speculation too.
     """
     try:
-        wanted = grammars(captured.workload.requests)
+        wanted = formats(captured.workload.requests)
         return server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
     except (SchemaError, Unresolvable, RecursionError) as error:
         return say(captured, Outcome.INVALID, f"the JSON schema of a request cannot be used: {str(error).splitlines()[0]}")
 
 
-def _judged(captured: Captured, wanted: Mapping[str, OutputFormat]) -> Verdict:
-    mine = _pile(captured.speculative, wanted)
+def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
     control = () if captured.control is None or captured.is_control else (captured.control,)
+    unbound = _unbound([_pile(transcript, requested) for transcript in (captured.baseline, *control)])
+    wanted = {id_: asked for id_, asked in requested.items() if asked.feature not in unbound}
+    mine = _pile(captured.speculative, wanted)
     others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
     if not mine.answered or not others[0].answered:
-        return _nothing(captured, mine, others[0])
+        return _not_bound(captured, unbound) if unbound and not wanted else _nothing(captured, mine, others[0])
     try:
         choices = _choices(captured)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     return (
         _failed(captured, mine, others, wanted)
+        or _stuck(captured, mine, others)
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _unenforced(captured, mine, others, wanted)
-        or _passed(captured, mine, others, choices)
+        or _passed(captured, mine, others, choices, unbound)
+    )
+
+
+def _unbound(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
+    """Return the unprobed features of which more than half of the baseline's own answers are invalid: it does not enforce them."""
+    found = [document for peer in peers for document in peer.documents if document.feature in UNPROBED]
+    counts = {feature: [document.fault for document in found if document.feature == feature] for feature in sorted(UNPROBED)}
+    return tuple(feature for feature, faults in counts.items() if 2 * sum(map(bool, faults)) > len(faults))
+
+
+def _not_bound(captured: Captured, unbound: Sequence[str]) -> Verdict:
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"nothing is enforced that drafts could break: most of the baseline's own answers are invalid ({', '.join(unbound)})",
+        settle="serve with an engine, or options of it, that enforce structured_outputs",
+        cell="not enforced",
     )
 
 
@@ -173,10 +206,11 @@ def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
     if not mine.faulty:
         return None
     p_value = max(proportions.greater_than_other(len(mine.faulty), len(mine.documents), len(o.faulty), len(o.documents)) for o in others)
-    flawless = _enforced(captured, wanted) and not any(other.faulty for other in others)
-    if not flawless and p_value >= captured.alpha:
+    flawless = _enforced(captured, wanted) and all(other.flawless for other in others)
+    certain = [document for document in mine.faulty if not document.reading.rare] if flawless else []
+    if not certain and p_value >= captured.alpha:
         return None
-    first = mine.faulty[0]
+    first = (certain or mine.faulty)[0]
     return say(
         captured,
         Outcome.FAIL,
@@ -184,8 +218,27 @@ def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
         evidence=_evidence(captured, (mine, *others)),
         cell=f"{len(mine.documents) - len(mine.faulty)} of {len(mine.documents)}",
-        names=NOT_ENFORCED if flawless else "",
+        names=fault_name(mine.documents, list(wanted.values())),
         figures=_figures(mine, others) | {"p_value": p_value},
+    )
+
+
+def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
+    """Return a failure where more documents than the baseline's end in white space until their limit."""
+    count, total = len(endless(mine.documents)), len(mine.documents)
+    theirs = [(len(endless(other.documents)), len(other.documents)) for other in others]
+    if not count or max(proportions.greater_than_other(count, total, *pair) for pair in theirs) >= captured.alpha:
+        return None
+    first = endless(mine.documents)[0]
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{count} of {total} documents end in white space until their limit; baseline {theirs[0][0]} of {theirs[0][1]}",
+        short=(f"first        {first.request_id} ({first.kind})", f"             {len(first.text.rstrip())} characters, then white space"),
+        evidence=_evidence(captured, (mine, *others)),
+        cell=f"{count} endless",
+        names=STUCK,
+        figures=_figures(mine, others) | {"endless_documents": float(count)},
     )
 
 
@@ -213,7 +266,9 @@ def _unenforced(
     )
 
 
-def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices) -> Verdict:
+def _passed(
+    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, unbound: Sequence[str]
+) -> Verdict:
     faulty, total = len(mine.faulty), len(mine.documents)
     evidence = (*_compared(choices), *_evidence(captured, (mine, *others)))
     if not mine.complete:
@@ -227,14 +282,26 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
         f"{total - faulty} of {total} documents valid, {total - mine.complete} cut off by their token limit"
         + (f"; {mine.unreached} more answers were cut within their reasoning" if mine.unreached else "")
         + (f"; no more invalid than chance: {_theirs(others)}" if faulty else "")
-        + "".join(f"; {kind} refused" for kind in mine.refused_kinds),
+        + _refused(mine.refused_kinds)
+        + "".join(f"; {feature} is not enforced by the baseline" for feature in unbound),
         evidence=evidence,
         rules_out=f"{total} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
         + _would_show(choices)
-        + _unexercised(captured),
+        + _unexercised(captured)
+        + _unread(mine),
         cell=f"{total - faulty} of {total}",
         figures=_figures(mine, others) | _tokens(choices),
     )
+
+
+def _refused(kinds: Sequence[str]) -> str:
+    few = ", ".join(kinds[:4]) + (" …" if len(kinds) > 4 else "")  # noqa: PLR2004 - a headline, not a list
+    return f"; {few} refused" if len(kinds) == 1 else f"; {len(kinds)} kinds refused: {few}" if kinds else ""
+
+
+def _unread(mine: ArmDocuments) -> str:
+    unread = any(document.feature == "grammar" for document in mine.documents) and not recognises()
+    return "; answers to grammars are only known not to be empty: llguidance is not installed" if unread else ""
 
 
 def _in_reasoning(mine: ArmDocuments) -> str:
@@ -281,18 +348,23 @@ def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, fl
 
 
 def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    kinds = sorted({document.kind for pile in piles for document in pile.documents})
-    counted = [_counted(pile, kind) for kind in kinds for pile in piles]
+    many = len({document.kind for pile in piles for document in pile.documents}) > KINDS_SHOWN
+    groups = sorted({_group(document, many=many) for pile in piles for document in pile.documents})
+    counted = [_counted(pile, group, many=many) for group in groups for pile in piles]
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
     return (*counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
-def _counted(pile: ArmDocuments, kind: str) -> str:
-    here = [document for document in pile.documents if document.kind == kind]
+def _group(document: Document, *, many: bool) -> str:
+    return document.feature if many else document.kind
+
+
+def _counted(pile: ArmDocuments, group: str, *, many: bool) -> str:
+    here = [document for document in pile.documents if _group(document, many=many) == group]
     whole = [document for document in here if document.complete]
     cut = len(here) - len(whole)
     valid = sum(not document.fault for document in whole)
     valid_cut = sum(not document.fault for document in here) - valid
-    return f"{pile.arm}: {kind}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"
+    return f"{pile.arm}: {group}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"

@@ -101,6 +101,8 @@ _ROWS = (
         promise="reported log-probabilities",
         budget=Budget.CORRECTNESS,
         part=0.054,
+        workloads=3,
+        smoke=3,
         lossy=True,
     ),
     FamilyRow(
@@ -109,8 +111,8 @@ _ROWS = (
         promise="structured answers valid",
         budget=Budget.CORRECTNESS,
         part=0.063,
-        workloads=2,
-        smoke=2,
+        workloads=5,
+        smoke=4,
     ),
     FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests"),
     FamilyRow(

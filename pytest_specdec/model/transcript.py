@@ -9,6 +9,7 @@ __all__ = [
     "Answer",
     "Choice",
     "FailureKind",
+    "ListedTokens",
     "Position",
     "Score",
     "ScoringRoute",
@@ -62,6 +63,17 @@ class Usage:
     """The sum of prompt and completion as the server gives it; None where it gives none."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTokens:
+    """The tokens that a server listed with one emitted token, in its order."""
+
+    token: str
+    """The emitted token, as the server names it."""
+    tokens: tuple[str, ...]
+    """The most probable tokens; on the completions route the emitted one may be among them though it is none of those."""
+    logprobs: tuple[float, ...]
+
+
 _OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
 
 
@@ -95,6 +107,8 @@ class Choice:
     finish_reason: str | None = None
     logprobs: tuple[float, ...] | None = None
     """Natural-log probabilities of the emitted tokens as this server reported them, one per token id; None when not requested."""
+    listed: tuple[ListedTokens, ...] | None = None
+    """One entry per reported log-probability; None where the server listed nothing."""
     windows: tuple[int, ...] | None = None
     """Tokens emitted per step; the first entry is the prefill's (1), each later one a verify step's 1..k+1. None where unknown.
 
@@ -132,6 +146,8 @@ class Answer:
     """The server's message for a 4xx or 5xx, or how the connection ended."""
     prompt_token_ids: tuple[int, ...] = ()
     choices: tuple[Choice, ...] = ()
+    prompt_logprobs: tuple[float, ...] | None = None
+    """Natural-log probabilities of the prompt's tokens from the second on, as the server reported them; None without them."""
     usage: Usage | None = None
     timing: Timing | None = None
     aborted: bool = False

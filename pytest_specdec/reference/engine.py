@@ -22,12 +22,12 @@ from pytest_specdec.reference.sequence import Delta, RunningSequence
 from pytest_specdec.reference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.cli import ServerSettings, Speculation
     from pytest_specdec.reference.drafters import Drafter
-    from pytest_specdec.reference.grammar import Grammar
+    from pytest_specdec.reference.grammar import Grammar, GrammarKind
     from pytest_specdec.reference.openai_request import EngineRequest
 
 __all__ = ["ReferenceEngine"]
@@ -81,13 +81,13 @@ class ReferenceEngine:
             self._grammars = Grammars(self.tokenizer.file, self.shape.eos_ids)
         return self._grammars
 
-    def compiled(self, schema: Mapping[str, JSON] | None) -> str:
-        """Return the grammar of a schema, of any JSON object for None. Raises ValueError where it cannot be compiled."""
-        return self.grammars.of_schema(schema)
-
-    def tool_grammar(self, lark: str) -> str:
-        """Return the grammar of tool calls. Raises ValueError where it cannot be compiled."""
-        return self.grammars.of_lark(lark)
+    def compiled(self, kind: GrammarKind, specification: JSON) -> str:
+        """Return a compiled grammar. Raises ValueError where it cannot be compiled."""
+        try:
+            return self.grammars.compiled(kind, specification)
+        except ValueError as error:
+            self.rules.uncompiled(str(error))
+            raise
 
     def start(self, tell: Callable[[list[Delta]], None]) -> None:
         """Start the thread; in it, ``tell`` gets what each step added."""
@@ -126,10 +126,10 @@ class ReferenceEngine:
     def _grammar(self, request: EngineRequest) -> Grammar | None:
         if request.grammar is None:
             return None
-        grammar = self.grammars.start(request.grammar)
-        if self._reasoning_end is None or not request.reasons:
-            return grammar
-        return GrammarBehindReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
+        grammar: Grammar = self.grammars.start(request.grammar)
+        if self._reasoning_end is not None and request.reasons:
+            grammar = GrammarBehindReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
+        return self.rules.constrain(request, grammar, self.grammars)
 
     def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
         """Queue sequences; once the thread has ended they are given up at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,11 +18,25 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["LAYOUT", "Grammar", "GrammarMatcher", "Grammars", "walk"]
+__all__ = ["LAYOUT", "Grammar", "GrammarKind", "GrammarMatcher", "Grammars", "walk"]
 
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As ``json.dumps`` writes: a small model that may put white space anywhere puts nothing else for long stretches."""
+
+
+class GrammarKind(StrEnum):
+    """A way to say what an answer may be, by vLLM's name."""
+
+    JSON = "json"
+    """A JSON Schema."""
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    """In the syntax of Rust's regex crate; it holds for the whole answer."""
+    CHOICE = "choice"
+    """A list of texts."""
+    GRAMMAR = "grammar"
+    """In Lark's syntax or GBNF."""
 
 
 class Grammar(Protocol):
@@ -46,24 +61,14 @@ class Grammars:
     def __init__(self, tokenizer_file: Path, eos_ids: tuple[int, ...]) -> None:
         from llguidance import LLTokenizer  # noqa: PLC0415 - 60 ms of boot that most servers do not need
 
+        self.eos_ids = eos_ids
         self._tokenizer = LLTokenizer(tokenizer_file.read_text("utf-8"), eos_token=list(eos_ids))
 
-    def of_schema(self, schema: Mapping[str, JSON] | None) -> str:
-        """Return the grammar of a JSON Schema, of any JSON object for None. Raises ValueError where llguidance cannot compile it."""
+    def compiled(self, kind: GrammarKind, specification: JSON) -> str:
+        """Return the grammar of a specification. Raises ValueError where llguidance cannot compile it."""
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
-        text = json.dumps(_ANY_OBJECT if schema is None else schema)
-        grammar: str = LLMatcher.grammar_from_json_schema(text, overrides=LAYOUT)
-        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
-        if failed:
-            raise ValueError("; ".join(messages))
-        return grammar
-
-    def of_lark(self, text: str) -> str:
-        """Return a grammar given in Lark's syntax. Raises ValueError where llguidance cannot compile it."""
-        from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - as above
-
-        grammar = str(grammar_from("lark", text))
+        grammar = _written(kind, specification)
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         if failed:
             raise ValueError("; ".join(messages))
@@ -74,6 +79,17 @@ class Grammars:
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
         return GrammarMatcher(LLMatcher(self._tokenizer, grammar), self._tokenizer.vocab_size)
+
+
+def _written(kind: GrammarKind, specification: JSON) -> str:
+    """Return a specification as llguidance writes grammars."""
+    from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - as above
+
+    if kind in {GrammarKind.JSON, GrammarKind.JSON_OBJECT}:
+        schema = specification if kind is GrammarKind.JSON else _ANY_OBJECT
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=LAYOUT))
+    text = specification if isinstance(specification, str) else json.dumps(specification)
+    return str(grammar_from(kind.value, text))  # type: ignore[arg-type]  # its names are a Literal of the same
 
 
 class GrammarMatcher:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Route
-from pytest_specdec.reference import rules, tool_fields
+from pytest_specdec.reference import rules, structured_fields, tool_fields
+from pytest_specdec.reference.grammar import GrammarKind
 from pytest_specdec.reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ class EngineRequest:
 _BOTH: Final = frozenset({
     "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs",
     "max_tokens", "min_p", "min_tokens", "model", "n", "presence_penalty", "prompt_logprobs", "repetition_penalty", "response_format",
-    "return_token_ids", "return_tokens_as_token_ids", "seed", "skip_special_tokens", "stop", "stop_token_ids", "stream", "stream_options",
-    "temperature", "top_k", "top_p", "user",
+    "return_token_ids", "return_tokens_as_token_ids", "seed", "skip_special_tokens", "stop", "stop_token_ids", "stream",
+    "stream_options", "temperature", "top_k", "top_p", "user",
+    *structured_fields.NAMES,
 })  # fmt: skip
 _KNOWN: Final = {
     Route.COMPLETIONS: _BOTH | {"prompt"},
@@ -94,7 +96,6 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "echo": (False,),
     "length_penalty": (1,),
     "spaces_between_special_tokens": (True, False),
-    "structured_outputs": (),
     "suffix": ("",),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
@@ -120,12 +121,10 @@ class ServerLimits:
     prompt_logprobs: bool
     token_prompts: bool
     """Whether a prompt may be a list of token ids."""
-    grammar: Callable[[Mapping[str, JSON] | None], str]
-    """From a JSON Schema, or None for any object, to a grammar; raises ValueError."""
+    grammar: Callable[[GrammarKind, JSON], str]
+    """From a kind of grammar and its specification to what the engine runs; raises ValueError."""
     fits: Callable[[int, int, int], bool] = rules.fits
     """Whether prompt and answer, in tokens, fit the context."""
-    tool_grammar: Callable[[str], str] = str
-    """From a grammar of tool calls, in Lark's syntax; raises ValueError."""
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
@@ -164,7 +163,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         logprobs=_logprobs(route, fields, limits),
         prompt_logprobs=_prompt_logprobs(fields, limits),
-        grammar=_grammar(fields, limits) if tools is None else _tool_grammar(fields, tools, tokenizer, limits),
+        grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _tool_grammar(fields, tools, tokenizer, limits),
         reasons=route is Route.CHAT and _thinking(fields),
         tools=None if tools is None or tools.choice == "none" else tools,
         stream=fields.flag("stream"),
@@ -387,27 +386,8 @@ def _thinking(fields: Fields) -> bool:
 def _tool_grammar(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
     lark = tool_fields.lark(tools, tokens=tokenizer.tool_tokens)
     if not lark:
-        return _grammar(fields, limits)
+        return structured_fields.grammar(fields, limits.grammar)
     try:
-        return limits.tool_grammar(lark)
+        return limits.grammar(GrammarKind.GRAMMAR, lark)
     except ValueError as error:
         raise Refusal(message=f"the parameters of a tool cannot be compiled: {error}", param="tools") from error
-
-
-def _grammar(fields: Fields, limits: ServerLimits) -> str | None:
-    response_format = fields.object("response_format")
-    kind = None if response_format is None else response_format.get("type")
-    if response_format is None or kind == "text":
-        return None
-    schema = None
-    if kind == "json_schema":
-        described = response_format.get("json_schema")
-        schema = described.get("schema") if isinstance(described, dict) else None
-        if not isinstance(schema, dict):
-            raise Refusal(message="response_format.json_schema.schema must be an object", param="response_format")
-    elif kind != "json_object":
-        raise Refusal(message="response_format.type must be text, json_object or json_schema", param="response_format")
-    try:
-        return limits.grammar(schema)
-    except ValueError as error:
-        raise Refusal(message=f"the schema cannot be compiled: {error}", param="response_format") from error

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.reference.grammar import Grammar
+    from pytest_specdec.reference.grammar import Grammar, Grammars
     from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.openai_response import Entry
     from pytest_specdec.reference.prefix_cache import Block
     from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
     from pytest_specdec.reference.sampler import PenaltyState
@@ -39,6 +40,7 @@ __all__ = [
     "cached",
     "chain",
     "completion_tokens",
+    "constrain",
     "count",
     "cut",
     "deal",
@@ -54,6 +56,8 @@ __all__ = [
     "held_back",
     "identify",
     "keep",
+    "list_entries",
+    "mask",
     "match",
     "penalise",
     "randomness",
@@ -61,6 +65,7 @@ __all__ = [
     "read_calls",
     "reply",
     "report",
+    "report_prompt",
     "resume",
     "reuse",
     "sampling",
@@ -70,6 +75,7 @@ __all__ = [
     "shrink",
     "states",
     "target",
+    "uncompiled",
     "usage",
     "warm",
 ]
@@ -336,6 +342,30 @@ def reply(body: dict[str, JSON]) -> dict[str, JSON]:
     return body
 
 
+def constrain(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - a rule's signature
+    """Return what binds the answer to ``request``: its own ``grammar``, at its beginning; None for nothing."""
+    return grammar
+
+
+def mask(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which tokens may come at each position of one row's window, (drafted + 1, vocabulary); the bonus position is last."""
+    return masks
+
+
+def uncompiled(reason: str) -> None:
+    """Look at a grammar that cannot be compiled, before its request is refused."""
+
+
+def list_entries(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Return what is reported of one window's tokens: accepted drafts, and last the recovered or bonus token."""
+    return entries
+
+
+def report_prompt(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the raw logits (prompt tokens - 1, vocabulary) that reported log-probabilities of a prompt are of."""
+    return logits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules:
     """The decisions of a speculating engine; the defaults are right."""
@@ -383,3 +413,8 @@ class EngineRules:
     finish: Callable[..., str | None] = finish
     send: Callable[[dict[str, JSON], Delta, StreamState], list[dict[str, JSON]]] = send
     reply: Callable[[dict[str, JSON]], dict[str, JSON]] = reply
+    constrain: Callable[[EngineRequest, Grammar, Grammars], Grammar | None] = constrain
+    mask: Callable[[NDArray[np.bool_]], NDArray[np.bool_]] = mask
+    uncompiled: Callable[[str], None] = uncompiled
+    list_entries: Callable[[EngineRequest, list[Entry]], list[Entry]] = list_entries
+    report_prompt: Callable[[NDArray[np.float32]], NDArray[np.float32]] = report_prompt

@@ -213,7 +213,7 @@ class Batch:
     def _score(self, sequence: RunningSequence, hidden: NDArray[np.float32], end: int) -> None:
         top = sequence.request.prompt_logprobs
         if top is not None and sequence.index == 0 and not sequence.preempted:
-            logits = self._target.logits(hidden[end - len(sequence.tokens) : end - 1])
+            logits = self._rules.report_prompt(self._target.logits(hidden[end - len(sequence.tokens) : end - 1]))
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
@@ -257,7 +257,7 @@ class Batch:
             self._counters.drafted(*self._rules.count(drafted, kept))
             window = [*tokens[:kept], final]
             reported = self._rules.report(logits[start : start + kept + 1], draft, slot)
-            deltas.append(row.take(window, _entries(row, reported, window)))
+            deltas.append(row.take(window, self._rules.list_entries(row.request, _entries(row, reported, window))))
         return deltas
 
     def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
@@ -277,7 +277,7 @@ class Batch:
             if penalties is not None:
                 window[:] = self._rules.penalise(window, penalties, drafted)
             if grammar is not None:
-                window[~walk(grammar, drafted)] = -np.inf
+                window[~self._rules.mask(walk(grammar, drafted))] = -np.inf
             elif rows[slot].held_back:  # a document ends where its grammar says
                 self._rules.forbid(window, rows[slot].enders, rows[slot].held_back)
         return shaped

@@ -60,7 +60,6 @@ class _Served:
             token_prompts=settings.token_prompts,
             grammar=engine.compiled,
             fits=engine.rules.fits,
-            tool_grammar=engine.tool_grammar,
         )
 
     @asynccontextmanager

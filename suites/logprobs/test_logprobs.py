@@ -1,7 +1,7 @@
-"""Reported log-probabilities of sampled tokens: the target model's values, also for draft tokens.
+"""Reported log-probabilities: the target model's values, also for draft tokens and for prompts, and in lists as asked for.
 
 A pass means: the values that the speculative server reports are as close to the baseline's distribution as the baseline's own. The
-temperature is not 1, because engines have reported values after temperature, or the draft model's.
+temperature of the first is not 1, because engines have reported values after temperature, or the draft model's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.prompts import ALL
+from pytest_specdec.prompts import ALL, logprobs
 
 # Without seeds, as in production.
 REPORTED = ALL.sampled(
@@ -22,10 +22,22 @@ REPORTED = ALL.sampled(
     seeded=False,
     draft_scored=False,
     name="all-told",
-    take={Depth.SMOKE: 8, Depth.STANDARD: 12},
+    take={Depth.SMOKE: 6, Depth.STANDARD: 10},
 )
+LISTED = logprobs.top_lists(ALL, stream=True, take={Depth.SMOKE: 2, Depth.STANDARD: 10})
+PROMPTS = logprobs.prompt_lengths(concurrency=4, take={Depth.SMOKE: 2, Depth.STANDARD: 16})
 
 
 @pytest.mark.specdec(REPORTED, family="logprobs")
 def test_reported_logprobs_are_the_baselines(captured, check):
+    check(judge.logprobs.judge(captured))
+
+
+@pytest.mark.specdec(LISTED, family="logprobs")
+def test_most_probable_tokens_are_listed_as_asked_for(captured, check):
+    check(judge.logprobs.judge(captured))
+
+
+@pytest.mark.specdec(PROMPTS, family="logprobs")
+def test_logprobs_of_prompts_are_the_baselines_at_any_length(captured, check):
     check(judge.logprobs.judge(captured))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import structured
+from pytest_specdec.judge.documents import Flaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Outcome
@@ -42,28 +43,102 @@ def test_valid_documents_pass_and_say_which_rate_they_rule_out():
 
 
 BAD = [
-    ("{" + GOOD, "character 1:"),
-    ("Sure! " + GOOD, "character 0:"),
-    (GOOD[:-1], "in the middle of the document"),
-    (GOOD + GOOD, "where JSON wants the end"),
-    ('{"name": "A\x01da", "age": 3}', r'"\x01"'),
-    ('{"name": "Ada", "age": "36"}', "$.age"),
-    ('{"name": "Ada"}', "'age' is a required property"),
-    ("[1]", 'begins with "["'),
-    ("", "ends at character 0"),
-    ('{"name": "A", "age": ' + "1" * 5000 + ".5}", "$.age"),
-    ('{"name": "A", "age": 1, "x": ' + "[" * 500 + "]" * 500 + "}", "nested 501 containers deep"),
+    ("{" + GOOD, "character 1:", Flaw.FORM),
+    ("Sure! " + GOOD, "character 0:", Flaw.BEFORE),
+    (GOOD[:-1], "in the middle of the document", Flaw.CUT_OFF),
+    (GOOD + GOOD, "where JSON wants the end", Flaw.BEHIND),
+    ('{"name": "A\x01da", "age": 3}', r'"\x01"', Flaw.FORM),
+    ('{"name": "Ada", "age": "36"}', "$.age", Flaw.RULES),
+    ('{"name": "Ada"}', "'age' is a required property", Flaw.RULES),
+    ("[1]", 'begins with "["', Flaw.KIND),
+    ("", "ends at character 0", Flaw.CUT_OFF),
+    ('{"name": "A", "age": ' + "1" * 5000 + ".5}", "$.age", Flaw.RULES),
+    ('{"name": "A", "age": 1, "x": ' + "[" * 500 + "]" * 500 + "}", "nested 501 containers deep", Flaw.RULES),
 ]
 
 
-@pytest.mark.parametrize("text, said", BAD)
-def test_the_first_invalid_document_fails_where_the_baseline_has_none(text, said):
+@pytest.mark.parametrize("text, said, flaw", BAD)
+def test_the_first_invalid_document_fails_where_the_baseline_has_none(text, said, flaw):
     verdict = judged(texts(*[GOOD] * 19, text))
     assert verdict.outcome is Outcome.FAIL
     assert "1 of 20 documents invalid; baseline 0 of 20, control 0 of 20" in verdict.headline
     assert verdict.short[0] == "first        chat-19 (json_schema person)"
     assert said in verdict.short[1]
-    assert verdict.names == "the grammar is not enforced on speculated tokens"
+    assert verdict.names == flaw.value
+
+
+DATED = {
+    "type": "json_schema",
+    "json_schema": {"name": "dated", "schema": {"type": "object", "properties": {"on": {"type": "string", "pattern": "^[0-9]{4}$"}}}},
+}
+
+
+@pytest.mark.parametrize("mine, theirs, outcome", [(1, 0, Outcome.PASS), (30, 0, Outcome.FAIL), (30, 29, Outcome.PASS)])
+def test_rules_that_engines_leave_out_in_silence_are_counted_and_never_judged_one_by_one(mine, theirs, outcome):
+    def of(bad):
+        return texts(*['{"on": "today"}'] * bad, *['{"on": "1969"}'] * (60 - bad))
+
+    assert judged(of(mine), of(theirs), formats=[DATED] * 60).outcome is outcome
+
+
+def test_a_baseline_that_leaves_rules_out_is_a_standard_for_all_others():
+    theirs = texts(*['{"on": "today"}'] * 20)
+    assert judged(texts(*['{"on": "today"}'] * 19, '{"on": 1969}'), theirs, formats=[DATED] * 20).outcome is Outcome.FAIL
+
+
+PLATE = {"regex": "[A-Z]{2}-[0-9]{3}"}
+
+
+def constrained(mine, theirs, *formats, **fields):
+    asked = [
+        Request(id=f"chat-{i:02}", route=Route.CHAT, body={"structured_outputs": f} if "type" not in f else {"response_format": f})
+        for i, f in enumerate(formats)
+    ]
+    return structured.judge(captured("structured", mine, theirs, theirs, workload=a_workload(asked), **fields))
+
+
+def test_an_answer_that_goes_on_behind_its_pattern_fails():
+    verdict = constrained(texts(*["AB-123"] * 9, "AB-123 or so"), texts(*["AB-123"] * 10), *[PLATE] * 10)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "text goes on behind the document")
+
+
+def test_what_the_baseline_does_not_enforce_is_left_out_and_said():
+    verdict = constrained(texts("no", "no", "{}"), texts("no", "AB-123", "{}"), PLATE, PLATE, OBJECT)
+    assert (verdict.outcome, "not enforced" in verdict.headline) == (Outcome.PASS, False), "one of two is no majority"
+    verdict = constrained(texts("no", "no", "{}"), texts("no", "nope", "{}"), PLATE, PLATE, OBJECT)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline.endswith("; regex is not enforced by the baseline")
+    alone = constrained(texts("no"), texts("no"), PLATE)
+    assert (alone.outcome, alone.cell) == (Outcome.INCONCLUSIVE, "not enforced")
+
+
+def test_white_space_until_the_limit_fails_where_the_baseline_ends():
+    endless = texts(*['{"name": "Ada",' + " " * 90] * 20, finish="length")
+    verdict = judged(endless, texts(*[GOOD] * 20))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is stuck in white space until the limit")
+    assert judged([*endless[:1], *texts(*[GOOD] * 20)[1:]]).outcome is Outcome.PASS, "one may come of a model that likes white space"
+    assert judged(endless, endless).outcome is Outcome.INCONCLUSIVE
+
+
+def test_faults_behind_reasoning_alone_are_named_so():
+    mine = [*texts(*[GOOD] * 10), *[replace(each, request_id=f"chat-{i:02}") for i, each in enumerate(reasoned(*["no"] * 4), 10)]]
+    assert judged(mine).names == "the grammar is not enforced behind the reasoning"
+
+
+def test_documents_of_another_requests_grammar_are_named_so():
+    other = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+    lamp = {"type": "json_schema", "json_schema": {"name": "lamp", "schema": other}}
+    verdict = judged(texts(*['{"on": true}'] * 6), texts(*[GOOD] * 3, *['{"on": true}'] * 3), formats=[SCHEMA] * 3 + [lamp] * 3)
+    assert verdict.names == "documents obey the grammar of another request"
+
+
+def test_many_kinds_are_counted_by_feature():
+    formats = [{"type": "json_schema", "json_schema": {"name": f"n{i}", "schema": PERSON}} for i in range(20)]
+    verdict = judged(texts(*[GOOD] * 20), formats=formats)
+    assert verdict.evidence[0] == "draft-k3: json_schema: 20 of 20 whole documents valid, 0 of 0 cut ones valid so far"
+    refused = [answer(f"chat-{i:02}", status=400, error="no") for i in range(6)]
+    verdict = judged([*refused, *texts(*[GOOD] * 20)[6:]], formats=formats)
+    assert "; 6 kinds refused: json_schema n0, json_schema n1, json_schema n2, json_schema n3 …" in verdict.headline
 
 
 @pytest.mark.parametrize("text", ['{"name": "Ada", "a', '{"na', "", GOOD, '{"age": 12'])

@@ -58,7 +58,7 @@ def test_the_ends_of_the_ranges_are_honoured(baseline, body):
         ("skip_special_tokens", "no"),
         ("min_tokens", 17),
         ("tools", [{}]),
-        ("structured_outputs", {"regex": "a"}),
+        ("structured_outputs", {"regexp": "a"}),
         ("temprature", 1),
         ("top_logprobs", 2),
         ("temperature", -0.1),

@@ -61,7 +61,7 @@ class LlamaCppDialect(PlainDialect):
         body = {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS, **super().sent(request, stream=stream), **_TOKENS}
         if "repetition_penalty" in body:
             body["repeat_penalty"] = body.pop("repetition_penalty")
-        return body
+        return _with_grammar(body)
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Put ``__verbose.tokens`` where capture reads ids: into the choice that they belong to. Streamed chats have none."""
@@ -118,6 +118,22 @@ class LlamaCppDialect(PlainDialect):
             what = "the server did not continue every prefix"
             raise RequestError(what, found=f"choices {sorted(map(str, by_prefix))}", expected=f"{len(token_ids)} choices")
         return tuple(top_logprobs.position(token, by_prefix[at], top_tokens) for at, token in enumerate(token_ids))
+
+
+def _with_grammar(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return ``body`` with vLLM's structured fields by the server's names; a regular expression has none, and stays unenforced."""
+    wanted = body.get("structured_outputs")
+    if not isinstance(wanted, Mapping):
+        return dict(body)
+    choice = wanted.get("choice")
+    if isinstance(choice, Sequence) and not isinstance(choice, str):
+        own: Mapping[str, JSON] = {"grammar": "root ::= " + " | ".join(json.dumps(str(each), ensure_ascii=False) for each in choice)}
+    else:
+        schema = {"type": "object"} if wanted.get("json_object") else wanted.get("json")
+        own = (
+            {"json_schema": schema} if schema else {"grammar": wanted["grammar"]} if "grammar" in wanted else {"structured_outputs": wanted}
+        )
+    return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **own}
 
 
 def _listed(logprobs: JSON) -> list[ListedToken]:

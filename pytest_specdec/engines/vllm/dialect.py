@@ -166,7 +166,7 @@ class NamedTokensDialect(VllmDialect):
         unasked: JSON = True if request.route is Route.CHAT else 0
         asked = request.body.get("logprobs")
         logprobs = unasked if asked is None or asked is False else asked
-        return {**request.body, "logprobs": logprobs, **(with_usage(request) if stream else {})}
+        return {**_guided(request.body), "logprobs": logprobs, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Read the ids out of the names of every choice's tokens."""
@@ -180,6 +180,13 @@ class NamedTokensDialect(VllmDialect):
         request = super().continuations(prefixes, top_tokens)
         known = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
         return replace(request, body=known) if request else None
+
+
+def _guided(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return ``body`` with ``structured_outputs``, which these releases do not know, as fields ``guided_*``."""
+    wanted = body.get("structured_outputs")
+    named = {f"guided_{kind}": value for kind, value in wanted.items()} if isinstance(wanted, Mapping) else {}
+    return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **named}
 
 
 def _with_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:

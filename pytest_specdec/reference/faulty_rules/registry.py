@@ -15,11 +15,14 @@ DECISIONS: dict[str, dict[str, Callable[..., Any]]] = {}
 """By fault id: the faulty decision by its name in EngineRules."""
 
 
-def instead_of(decision: str) -> Callable[[_Decision], _Decision]:
-    """Register a function in place of ``decision`` under the fault id that is its own name in kebab-case."""
+def instead_of(decision: str, **beside: Callable[..., Any]) -> Callable[[_Decision], _Decision]:
+    """Register a function in place of ``decision`` under the fault id that is its own name in kebab-case.
+
+    ``beside`` has further decisions by name, which keep the engine alive where the fault would end it.
+    """
 
     def register(faulty: _Decision) -> _Decision:
-        DECISIONS[faulty.__name__.replace("_", "-")] = {decision: faulty}
+        DECISIONS[faulty.__name__.replace("_", "-")] = {decision: faulty, **beside}
         return faulty
 
     return register

@@ -1,0 +1,191 @@
+"""Log-probabilities beside the baseline's own reports: of prompts, and at temperature 0 of the tokens that both answered.
+
+Behind the same tokens both servers report one and the same number, up to the noise that two boots of the baseline show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, sqrt
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.prerequisites import speculating
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.verdict import Verdict
+
+__all__ = ["OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "beside_the_baselines"]
+
+OF_TOKENS = "reported log-probabilities are not the baseline's"
+OF_PROMPTS = "log-probabilities of prompts are not the baseline's"
+PROMPTS_MISSING = "log-probabilities of prompts are missing"
+SHIFTED = "reported log-probabilities are those of a neighbouring token"
+
+_MIDDLING = (0.02, 0.98)
+"""Probabilities between which a difference is looked at: far tails are noisy, certain tokens still."""
+_STATED = 0.5
+"""Nats by which a token may be off, and ten times the noise."""
+_WRONG_TOKENS = 3
+"""Tokens beyond the limit that make a finding; one or two may come of a kernel that rounds otherwise."""
+_CLOSE = 0.02
+"""Nats within which a value counts as that of a neighbour."""
+_LEAST = 10
+"""Compared tokens of middling probability below which a pass would say nothing."""
+_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """One token's log-probability as the judged arm and the baseline reported it."""
+
+    request_id: str
+    index: int
+    """Of the token, from 0; of a prompt's, from its second token."""
+    length: int
+    """Tokens of the prompt where it is a prompt's token, else 0."""
+    mine: float
+    theirs: float
+    neighbours: tuple[float, ...]
+    """What the baseline reported of the tokens beside it."""
+
+    @property
+    def delta(self) -> float:
+        return self.mine - self.theirs
+
+    @property
+    def middling(self) -> bool:
+        """Whether either value is the log-probability of neither a rare nor a certain token."""
+        return any(_MIDDLING[0] < exp(value) < _MIDDLING[1] for value in (self.mine, self.theirs))
+
+    @property
+    def shifted(self) -> bool:
+        """Whether it is nearer to a neighbour's value than to its own."""
+        return any(abs(self.mine - other) < _CLOSE for other in self.neighbours)
+
+    def __str__(self) -> str:
+        place = f"prompt token {self.index + 2} of {self.length}" if self.length else f"token {self.index + 1}"
+        return f"{self.request_id}, {place}: reported {self.mine:.4f}, the baseline {self.theirs:.4f}"
+
+
+def beside_the_baselines(captured: Captured) -> Verdict:
+    """Return whether the judged arm reports what the baseline does behind the same tokens.
+
+    FAIL for three tokens of probability .02 to .98 that are off by half a nat and ten times the noise between two boots of the baseline,
+    where none of the control's is; and where log-probabilities of prompts are missing that the baseline reports. INCONCLUSIVE for few.
+    """
+    if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
+        headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
+        return say(captured, Outcome.REFUSED, headline, cell="no prompt_logprobs")
+    missing = _missing(captured)
+    if missing:
+        headline = f"{PROMPTS_MISSING}: {len(missing)} answers lack them, the baseline's have them; first: {missing[0]}"
+        return say(captured, Outcome.FAIL, headline, evidence=missing[:_SHOWN], cell="missing", names=PROMPTS_MISSING)
+    pairs = [pair for pair in _pairs(captured.speculative, captured) if pair.middling]
+    noise = _noise(captured)
+    limit = _STATED + 10.0 * noise
+    far = [pair for pair in pairs if abs(pair.delta) > limit]
+    excused = captured.control is not None and not captured.is_control and any(_far(captured.control, captured, limit))
+    if len(far) >= _WRONG_TOKENS and not excused:
+        return _failed(captured, pairs, far, limit)
+    if len(pairs) < _LEAST:
+        headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{_LEAST - len(pairs)} more such tokens")
+    return speculating(captured, rejecting=False) or _passed(captured, pairs, limit, noise)
+
+
+def _wants_prompts(captured: Captured) -> bool:
+    return all(request.body.get("prompt_logprobs") is not None for request in captured.workload.requests)
+
+
+def _missing(captured: Captured) -> list[str]:
+    """Return the answers that report of their prompts nothing, or another number of values than the baseline's."""
+    theirs = _by_key(captured.baseline)
+    both = [(answer, theirs[answer.key]) for answer in captured.speculative.answers if answer.ok and answer.key in theirs]
+    return [
+        f"{mine.request_id}: {len(mine.prompt_logprobs or ())} values, {len(own.prompt_logprobs)} of the baseline"
+        for mine, own in both
+        if own.prompt_logprobs and len(mine.prompt_logprobs or ()) != len(own.prompt_logprobs)
+    ]
+
+
+def _by_key(transcript: Transcript) -> dict[tuple[str, int], Answer]:
+    return {answer.key: answer for answer in transcript.answers if answer.ok}
+
+
+def _pairs(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
+    """Give the values of ``transcript`` beside the baseline's, wherever the same tokens stand before them."""
+    theirs = _by_key(captured.baseline)
+    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    for answer in transcript.answers:
+        own = theirs.get(answer.key)
+        if own is None or not answer.ok:
+            continue
+        yield from _zipped(answer, own.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
+        if answer.request_id in greedy:
+            same = _shared(answer.choice.token_ids, own.choice.token_ids)
+            yield from _zipped(answer, (own.choice.logprobs or ())[:same], (answer.choice.logprobs or ())[:same], prompt=False)
+
+
+def _zipped(answer: Answer, theirs: Sequence[float], mine: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
+    for index, (value, other) in enumerate(zip(mine, theirs, strict=False)):
+        neighbours = (*theirs[max(0, index - 1) : index], *theirs[index + 1 : index + 2])
+        length = len(theirs) + 1 if prompt else 0
+        yield _Pair(request_id=answer.request_id, index=index, length=length, mine=value, theirs=other, neighbours=tuple(neighbours))
+
+
+def _shared(mine: Sequence[int], theirs: Sequence[int]) -> int:
+    return next((at for at, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), min(len(mine), len(theirs)))
+
+
+def _noise(captured: Captured) -> float:
+    """Return the root mean square by which two reports of the baseline differ, nats."""
+    control = () if captured.control is None or captured.is_control else _pairs(captured.control, captured)
+    deltas = [pair.delta for pair in control if pair.middling]
+    deltas += [value - scored.logprob for value, scored in captured.calibration if _MIDDLING[0] < exp(scored.logprob) < _MIDDLING[1]]
+    return sqrt(sum(delta * delta for delta in deltas) / len(deltas)) if deltas else 0.0
+
+
+def _far(transcript: Transcript, captured: Captured, limit: float) -> Iterator[_Pair]:
+    return (pair for pair in _pairs(transcript, captured) if pair.middling and abs(pair.delta) > limit)
+
+
+def _failed(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], limit: float) -> Verdict:
+    shifted = sum(pair.shifted for pair in far)
+    of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
+    name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
+    lengths = sorted({pair.length for pair in far if pair.length})
+    where = f", in prompts of {', '.join(map(str, lengths))} tokens" if lengths else ""
+    worst = max(far, key=lambda pair: abs(pair.delta))
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {len(far)} of {len(pairs)} are off by more than {limit:.2g} nats{where}; none of the control's is",
+        short=(f"first        {far[0]}", f"worst        {worst}"),
+        evidence=tuple(map(str, far[:_SHOWN])),
+        cell=f"{len(far)} of {len(pairs)} off",
+        names=name,
+        figures={"tokens": float(len(pairs)), "tokens_far_off": float(len(far)), "tokens_shifted": float(shifted), "limit_nats": limit},
+    )
+
+
+def _passed(captured: Captured, pairs: Sequence[_Pair], limit: float, noise: float) -> Verdict:
+    worst = max(abs(pair.delta) for pair in pairs)
+    lengths = sorted({pair.length for pair in pairs if pair.length})
+    prompts = f"; prompts of {lengths[0]} to {lengths[-1]} tokens" if lengths else ""
+    return say(
+        captured,
+        Outcome.PASS,
+        f"{len(pairs):,} reported log-probabilities within {worst:.2g} nats of the baseline's{prompts}",
+        evidence=(f"two reports of the baseline differ by {noise:.2g} nats rms", f"prompts of {lengths} tokens"),
+        rules_out=f"{len(pairs):,} tokens compared; values off by {limit:.2g} nats in {proportions.ruled_out(len(pairs)):.1%} of them "
+        "would have been caught (99%)",
+        cell=f"within {worst:.2g} nats",
+        figures={"tokens": float(len(pairs)), "worst_nats": worst, "noise_nats": noise},
+    )

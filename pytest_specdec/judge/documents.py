@@ -1,0 +1,107 @@
+"""Documents: answers that a grammar binds, each read by the format that its request asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_specdec.judge.verdicts import quoted
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.transcript import Answer, Choice
+
+__all__ = ["Document", "Flaw", "OutputFormat", "Reading", "documents"]
+
+
+class Flaw(StrEnum):
+    """A way for an answer to break its grammar."""
+
+    FORM = "the grammar is not enforced on speculated tokens"
+    BEFORE = "text stands in front of the document"
+    BEHIND = "text goes on behind the document"
+    CUT_OFF = "a document ends in the middle and is called finished"
+    KIND = "another JSON value than asked for is answered"
+    RULES = "a document breaks its schema"
+    REGEX = "an answer does not match its regular expression"
+    CHOICE = "an answer is none of the choices"
+    GRAMMAR = "an answer is not of its grammar"
+    REFUSED = "requests with a grammar are refused now and then"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A text as its format reads it."""
+
+    complete: bool
+    """Whether it is whole, and judged by all rules; a text cut by a limit is judged as a beginning."""
+    fault: str = ""
+    """The fault and its place; empty without one."""
+    flaw: Flaw | None = None
+    rare: bool = False
+    """Whether engines are known to leave the broken rule out in silence: one such fault proves nothing."""
+
+
+class OutputFormat(Protocol):
+    """What the answer to a request may be."""
+
+    @property
+    def kind(self) -> str:
+        """``json_object``, ``regex``, or ``json_schema`` and the schema's name."""
+
+    @property
+    def feature(self) -> str:
+        """The capability it needs: ``json_object``, ``json_schema``, ``regex``, ``choice`` or ``grammar``."""
+
+    def read(self, text: str, *, cut: bool) -> Reading:
+        """Read an answer, of which a limit may have ``cut`` the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One choice of one answer."""
+
+    request_id: str
+    kind: str
+    feature: str
+    text: str = ""
+    reading: Reading
+    unreached: bool = False
+    """Whether the answer was cut within its reasoning: there is no document to judge."""
+    reasoned: bool = False
+    """Whether reasoning stands before it."""
+
+    @property
+    def fault(self) -> str:
+        """The fault and its place; empty without one."""
+        return self.reading.fault
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is whole."""
+        return self.reading.complete
+
+
+def documents(answer: Answer, wanted: OutputFormat) -> tuple[Document, ...]:
+    """Return every choice of ``answer``, judged; an answer without 200 is one faulty document.
+
+    Raises ``referencing.exceptions.Unresolvable`` when the request's schema refers to something outside itself.
+    """
+    if not answer.ok or not answer.choices:
+        fault = f"HTTP {answer.status}: {quoted(answer.error or 'no choice', 100)}"
+        reading = Reading(complete=False, fault=fault, flaw=Flaw.REFUSED)
+        return (Document(request_id=answer.request_id, kind=wanted.kind, feature=wanted.feature, reading=reading),)
+    return tuple(_document(answer.request_id, choice, wanted) for choice in answer.choices)
+
+
+def _document(request_id: str, choice: Choice, wanted: OutputFormat) -> Document:
+    unreached = choice.cut_in_reasoning
+    return Document(
+        request_id=request_id,
+        kind=wanted.kind,
+        feature=wanted.feature,
+        text=choice.text,
+        reading=Reading(complete=False) if unreached else wanted.read(choice.text, cut=choice.finish_reason == "length"),
+        unreached=unreached,
+        reasoned=bool(choice.reasoning),
+    )

@@ -1,0 +1,64 @@
+"""Names of grammar faults: what most of the invalid documents of an arm have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.documents import Flaw
+from pytest_specdec.judge.json_documents import JsonFormat
+from pytest_specdec.judge.text_grammars import Choices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_specdec.judge.documents import Document, OutputFormat
+
+__all__ = ["BEHIND_REASONING", "OF_ANOTHER", "STUCK", "endless", "fault_name"]
+
+BEHIND_REASONING = "the grammar is not enforced behind the reasoning"
+OF_ANOTHER = "documents obey the grammar of another request"
+STUCK = "the grammar is stuck in white space until the limit"
+
+_WHITE = 24
+"""Characters of white space at the end of an answer that a limit cut, from which on it counts as endless."""
+_ENOUGH = 3
+"""Documents that a name needs where it says what they have in common."""
+
+
+def endless(documents: Iterable[Document]) -> list[Document]:
+    """Return the documents that end in white space until their limit."""
+    return [one for one in documents if not one.complete and not one.fault and len(one.text) - len(one.text.rstrip()) >= _WHITE]
+
+
+def fault_name(mine: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
+    """Return the name of what broke: the commonest flaw, unless reasoning or another request's grammar explains most of the faults."""
+    faulty = [document for document in mine if document.fault]
+    sound = [document for document in mine if not document.fault]
+    if sum(one.reasoned for one in faulty) == len(faulty) >= _ENOUGH and sum(not one.reasoned for one in sound) >= _ENOUGH:
+        return BEHIND_REASONING
+    others = _closed(formats)
+    if len(faulty) >= _ENOUGH and 2 * sum(_of_another(one, others) for one in faulty) > len(faulty):
+        return OF_ANOTHER
+    (flaw, _), *_ = Counter(one.reading.flaw or Flaw.FORM for one in faulty).most_common(1)
+    return flaw.value
+
+
+def _closed(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
+    """Return the formats that few texts satisfy: choices, and schemas that name what an object must have and may not."""
+    by_kind = {(one.kind, repr(getattr(one, "texts", ""))): one for one in formats}
+    return [one for one in by_kind.values() if isinstance(one, Choices) or (isinstance(one, JsonFormat) and _is_closed(one))]
+
+
+def _is_closed(wanted: JsonFormat) -> bool:
+    schema = wanted.validator.schema if wanted.validator is not None else {}
+    return isinstance(schema, dict) and bool(schema.get("required")) and schema.get("additionalProperties") is False
+
+
+def _of_another(document: Document, others: Sequence[OutputFormat]) -> bool:
+    return any(_obeys(document, other) for other in others)
+
+
+def _obeys(document: Document, other: OutputFormat) -> bool:
+    reading = other.read(document.text, cut=False)
+    return reading.complete and not reading.fault

@@ -1,0 +1,158 @@
+"""Lists of log-probabilities: what a request asked for is there, in order, and no value contradicts another.
+
+The rules need no scores. One that the baseline or the control breaks says nothing about the variant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from math import exp, fsum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Choice, ListedTokens, Transcript
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["BadList", "asked_top", "wrong_lists"]
+
+_ROUNDING = 5e-3
+"""Nats by which two reports of one number may differ: servers print few digits, and sum in half precision."""
+_MASS = 1.02
+"""Of the listed probabilities together, rounding included."""
+_SAME = 20
+"""Tokens from which on one value for most of them is no chance."""
+_SHOWN = 20
+_ALL = "all answers"
+
+
+class BadList(StrEnum):
+    """A way for reported log-probabilities to be wrong in themselves."""
+
+    COUNT = "log-probabilities are missing for some tokens"
+    MISSING = "log-probabilities are missing"
+    ZERO = "reported log-probabilities are zero"
+    CONSTANT = "reported log-probabilities are one constant"
+    FEWER = "fewer most probable tokens are listed than asked for"
+    UNSORTED = "the most probable tokens are listed out of order"
+    WITHOUT = "the emitted token is missing from the most probable ones or listed with another value"
+    MASS = "listed probabilities add up to more than 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wrong:
+    flaw: BadList
+    request_id: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.request_id}: {self.what}"
+
+
+def asked_top(request: Request) -> int | None:
+    """Return how many most probable tokens a request wants beside each, None where it wants no log-probabilities."""
+    asked = request.body.get("logprobs")
+    if asked is None or asked is False:
+        return None
+    top = request.body.get("top_logprobs") if asked is True else asked
+    return top if isinstance(top, int) and not isinstance(top, bool) else 0
+
+
+def wrong_lists(captured: Captured) -> Verdict | None:
+    """Return a failure where the judged arm breaks a rule that the baseline and the control keep; None otherwise."""
+    peers = [captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control])]
+    requests = {request.id: request for request in captured.workload.requests}
+    excused = {wrong.flaw for peer in peers for wrong in _wrong(peer, requests)}
+    wrong = [one for one in _wrong(captured.speculative, requests) if one.flaw not in excused]
+    return _failed(captured, wrong) if wrong else None
+
+
+def _failed(captured: Captured, wrong: list[_Wrong]) -> Verdict:
+    flaws = Counter(one.flaw for one in wrong)
+    order = list(BadList)
+    flaw = min(flaws, key=order.index)
+    first = next(one for one in wrong if one.flaw is flaw)
+    others = ", ".join(f"{other.value}" for other in sorted(flaws, key=order.index) if other is not flaw)
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{flaw.value} {_where(wrong, flaw)}, in none of the baseline's" + (f"; also {others}" if others else ""),
+        short=(f"first        {first}",),
+        evidence=tuple(map(str, wrong[:_SHOWN])),
+        cell="wrong lists",
+        names=flaw.value,
+        figures={"answers_with_wrong_lists": float(len({one.request_id for one in wrong}))},
+    )
+
+
+def _where(wrong: list[_Wrong], flaw: BadList) -> str:
+    answers = {one.request_id for one in wrong if one.flaw is flaw}
+    return "for most tokens" if _ALL in answers else f"in {len(answers)} answers"
+
+
+def _wrong(transcript: Transcript, requests: Mapping[str, Request]) -> Iterator[_Wrong]:
+    values: list[float] = []
+    for answer in transcript.answers:
+        request = requests.get(answer.request_id)
+        top = None if request is None else asked_top(request)
+        if request is None or top is None or not answer.ok:
+            continue
+        for choice in answer.choices:
+            values += choice.logprobs or ()
+            for flaw, what in _flaws(choice, top, request.route):
+                yield _Wrong(flaw=flaw, request_id=answer.request_id, what=what)
+    yield from _alike(values)
+
+
+def _flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+    tokens, logprobs = len(choice.token_ids), choice.logprobs
+    if logprobs is None:
+        if tokens:
+            yield BadList.MISSING, f"no log-probabilities, or null among them, for {tokens} tokens"
+        return
+    if tokens and len(logprobs) != tokens:
+        yield BadList.COUNT, f"{len(logprobs)} log-probabilities for {tokens} tokens"
+    listed = choice.listed or ()
+    if top and len(listed) != len(logprobs):
+        yield BadList.FEWER, f"{len(listed)} lists for {len(logprobs)} log-probabilities"
+    for at, (one, own) in enumerate(zip(listed, logprobs, strict=False)):
+        for flaw, what in _of_one(one, own, top, route):
+            yield flaw, f"token {at + 1}: {what}"
+
+
+def _of_one(one: ListedTokens, own: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+    """Judge one list; on the completions route it may begin with the emitted token, whatever its rank."""
+    rest = [logprob for token, logprob in zip(one.tokens, one.logprobs, strict=True) if route is Route.CHAT or token != one.token]
+    if len(one.tokens) < top:
+        yield BadList.FEWER, f"{len(one.tokens)} tokens listed, {top} asked for"
+    falls = next(((before, after) for before, after in pairwise(rest) if after > before + _ROUNDING), None)
+    if falls is not None:
+        yield BadList.UNSORTED, f"{falls[1]:.4f} is listed behind {falls[0]:.4f}"
+    own_listed = [logprob for token, logprob in zip(one.tokens, one.logprobs, strict=True) if token == one.token]
+    if own_listed and min(abs(logprob - own) for logprob in own_listed) > _ROUNDING:
+        yield BadList.WITHOUT, f"{own:.4f} reported of the token, {own_listed[0]:.4f} listed"
+    elif not own_listed and len(one.tokens) >= top > 0 and own > min(one.logprobs) + _ROUNDING:
+        yield BadList.WITHOUT, f"the token, at {own:.4f}, is not among {top} that reach down to {min(one.logprobs):.4f}"
+    mass = fsum(map(exp, one.logprobs)) + (0.0 if own_listed else exp(min(own, 0.0)))
+    if mass > _MASS:
+        yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
+
+
+def _alike(values: list[float]) -> Iterator[_Wrong]:
+    """Report one value for most of all tokens; that of certain tokens is 0, and then the baseline's are 0 as well."""
+    if len(values) < _SAME:
+        return
+    (value, count), *_ = Counter(values).most_common(1)
+    if 2 * count > len(values):
+        flaw = BadList.ZERO if value == 0.0 else BadList.CONSTANT
+        yield _Wrong(flaw=flaw, request_id=_ALL, what=f"{count} of {len(values)} log-probabilities are {value:g}")

@@ -1,0 +1,134 @@
+"""Grammars of texts that are no JSON: regular expressions, choices, and grammars in Lark's syntax or GBNF.
+
+Beginnings, and answers to a grammar, are read by llguidance. Where it is not installed, of these only empty answers are called wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.documents import Flaw, Reading
+from pytest_specdec.judge.verdicts import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Choices", "GrammarText", "Regex", "recognises"]
+
+
+def recognises() -> bool:
+    """Whether answers to a grammar can be read here."""
+    return find_spec("llguidance") is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """How far a grammar takes a text."""
+
+    bytes: int
+    """Bytes before the first that may not come."""
+    whole: bool
+    """Whether it may end behind the last byte."""
+
+
+@lru_cache(maxsize=4096)
+def _read(kind: str, specification: str, text: str) -> _Read | None:
+    """Return how far the grammar takes ``text``; None where nothing here can tell."""
+    if not recognises():
+        return None
+    from llguidance import LLMatcher, LLTokenizer, grammar_from  # noqa: PLC0415 - an extra, and slow to load
+
+    tokenizer = LLTokenizer("byte")
+    try:
+        grammar = grammar_from(kind, specification)  # type: ignore[arg-type]
+    except ValueError:
+        return None
+    if LLMatcher.validate_grammar_with_warnings(grammar, tokenizer)[0]:
+        return None
+    matcher, data = LLMatcher(tokenizer, grammar), list(text.encode("utf-8", "surrogatepass"))
+    taken = matcher.validate_tokens(data)
+    return _Read(bytes=taken, whole=taken == len(data) and matcher.consume_tokens(data) and matcher.is_accepting())
+
+
+def _stuck(text: str, taken: int) -> str:
+    """Say where a text leaves its grammar."""
+    before = text.encode("utf-8", "surrogatepass")[:taken].decode("utf-8", "replace")
+    return f"character {len(before)}: {quoted(text[len(before) :], 20)} may not follow {quoted(before[-20:], 24)}"
+
+
+def _beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
+    read = _read(kind, specification, text)
+    if read is None or read.bytes >= len(text.encode("utf-8", "surrogatepass")):
+        return Reading(complete=False)
+    return Reading(complete=False, fault=_stuck(text, read.bytes), flaw=flaw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regex:
+    """A regular expression that the whole answer matches."""
+
+    pattern: str
+    kind: str = "regex"
+    feature: str = "regex"
+
+    def read(self, text: str, *, cut: bool) -> Reading:
+        """Match the whole text, or a beginning."""
+        if re.fullmatch(self.pattern, text):
+            return Reading(complete=True)
+        if cut:
+            return _beginning("regex", self.pattern, text, Flaw.REGEX)
+        end = next((end for end in range(len(text), 0, -1) if re.fullmatch(self.pattern, text[:end])), 0)
+        if end:
+            return Reading(
+                complete=True, fault=f"{quoted(text[end:], 30)} behind {quoted(text[:end], 30)}, which matches", flaw=Flaw.BEHIND
+            )
+        return Reading(complete=True, fault=f"{quoted(text)} does not match {quoted(self.pattern, 60)}", flaw=Flaw.REGEX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """A list of texts, one of which the answer is."""
+
+    texts: Sequence[str]
+    kind: str = "choice"
+    feature: str = "choice"
+
+    def read(self, text: str, *, cut: bool) -> Reading:
+        """Look for the text among the choices, or for a choice that begins so."""
+        if text in self.texts:
+            return Reading(complete=True)
+        if cut and any(choice.startswith(text) for choice in self.texts):
+            return Reading(complete=False)
+        begun = max((choice for choice in self.texts if text.startswith(choice)), key=len, default="")
+        if begun:
+            return Reading(complete=not cut, fault=f"{quoted(text[len(begun) :], 30)} behind {quoted(begun)}", flaw=Flaw.BEHIND)
+        among = quoted(", ".join(self.texts), 60)
+        return Reading(complete=not cut, fault=f"{quoted(text)} is none of the choices {among}", flaw=Flaw.CHOICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarText:
+    """A grammar in Lark's syntax or GBNF."""
+
+    grammar: str
+    kind: str = "grammar"
+    feature: str = "grammar"
+
+    def read(self, text: str, *, cut: bool) -> Reading:
+        """Read the text by the grammar."""
+        if cut:
+            return _beginning("grammar", self.grammar, text, Flaw.GRAMMAR)
+        read = _read("grammar", self.grammar, text)
+        if read.whole if read is not None else text:
+            return Reading(complete=True)
+        if read is None or not text:
+            return Reading(complete=True, fault="no text", flaw=Flaw.CUT_OFF)
+        if read.bytes == len(text.encode("utf-8", "surrogatepass")):
+            return Reading(
+                complete=True, fault=f"ends at character {len(text)} in the middle, after {quoted(text[-30:])}", flaw=Flaw.CUT_OFF
+            )
+        return Reading(complete=True, fault=_stuck(text, read.bytes), flaw=Flaw.GRAMMAR)

@@ -1,0 +1,68 @@
+"""Log-probability workloads: lists of every length on both routes, and prompts whose lengths lie at the borders of cache blocks."""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Unpack
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.prompts.prompts import reported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompts import PassesFields, Prompts
+
+__all__ = ["prompt_lengths", "top_lists"]
+
+_LISTS = (5, 1, 20, 2, 0)
+"""Most probable tokens asked for in turn; 20 is the most that OpenAI's API lists."""
+_TEXT = "so he can do it if the man is on time and we do so on the way to the day of no an or by as at up one all for that in"
+"""Words that are one token each in most vocabularies."""
+_LENGTHS = tuple(range(40, 56)) + tuple(range(120, 136)) + tuple(range(504, 520))
+"""Words of a prompt: 16 lengths in a row, of which one fills whole blocks of 16 tokens whatever stands before them."""
+
+
+def top_lists(
+    prompts: Prompts,
+    *,
+    max_tokens: int = 32,
+    requests: int = 40,
+    name: str = "top-lists",
+    take: Mapping[Depth, int] | None = None,
+    **traffic: Unpack[PassesFields],
+) -> Workload:
+    """Return requests that ask for lists of 5, 1, 20, 2 and 0 most probable tokens.
+
+    Three of four are at temperature 0, where the baseline's own reports are of the same tokens.
+    """
+    asked: list[Request] = []
+    for index, prompt in enumerate(islice(cycle(prompts.items), requests)):
+        drawn = (index + 1) % 4 == 0
+        sampling: dict[str, JSON] = {"temperature": 1.0, "seed": index + 1} if drawn else {"temperature": 0.0}
+        top = _LISTS[index % len(_LISTS)]
+        body = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, **sampling, **reported(prompt.route, top)}
+        asked.append(Request(id=f"{prompt.id}#top{top}-{index + 1}", route=prompt.route, body=body))
+    return _workload(name, asked, take, traffic)
+
+
+def prompt_lengths(
+    *,
+    max_tokens: int = 32,
+    name: str = "prompt-logprobs",
+    take: Mapping[Depth, int] | None = None,
+    **traffic: Unpack[PassesFields],
+) -> Workload:
+    """Return completions at temperature 0 that ask for the log-probabilities of their prompts' tokens."""
+    asked: list[Request] = []
+    for words in _LENGTHS:
+        text = " ".join(islice(cycle(_TEXT.split()), words))
+        body: dict[str, JSON] = {"prompt": text, "max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "prompt_logprobs": 0}
+        asked.append(Request(id=f"words-{words:03}", route=Route.COMPLETIONS, body=body))
+    return _workload(name, asked, take, traffic)
+
+
+def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
+    settings: PassesFields = {"version": 1, "scored": False, **traffic}
+    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

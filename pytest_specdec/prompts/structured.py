@@ -1,0 +1,161 @@
+"""Structured workloads: documents of graded schemas, and answers bound to regular expressions, choices and grammars.
+
+Prompts pull away from the grammar: an engine that enforces it answers a document all the same.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Unpack
+
+from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.prompts import schemas
+from pytest_specdec.prompts.graded_schemas import GRADED, Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompts import PassesFields
+
+__all__ = ["CHOICES", "GRAMMARS", "REGEXES", "constrained", "graded", "graded_draws", "uncompilable"]
+
+_PULLS = (
+    "",
+    "Explain your answer first, then give it.",
+    "Put the answer into a ```json fenced block.",
+    "Answer in one plain English sentence.",
+    'Begin with "Sure!" and end with a joke.',
+)
+"""Wishes that a grammar does not grant."""
+_OBJECT_EVERY = 8
+"""One draw of so many is bound to no schema: any object will do."""
+
+REGEXES: Mapping[str, tuple[str, str]] = {
+    "laugh": ("Laugh at a joke.", "(ha){2,6}!"),
+    "plate": ("Invent a number plate.", "[A-Z]{2}-[0-9]{3}"),
+    "votes": ("Answer two questions about the moon.", "(yes|no|maybe)(, (yes|no|maybe)){1,3}"),
+    "date": ("When did the first people walk on the moon?", "(19|20)[0-9]{2}-[01][0-9]-[0-3][0-9]"),
+    "hex": ("Which colour is the sea?", "#[0-9a-f]{6}"),
+    "release": ("Which release of Python is the newest?", "v[0-9]\\.[0-9]{1,2}"),
+}
+"""Prompts and patterns by name, in the syntax that Python, Rust and the engines' own parsers share."""
+CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "yes-no": ("Is the earth flat?", ("yes", "no")),
+    "mood": ('How does "what a lovely day" sound?', ("positive", "negative", "neutral")),
+    "letter": ("Which of A, B, C and D is the third letter?", ("A", "B", "C", "D")),
+    "cities": ("Which city is the largest?", ("New York", "New Delhi", "Newcastle upon Tyne")),
+    "unicode": ("Stimmst du dafür?", ("für", "gegen", "日本")),
+}
+GRAMMARS: Mapping[str, tuple[str, str]] = {
+    "moves": ("How do I get to the station?", 'root ::= move ("; " move)* \nmove ::= ("left" | "right" | "on") " " [1-9]\n'),
+    "colours": ("Name some colours.", 'root ::= colour (", " colour)* "."\ncolour ::= "red" | "green" | "blue"\n'),
+    "sum": ("What is two and two?", 'root ::= digit " + " digit " = " digit digit?\ndigit ::= [0-9]\n'),
+    "nested": ("Draw boxes, one in the other.", 'root ::= box\nbox ::= "[" (box | "x") "]"\n'),
+}
+"""Prompts and grammars by name, in GBNF, which most engines take as it is."""
+_REPEATING = ("twelve-flags", "grid", "switches")
+"""Schemas whose documents repeat themselves."""
+_BROKEN = {"structured_outputs": {"regex": "([a-z"}}
+
+
+def graded_draws(
+    *,
+    temperature: float = 1.0,
+    max_tokens: int = 64,
+    requests: int | None = None,
+    name: str = "graded-structured-t1",
+    take: Mapping[Depth, int] | None = None,
+    **traffic: Unpack[PassesFields],
+) -> Workload:
+    """Return ``requests`` chat requests at a temperature above 0: every graded schema in turn, again and again, some any object.
+
+    Every second one has no seed; a schema that is asked again is asked the other way. They are judged by validity alone.
+    """
+    cases = _cases()
+    count = 2 * len(cases) if requests is None else requests
+    drawn = [_draw(index, *cases[index % len(cases)], turn=index // len(cases)) for index in range(count)]
+    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
+    return _workload(name, [_with(request, body) for request in drawn], take, {"takes_prompts": True, **traffic})
+
+
+def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
+    """Return (name, subject, format) of every graded schema, those that repeat themselves first, with any object in between."""
+    cases: list[tuple[str, str, Mapping[str, JSON]]] = []
+    for index, one in enumerate(sorted(GRADED, key=lambda one: one.name not in _REPEATING)):
+        if index % _OBJECT_EVERY == _OBJECT_EVERY - 1:
+            cases.append(("object", one.about, schemas.ANY_OBJECT))
+        cases.append((one.name, one.about, one.bound))
+    return cases
+
+
+def _draw(index: int, name: str, about: str, bound: Mapping[str, JSON], *, turn: int) -> Request:
+    seed = {"seed": index + 1} if (index + turn) % 2 == 0 else {}
+    return _chat(f"{name}-{index + 1}", _about(about, index + turn), {**seed, "response_format": bound})
+
+
+def graded(
+    *,
+    max_tokens: int = 64,
+    name: str = "graded-structured",
+    take: Mapping[Depth, int] | None = None,
+    **traffic: Unpack[PassesFields],
+) -> Workload:
+    """Return a chat request per graded schema at temperature 0: first those that any drafter drafts, then from hard to trivial."""
+    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
+    grades = list(Grade)
+    hardest = sorted(GRADED, key=lambda one: (one.name not in _REPEATING, -grades.index(one.grade)))
+    asked = [_chat(one.name, _about(one.about, index), {"response_format": one.bound}) for index, one in enumerate(hardest)]
+    return _workload(name, [_with(request, body) for request in asked], take, traffic)
+
+
+def constrained(
+    *,
+    max_tokens: int = 32,
+    requests: int = 60,
+    name: str = "constrained",
+    take: Mapping[Depth, int] | None = None,
+    **traffic: Unpack[PassesFields],
+) -> Workload:
+    """Return chat requests bound to a regular expression, a choice or a grammar in turn, every third one at temperature 0."""
+    regexes = [(f"regex-{key}", text, {"regex": pattern}) for key, (text, pattern) in REGEXES.items()]
+    choices = [(f"choice-{key}", text, {"choice": list(texts)}) for key, (text, texts) in CHOICES.items()]
+    grammars = [(f"grammar-{key}", text, {"grammar": grammar}) for key, (text, grammar) in GRAMMARS.items()]
+    kinds: Sequence[cycle[tuple[str, str, Mapping[str, JSON]]]] = (cycle(regexes), cycle(choices), cycle(grammars))
+    in_turn = islice((next(kind) for kind in cycle(kinds)), requests)
+    return _workload(name, [_bound(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)], take, traffic)
+
+
+def _bound(index: int, name: str, text: str, wanted: Mapping[str, JSON], *, max_tokens: int) -> Request:
+    draws = index // 3 % 3
+    sampling: dict[str, JSON] = {"temperature": float(draws > 0), "top_p": 1.0, **({"seed": index + 1} if draws == 1 else {})}
+    pull = _PULLS[index % len(_PULLS)]
+    body: dict[str, JSON] = {"max_tokens": max_tokens, **sampling, "structured_outputs": wanted}
+    return _chat(f"{name}-{index + 1}", f"{text} {pull}".strip(), body)
+
+
+def uncompilable(*, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
+    """Return a request whose grammar no engine can compile, among some that it can: the server must be there afterwards."""
+    body: dict[str, JSON] = {"max_tokens": 64, "temperature": 0.0, "top_p": 1.0}
+    sound = [one for one in GRADED if one.name in (*_REPEATING, "lamp")]
+    asked = [_chat(one.name, _about(one.about, 0), {"response_format": one.bound}) for one in sound]
+    asked.insert(1, _chat("broken-regex", "Say hello.", _BROKEN))
+    settings: PassesFields = {"concurrency": 1, "may_kill": True, **traffic}
+    return _workload(name, [_with(request, body) for request in asked], None, settings)
+
+
+def _about(subject: str, index: int) -> str:
+    return f"Describe {subject} as a short JSON document. {_PULLS[index % len(_PULLS)]}".strip()
+
+
+def _chat(id_: str, text: str, body: Mapping[str, JSON]) -> Request:
+    return Request(id=id_, route=Route.CHAT, body={"messages": [{"role": "user", "content": text}], **body})
+
+
+def _with(request: Request, body: Mapping[str, JSON]) -> Request:
+    return Request(id=request.id, route=request.route, body={**request.body, **body})
+
+
+def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
+    settings: PassesFields = {"version": 1, "scored": False, **traffic}
+    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

@@ -1,0 +1,105 @@
+"""Log-probabilities beside the baseline's own: of prompts, and of the tokens that both answered at temperature 0."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge import logprobs
+from pytest_specdec.model.transcript import Position, SpecCounters
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Request, Route
+from tests.judge.captured_values import a_workload, answer, captured
+
+RANDOM = np.random.default_rng(3)
+TRUE = tuple(float(value) for value in np.log(RANDOM.uniform(0.05, 0.9, size=24)))
+TOKENS = tuple(range(100, 124))
+
+
+def answers(values=TRUE, prompt=TRUE, *, tokens=TOKENS, noise=0.0, seed=1):
+    random = np.random.default_rng(seed)
+
+    def noisy(given):
+        return None if given is None else tuple(float(min(0.0, v + noise * random.normal())) for v in given)
+
+    return [replace(answer(f"chat-{i:02}", tokens, logprobs=noisy(values)), prompt_logprobs=noisy(prompt)) for i in range(3)]
+
+
+def judged(mine, theirs=None, control=None, *, temperature=0, prompts=False, **fields):
+    body = {"temperature": temperature, "max_tokens": 64, **({"prompt_logprobs": 0} if prompts else {"logprobs": 0})}
+    workload = a_workload([Request(id=f"chat-{i:02}", route=Route.COMPLETIONS, body=body) for i in range(3)], scored=False)
+    theirs = answers() if theirs is None else theirs
+    return logprobs.judge(captured("logprobs", mine, theirs, theirs if control is None else control, workload=workload, **fields))
+
+
+def test_the_baselines_values_pass_and_say_how_near():
+    verdict = judged(answers(noise=0.02))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.figures["tokens"] == 2 * 3 * 24
+    assert "(99%)" in verdict.rules_out
+
+
+def test_values_that_are_far_off_fail():
+    verdict = judged(answers(tuple(value - 1.0 for value in TRUE)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "reported log-probabilities are not the baseline's")
+
+
+def test_values_of_the_neighbour_are_named_so():
+    verdict = judged(answers(TRUE[-1:] + TRUE[:-1]))
+    assert verdict.names == "reported log-probabilities are those of a neighbouring token"
+
+
+@pytest.mark.parametrize("far, outcome", [(2, Outcome.PASS), (3, Outcome.FAIL)])
+def test_three_tokens_make_a_finding(far, outcome):
+    mine = answers()
+    wrong = tuple(value - 2.0 if i < far else value for i, value in enumerate(TRUE))
+    assert judged([replace(mine[0], choices=(replace(mine[0].choice, logprobs=wrong),)), *mine[1:]]).outcome is outcome
+
+
+def test_noise_between_the_baselines_boots_widens_the_limit_and_wild_ones_excuse():
+    wild = answers(noise=0.3, seed=4)
+    assert judged(answers(noise=0.3), control=wild).outcome is Outcome.PASS
+    off = answers(tuple(value - 1.0 for value in TRUE))
+    assert judged(off, control=off).outcome is Outcome.PASS
+
+
+def test_calibration_stands_in_where_there_is_no_control():
+    position = Position(token_id=1, logprob=math.log(0.5), top_ids=(1,), top_logprobs=(math.log(0.5),))
+    pairs = tuple((position.logprob + 0.2 * (-1) ** i, position) for i in range(50))
+    off = answers(tuple(value - 1.0 for value in TRUE), tuple(value - 1.0 for value in TRUE))
+    assert judged(off).outcome is Outcome.FAIL
+    assert judged(off, calibration=pairs).outcome is Outcome.PASS
+
+
+def test_only_tokens_behind_the_same_tokens_are_compared():
+    others = answers(tuple(value - 1.0 for value in TRUE), tokens=(7, *TOKENS[1:]))
+    verdict = judged(others, answers(prompt=None))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert judged(answers(tuple(value - 1.0 for value in TRUE), None), answers(prompt=None), temperature=1).outcome is Outcome.INCONCLUSIVE
+
+
+def test_prompts_are_compared_whatever_is_answered_and_name_their_lengths():
+    wrong = (*TRUE[:-8], *(value - 3.0 for value in TRUE[-8:]))
+    verdict = judged(answers(prompt=wrong), prompts=True)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "log-probabilities of prompts are not the baseline's")
+    assert "in prompts of 25 tokens" in verdict.headline
+    assert judged(answers(prompt=TRUE), prompts=True).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("prompt", [None, TRUE[:-1]])
+def test_log_probabilities_of_prompts_that_are_missing_fail(prompt):
+    verdict = judged(answers(prompt=prompt), prompts=True)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "log-probabilities of prompts are missing")
+
+
+def test_a_baseline_that_reports_none_of_its_prompts_is_refused():
+    assert judged(answers(), answers(prompt=None), prompts=True).outcome is Outcome.REFUSED
+
+
+def test_a_pass_needs_speculation_and_answers_that_failed_are_left_out():
+    assert judged(answers(), counters=SpecCounters()).outcome is Outcome.NOT_SPECULATING
+    mine = [replace(answers()[0], status=400, choices=()), *answers()[1:]]
+    assert judged(mine).figures["tokens"] == 2 * 2 * 24
