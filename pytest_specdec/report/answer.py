@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_tested", "speed"]
+__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_tested", "speed", "waived"]
 
 BROKEN: Mapping[Family, str] = {
     Family.GREEDY: "tokens at temperature 0 are not the baseline's",
@@ -41,6 +41,9 @@ def correctness(run: Run) -> CellText:
     if not any(j.judged for j in results):
         return CellText(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
+    healed = [j for j in failed if j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS]
+    if healed and len(healed) == len(failed):
+        return CellText(text=f"CORRECTNESS: a waiver is no longer needed ({_pairs(healed)})", tone=Tone.BAD)
     if failed:
         return CellText(text=f"CORRECTNESS: {len(failed)} of {len(results)} judgements could not be made", tone=Tone.BAD)
     suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
@@ -48,7 +51,9 @@ def correctness(run: Run) -> CellText:
         return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
     open_ = sum(not j.judged for j in results)
     undecided = f" ({open_} of {len(results)} judgements undecided)" if open_ else ""
-    return CellText(text=f"CORRECTNESS: nothing wrong found{undecided}", tone=Tone.UNSURE if open_ else Tone.GOOD)
+    known = sum(j.result is PytestOutcome.WAIVED for j in results)
+    found = f"nothing new found; {known} known failure{'s' * (known != 1)} waived" if known else "nothing wrong found"
+    return CellText(text=f"CORRECTNESS: {found}{undecided}", tone=Tone.UNSURE if open_ or known else Tone.GOOD)
 
 
 def speed(run: Run) -> CellText:
@@ -77,6 +82,14 @@ def faults(run: Run) -> Iterator[CellText]:
             others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
             also = f"; also wrong: {', '.join(others)}" if others else ""
             yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+
+
+def waived(run: Run) -> Iterator[CellText]:
+    """Yield a sentence for each failure that a waiver expects: what is wrong, its report, its owner and the waiver's last day."""
+    for j in run.judgements:
+        if j.result is PytestOutcome.WAIVED and j.verdict is not None:
+            about = f"{j.pair} {j.family.value} ({j.workload}): {j.verdict.headline}"
+            yield CellText(text=printable(f"KNOWN: {about}; {j.waiver}"), tone=Tone.UNSURE)
 
 
 def _kind(result: JudgementResult) -> str:
