@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
-from pytest_specdec.reference.sampler import Sampling
+from pytest_specdec.reference.rejection_sampler import verify as windows
+from pytest_specdec.reference.sampler import Sampling, distributions
 
 if TYPE_CHECKING:
     from collections import OrderedDict, deque
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.reference.grammar import Grammar
+    from pytest_specdec.reference.model import Span
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.prefix_cache import Block
     from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
@@ -47,15 +49,19 @@ __all__ = [
     "keep",
     "match",
     "penalise",
+    "place",
+    "process",
     "randomness",
     "report",
     "resume",
     "reuse",
     "sampling",
     "settle",
+    "share",
     "shrink",
     "states",
     "target",
+    "verify",
     "warm",
 ]
 
@@ -132,6 +138,32 @@ def settle(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWin
 
 def drop(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:
     """Look at the rows that are left when others' clients have gone, and at the cache lengths of all slots."""
+
+
+def place(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:  # noqa: ARG001 - a rule's signature
+    """Return where the windows of ``rows`` stand and what they see in the verify step; ``rotations`` turn positions."""
+    return span
+
+
+def process(logits: NDArray[np.float32], sampling: Sampling, proposal: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Return the distribution (lines, vocabulary) that the requests ask for, at each proposed token and behind the last."""
+    return distributions(logits, sampling)
+
+
+def share(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
+    """Return the numbers to accept by, (n, width), and the one to draw by, of (n, 2k + 1) numbers whose first k drew the draft."""
+    return np.concatenate([uniforms[:, k : k + width], uniforms[:, 2 * k :]], axis=1)
+
+
+def verify(
+    rows: Rows[RunningSequence],  # noqa: ARG001 - a rule's signature
+    p: NDArray[np.float32],
+    proposal: DraftProposal,
+    uniforms: NDArray[np.float64],
+    rules: EngineRules,
+) -> VerifyWindows:
+    """Return the windows of ``rows`` by the rejection sampler."""
+    return windows(p, proposal, uniforms, rules)
 
 
 def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
@@ -260,6 +292,11 @@ class EngineRules:
     draw: Callable[[Rows[RunningSequence], int], NDArray[np.float64]] = draw
     sampling: Callable[[Rows[RunningSequence]], Sampling] = sampling
     states: Callable[[Rows[RunningSequence]], list[tuple[Grammar | None, PenaltyState | None]]] = states
+    place: Callable[[Rows[RunningSequence], Span, NDArray[np.complex64]], Span] = place
+    process: Callable[[NDArray[np.float32], Sampling, DraftProposal], NDArray[np.float32]] = process
+    share: Callable[[NDArray[np.float64], int, int], NDArray[np.float64]] = share
+    verify: Callable[[Rows[RunningSequence], NDArray[np.float32], DraftProposal, NDArray[np.float64], EngineRules], VerifyWindows] = verify
+
     deal: Callable[[Rows[RunningSequence], NDArray[np.float64]], NDArray[np.float64]] = deal
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual

@@ -18,5 +18,6 @@ ROWS = (
             may={Family.LIVENESS: "A token outside its grammar makes vLLM answer with a 5xx or die."},
             structured=SERVER_ERROR,
         ),
+        mirrors=("NVIDIA/TensorRT-LLM#7878",),
     ),
 )

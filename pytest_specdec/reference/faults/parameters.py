@@ -12,5 +12,6 @@ ROWS = (
         does="Leaves penalties and biases out at draft positions; the bonus position still has them.",
         expected=in_(Place.REFERENCE, parameters="penalties or biases are ignored at draft positions")
         | in_(Place.VLLM, parameters="penalties or biases are ignored"),
+        mirrors=("vllm-project/vllm#18902",),
     ),
 )
