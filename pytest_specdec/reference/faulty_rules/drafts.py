@@ -24,9 +24,10 @@ def _one_hot(tokens: NDArray[np.intp], vocabulary: int) -> NDArray[np.float32]:
 
 
 def _dead(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
-    """Propose each row's own best continuation reversed by id, certain of it: the target accepts next to none, and answers stay right."""
+    """Propose other tokens, certain of them: the target accepts next to none, and answers stay right."""
     q = proposal.q
-    assert q is not None
+    if q is None:
+        return replace(proposal, tokens=np.where(rows[:, None], 0, proposal.tokens))
     tokens = np.where(rows[:, None], q.shape[2] - 1 - proposal.tokens, proposal.tokens)
     return replace(proposal, tokens=tokens, q=np.where(rows[:, None, None], _one_hot(tokens, q.shape[2]), q))
 
