@@ -103,8 +103,8 @@ UNNAMED = "wrong tokens, cause not identified"
 
 _MOST = 0.9
 """Share of the wrong tokens that must be the draft's own: the rest may have come of it."""
-_NEARLY_ALL = 0.6
-"""Share of all tokens above which no slot tells anything."""
+_NEARLY_ALL = 0.8
+"""Share of all tokens above which the slot of a wrong one tells nothing."""
 _CHANCE = 0.01
 """Probability that wrong tokens spread evenly would fall where the name says."""
 
@@ -127,7 +127,8 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
     full = np.concatenate([_behind(each.bonus_slot) for each in placed_each])
     name = _by_slot(wrong, slots, after, full)
-    return EVERYWHERE if name == UNNAMED and wrong.mean() > _NEARLY_ALL else name
+    told = bool(slots.known.any())
+    return EVERYWHERE if name == UNNAMED and told and wrong.mean() > _NEARLY_ALL else name
 
 
 def _behind(marked: Bools) -> Bools:
