@@ -86,7 +86,8 @@ class SummaryPlugin:
         noticed = status.warnings if status else ()
         capabilities = _or_none(run_documents.read_capabilities, directory) or {}
         untested = table.untested_routes(capabilities)
-        unused = waivers.unused(run_state.get(self._config).config.waivers, self._judgements)
+        state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
+        unused = () if isinstance(state, str) else waivers.unused(state.config.waivers, self._judgements)
         notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *unused)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
