@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
 from pytest_specdec.reference.faults.planted import Place
 
@@ -16,6 +17,10 @@ MOST = 6
 """Faults of one run at most: an interrupted run loses no more than these."""
 _FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-short", "die-on-json")
 """Of the families that they show red, these do so at smoke depth."""
+
+
+_STANDARD_ONLY = {Family.PRESSURE}
+"""Families whose suite asks nothing at smoke depth."""
 
 
 def every() -> tuple[str, ...]:
@@ -32,10 +37,10 @@ def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], .
 
 
 def quick() -> tuple[str, ...]:
-    """Return few faults that together turn every family of the catalogue red: where no given one does, the most specific one."""
+    """Return few faults that together turn every family red that smoke depth asks: where no given one does, the most specific."""
     red = {fault: set(FAULTS[fault].expected[Place.REFERENCE].red) for fault in every()}
     chosen = [fault for fault in _FIRST if fault in red]
-    open_ = dict.fromkeys(family for fault in red for family in red[fault])
+    open_ = dict.fromkeys(family for fault in red for family in red[fault] if family not in _STANDARD_ONLY)
     for family in open_:
         if not any(family in red[fault] for fault in chosen):
             chosen.append(min((fault for fault in red if family in red[fault]), key=lambda fault: len(red[fault])))
