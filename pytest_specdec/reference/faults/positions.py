@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
+from pytest_specdec.reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
 
 __all__ = ["ROWS"]
 
 AFTER_FULL = "state after a fully accepted draft"
-WRONG_CONTEXT = dict.fromkeys(
-    (Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS),
-    "Tokens follow from another context than the answer's; temperature 0 shows where it begins.",
+WRONG_CONTEXT = TOKENS_WRONG | dict.fromkeys(
+    (Family.PARAMETERS, Family.SAMPLING), "Tokens follow from another context than the answer's; temperature 0 shows where it begins."
 )
 
 ROWS = (
