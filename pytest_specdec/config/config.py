@@ -10,11 +10,12 @@ from pytest_specdec.model.plan import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import date
 
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings"]
+__all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings", "Waiver"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,28 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiver:
+    """A known failure of one judgement, expected until a day."""
+
+    family: Family
+    workload: str
+    variant: str
+    bug: str
+    """Address of the report."""
+    owner: str
+    """Who sees to it."""
+    expires: date
+    """The last day on which the failure is expected, UTC."""
+    words: str = ""
+    """That the verdict's name or headline must contain; empty where any failure is the known one."""
+    source: str = ""
+    """File and line."""
+
+    def __str__(self) -> str:
+        return f"{self.bug} (owner {self.owner}, until {self.expires})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything a config file says, with ``${VAR}`` as written."""
 
@@ -143,6 +166,8 @@ class Config:
     """Features that every arm must honour: a refusal fails instead of being skipped."""
     allow_inconclusive: tuple[Family, ...] = ()
     """Families whose inconclusive verdicts do not fail."""
+    waivers: tuple[Waiver, ...] = ()
+    """Known failures of correctness."""
     gates: tuple[Gate, ...] = ()
     limits: Limits = field(default_factory=Limits)
     prompts: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import docker_settings, gates, shipped, validate, variables
+from pytest_specdec.config import docker_settings, gates, shipped, validate, variables, waivers
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Reasoning, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
@@ -63,6 +63,7 @@ def load(path: Path) -> Config:
         *_texts_in_args(document),
         *_unknown_features(document),
         *gates.not_finite(document),
+        *waivers.problems(document),
     )
     if problems:
         raise validate.error(problems)
@@ -82,6 +83,7 @@ def load(path: Path) -> Config:
         lossy=data.get("lossy", False),
         require=tuple(data.get("require", ())),
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
+        waivers=tuple(waivers.stated(document, path.name)),
         gates=tuple(gates.stated(document, path.name)),
         limits=_limits(data.get("limits", {})),
         prompts=data.get("prompts", ""),

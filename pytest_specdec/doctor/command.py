@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -118,6 +119,7 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
     if not any(check.level is Level.FAIL for check in set_checks):
         config = variables.filled(config, os.environ)
         yield from config_checks.prompts(config)
+    yield from config_checks.waivers(config, datetime.now(tz=UTC).date())
     try:
         engine = engine_of(config.engine.kind)
         pair = config_checks.pair(config, engine)

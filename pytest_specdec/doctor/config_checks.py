@@ -21,6 +21,7 @@ from pytest_specdec.report.progress import clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import date
     from pathlib import Path
 
     from pytest_specdec.config.config import Config
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Depth
 
-__all__ = ["collection", "gates", "pair", "plan", "prompts", "suites", "variables"]
+__all__ = ["collection", "gates", "pair", "plan", "prompts", "suites", "variables", "waivers"]
 
 _PLAN = "specdec: "
 _LINT = "warning:"
@@ -70,6 +71,18 @@ def prompts(config: Config) -> tuple[Check, ...]:
         return (failed("prompts", error),)
     bound = sum(prompt.schema is not None for prompt in own)
     return (ok("prompts", f"{len(own)} of {config.prompts}, {bound} of them with a schema"),) if own else ()
+
+
+def waivers(config: Config, day: date) -> tuple[Check, ...]:
+    """Return the known failures of the config, and which of them are expected no longer on ``day``."""
+    held = [one for one in config.waivers if day <= one.expires]
+    over = tuple(
+        warn("waivers", f"{one.source}: expired: {one}; its failure is red again", remedy="fix the bug, or move the day")
+        for one in config.waivers
+        if one not in held
+    )
+    known = tuple(ok("waivers", f"{one.family.value} of {one.workload} on {one.variant} may fail: {one}") for one in held)
+    return (*known, *over)
 
 
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCEPTED_UNVERIFIED",
+    "AFTER_FULL",
     "BONUS",
+    "EVERYWHERE",
     "IGNORED",
     "IGNORED_AT_DRAFTS",
     "NOT_ROLLED_BACK",
@@ -95,10 +97,14 @@ RECOVERED = "the token in place of a rejected draft token is not the target's"
 BONUS = "the token behind a fully accepted draft is not the target's"
 IGNORED = "penalties or biases are ignored"
 IGNORED_AT_DRAFTS = f"{IGNORED} at draft positions"
+AFTER_FULL = "state after a fully accepted draft: the KV cache or the positions behind it are wrong"
+EVERYWHERE = "nearly every token is wrong: the target is verified at other positions or by another distribution"
 UNNAMED = "wrong tokens, cause not identified"
 
 _MOST = 0.9
 """Share of the wrong tokens that must be the draft's own: the rest may have come of it."""
+_NEARLY_ALL = 0.8
+"""Share of all tokens above which the slot of a wrong one tells nothing."""
 _CHANCE = 0.01
 """Probability that wrong tokens spread evenly would fall where the name says."""
 
@@ -119,7 +125,15 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     if _in(wrong, _drafted(drafts, answers, slots), np.ones_like(wrong), _MOST):
         return ACCEPTED_UNVERIFIED
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
-    return _by_slot(wrong, slots, after)
+    full = np.concatenate([_behind(each.bonus_slot) for each in placed_each])
+    name = _by_slot(wrong, slots, after, full)
+    told = bool(slots.known.any())
+    return EVERYWHERE if name == UNNAMED and told and wrong.mean() > _NEARLY_ALL else name
+
+
+def _behind(marked: Bools) -> Bools:
+    """Return the tokens of one answer that stand behind its first marked one."""
+    return np.logical_or.accumulate(marked) & (np.cumsum(marked) - marked > 0)
 
 
 def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
@@ -133,13 +147,18 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
     return IGNORED_AT_DRAFTS if slots.known.any() and _in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
-def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools) -> str:
-    """Tell a wrong state from a wrong draw: the former spares all tokens before an answer's first rejection, at whichever slot."""
+def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str:
+    """Tell a wrong state from a wrong draw: the former spares all tokens before an answer's first rejection, at whichever slot.
+
+    A state that is wrong behind fully accepted drafts spares all tokens up to the first bonus, also behind rejections.
+    """
     by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
     if _in(wrong, after & slot, slot):
         return NOT_ROLLED_BACK
-    return name if _in(wrong, slot, slots.known) else UNNAMED
+    if _in(wrong, slot, slots.known):
+        return name
+    return AFTER_FULL if _in(wrong, full, slots.known) else UNNAMED
 
 
 def _drafted(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:

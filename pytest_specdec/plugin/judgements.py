@@ -113,7 +113,12 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 def _with_verdicts(bare: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict; a failure behind passing verdicts is charged to the last of them."""
-    results = [replace(bare, verdict=codec.decode(Verdict, v["verdict"]), result=PytestOutcome(v["result"])) for v in properties.verdicts]
+    results = [
+        replace(bare, verdict=codec.decode(Verdict, one["verdict"]), result=PytestOutcome(one["result"]), waiver=one["waiver"])
+        for one in properties.verdicts
+    ]
+    if results and results[-1].result is PytestOutcome.WAIVED and bare.result is PytestOutcome.SKIPPED:
+        return tuple(results)
     if results and (bare.result is not PytestOutcome.FAILED or all(j.result is not PytestOutcome.FAILED for j in results)):
         results[-1] = replace(results[-1], result=bare.result)
     return tuple(results)

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,8 @@ class Settings:
     update_baselines: bool
     reports: tuple[str, ...]
     deadline_s: float | None
+    day: date
+    """By which waivers are judged, UTC."""
 
     @property
     def asked(self) -> bool:
@@ -110,6 +113,15 @@ def add(parser: pytest.Parser) -> None:
         default=0,
         help="Add the speed of this run to the baseline file of this machine and update its gates. Under CI, give the option twice.",
     )
+    option("--specdec-date", metavar="DAY", type=_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        msg = f"expected a day such as 2027-01-31; found {text!r}"
+        raise argparse.ArgumentTypeError(msg) from None
 
 
 def _duration(text: str) -> float:
@@ -150,6 +162,7 @@ def resolve(config: pytest.Config) -> Settings:
         update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
         reports=_reports(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
+        day=config.getoption("--specdec-date") or datetime.now(tz=UTC).date(),
     )
 
 

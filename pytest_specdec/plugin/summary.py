@@ -10,7 +10,7 @@ import pytest
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.plugin import baselines, commands, judgements, report_files
+from pytest_specdec.plugin import baselines, commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
@@ -86,7 +86,9 @@ class SummaryPlugin:
         noticed = status.warnings if status else ()
         capabilities = _or_none(run_documents.read_capabilities, directory) or {}
         untested = table.untested_routes(capabilities)
-        notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated)
+        state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
+        unused = () if isinstance(state, str) else waivers.unused(state.config.waivers, self._judgements)
+        notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *unused)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.typed(self._root, self._config),

@@ -15,7 +15,7 @@ from pytest_specdec.files import codec
 from pytest_specdec.judge import registry
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.plugin import commands, marker, run_state
+from pytest_specdec.plugin import commands, marker, run_state, waivers
 from pytest_specdec.plugin.judgements import CELL, ERROR, LEFT_OUT, VERDICT, attach
 from pytest_specdec.report import failure, junit
 from pytest_specdec.report.escape import printable
@@ -174,14 +174,18 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     item.stash[CHECKED] = True
     run = run_state.get(item.config)
     result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
-    attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": result.value})
-    item.user_properties.extend(junit.FORMAT.render(verdict))
+    waiver = waivers.waived(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
+    attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waiver.result.value, "waiver": waiver.waiver})
+    item.user_properties.extend((*junit.FORMAT.render(verdict), *((("specdec.waiver", waiver.waiver),) if waiver.waiver else ())))
     if item.config.get_verbosity() > 0:
         item.add_report_section("call", "specdec", failure.section(verdict))
-    if result is PytestOutcome.SKIPPED:
+    if waiver.result is PytestOutcome.WAIVED:
+        pytest.xfail(f"{failure.headline(verdict)}; known: {waiver.waiver}")
+    if waiver.result is PytestOutcome.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
-    if result is PytestOutcome.FAILED:
-        pytest.fail(failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
+    if waiver.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}:
+        note = f"{waiver.note}\n" if waiver.note else ""
+        pytest.fail(note + failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
 
 
 def require_check(item: pytest.Item) -> None:

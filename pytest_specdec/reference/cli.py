@@ -19,7 +19,7 @@ from pytest_specdec.reference.faults.planted import Place
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.engine import ReferenceEngine
@@ -83,6 +83,16 @@ class ServerSettings:
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
+    variation: str = ""
+    """A lawful way of being different; see ``reference/lawful.py``."""
+    logprob_decimals: int | None = None
+    """To which log-probabilities are rounded; None for not at all."""
+    usage: bool = True
+    """Whether answers say how many tokens they have."""
+    token_ids: bool = True
+    """Whether token ids are given where a request asks for them."""
+    chunk_steps: int = 1
+    """Steps whose tokens share a chunk of a stream; 0 for a chunk per token."""
 
     @property
     def name(self) -> str:
@@ -156,7 +166,16 @@ def _parser() -> argparse.ArgumentParser:
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
     option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")
+    _lawful(option)
     return parser
+
+
+def _lawful(option: Callable[..., object]) -> None:
+    option("--variation", default="", metavar="NAME", help="be different without being wrong; needs --speculative-config")
+    option("--logprob-decimals", type=int, default=None, metavar="N", help="round log-probabilities to N decimals (default: not at all)")
+    option("--usage", action=argparse.BooleanOptionalAction, default=True, help="give the usage with an answer (default: yes)")
+    option("--token-ids", action=argparse.BooleanOptionalAction, default=True, help="give token ids where asked for (default: yes)")
+    option("--chunk-steps", type=int, default=1, metavar="N", help="steps that share a chunk of a stream; 0: a chunk per token (default 1)")
 
 
 def _positive(text: str) -> int:

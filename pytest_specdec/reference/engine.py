@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import checkpoint, eagle, faulty_rules, model
+from pytest_specdec.reference import checkpoint, eagle, faulty_rules, lawful, model
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
@@ -50,7 +50,8 @@ class ReferenceEngine:
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
         self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
-        self.rules = faulty_rules.rules(settings.fault, speculating=speculation is not None)
+        planted = faulty_rules.rules(settings.fault, speculating=speculation is not None)
+        self.rules = lawful.varied(planted, settings.variation)
         loaded = model.load(target, positions)
         drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs)
         decoder = padded(loaded, settings.padded_layers)

@@ -201,6 +201,10 @@ class Model:
         and their keys and values are written there.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
+        return self.over(span, tokens, cache, tap=tap)
+
+    def over(self, span: Span, tokens: NDArray[np.intp], cache: NDArray[np.float32], *, tap: Tap | None = None) -> NDArray[np.float32]:
+        """Return what :meth:`forward` returns, over a span of one's own making."""
         fed = tokens.ravel() if span.live is None else tokens.ravel()[span.live]
         desk, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
         x = desk.x

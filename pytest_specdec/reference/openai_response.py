@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -90,6 +90,12 @@ class ResponseOptions:
     metrics: str
     """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
     draft_tokens: int
+    decimals: int | None = None
+    """To which log-probabilities are rounded; None for not at all."""
+    usage: bool = True
+    """Whether the answer says how many tokens it has."""
+    chunk_steps: int = 1
+    """Steps whose tokens share a chunk; 0 for a chunk per token."""
     rules: EngineRules = field(default_factory=EngineRules)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -166,7 +172,7 @@ class ResponseOptions:
         splits = [sequence.reasoning for sequence in sequences if sequence.reasoning is not None]
         if splits:
             usage["completion_tokens_details"] = {"reasoning_tokens": sum(split.tokens for split in splits)}
-        return {"usage": usage} | self._metrics(sequences)
+        return ({"usage": usage} if self.usage else {}) | self._metrics(sequences)
 
     def _metrics(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         if self.metrics == "none" or len(sequences) != 1:
@@ -211,10 +217,10 @@ class ResponseOptions:
 
     def _position(self, entry: Entry) -> dict[str, JSON]:
         words, own = self.tokenizer.words, entry.token
-        listed: dict[str, JSON] = {str(own): {"logprob": entry.logprob, "rank": entry.rank, "decoded_token": words[own]}}
+        listed: dict[str, JSON] = {str(own): {"logprob": self._rounded(entry.logprob), "rank": entry.rank, "decoded_token": words[own]}}
         for rank, (token, logprob) in enumerate(entry.top, 1):
             if token != own:
-                listed[str(token)] = {"logprob": logprob, "rank": rank, "decoded_token": words[token]}
+                listed[str(token)] = {"logprob": self._rounded(logprob), "rank": rank, "decoded_token": words[token]}
         return listed
 
     def _logprobs(self, entries: Several[Entry]) -> JSON:
@@ -226,10 +232,11 @@ class ResponseOptions:
         offsets = [sum(map(len, words[:i])) for i in range(len(words))]
         return {
             "text_offset": offsets,
-            "token_logprobs": [entry.logprob for entry in entries],
+            "token_logprobs": [self._rounded(entry.logprob) for entry in entries],
             "tokens": words,
             "top_logprobs": [
-                {self._word(token): logprob for token, logprob in [(entry.token, entry.logprob), *entry.top]} for entry in entries
+                {self._word(token): self._rounded(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
+                for entry in entries
             ],
         }
 
@@ -237,7 +244,10 @@ class ResponseOptions:
         return self._one(entry.token, entry.logprob) | {"top_logprobs": [self._one(token, logprob) for token, logprob in entry.top]}
 
     def _one(self, token: int, logprob: float) -> dict[str, JSON]:
-        return {"token": self._word(token), "logprob": logprob, "bytes": list(self.tokenizer.pieces[token])}
+        return {"token": self._word(token), "logprob": self._rounded(logprob), "bytes": list(self.tokenizer.pieces[token])}
+
+    def _rounded(self, logprob: float) -> float:
+        return logprob if self.decimals is None else round(logprob, self.decimals)
 
     def _word(self, token: int) -> str:
         return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]
@@ -311,16 +321,59 @@ class Stream(Response):
         running = len(sequences)
         readers = {sequence: self._reply.reader() for sequence in sequences}
         states = {sequence: StreamState() for sequence in sequences}
+        held = _Chunks(self._reply.chunk_steps)
         while running:
             delta = await deltas.get()
             if delta.finish_reason == "abort":
                 return False
-            chunk = self._reply.chunk(delta, readers[delta.sequence])
-            for each in self._reply.rules.send(chunk, delta, states[delta.sequence]):
-                await _event(send, each)
-            states[delta.sequence].chunks += 1
+            for part in held.take(delta):
+                chunk = self._reply.chunk(part, readers[part.sequence])
+                for each in self._reply.rules.send(chunk, part, states[part.sequence]):
+                    await _event(send, each)
+                states[part.sequence].chunks += 1
             running -= delta.finish_reason is not None
         return True
+
+
+class _Chunks:
+    """The steps of a stream's sequences on their way into chunks."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._held: dict[int, list[Delta]] = {}
+
+    def take(self, delta: Delta) -> list[Delta]:
+        """Return what is sent now that ``delta`` is there."""
+        if self._steps == 0:
+            return _split(delta)
+        held = self._held.setdefault(delta.sequence.index, [])
+        held.append(delta)
+        if len(held) < self._steps and delta.finish_reason is None:
+            return []
+        self._held[delta.sequence.index] = []
+        return [_merged(held)]
+
+
+def _split(delta: Delta) -> list[Delta]:
+    """Return a delta per token; the text comes with the last."""
+    last = len(delta.tokens) - 1
+    begun = replace(delta, text="", reasoning="", finish_reason=None, stop_reason=None)
+    early = (
+        replace(begun, tokens=delta.tokens[i : i + 1], entries=delta.entries[i : i + 1], first=delta.first and i == 0) for i in range(last)
+    )
+    tail = replace(delta, tokens=delta.tokens[max(last, 0) :], entries=delta.entries[max(last, 0) :], first=delta.first and last <= 0)
+    return [*early, tail]
+
+
+def _merged(held: list[Delta]) -> Delta:
+    return replace(
+        held[-1],
+        tokens=tuple(token for one in held for token in one.tokens),
+        text="".join(one.text for one in held),
+        reasoning="".join(one.reasoning for one in held),
+        entries=tuple(entry for one in held for entry in one.entries),
+        first=held[0].first,
+    )
 
 
 async def _event(send: Send, body: dict[str, JSON] | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
+from pytest_specdec.reference.rejection_sampler import verify as windows
 from pytest_specdec.reference.sampler import Sampling, distributions
 from pytest_specdec.reference.tokenizer import Text
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.reference.grammar import Grammar, Grammars
+    from pytest_specdec.reference.model import Span
     from pytest_specdec.reference.openai_request import EngineRequest
     from pytest_specdec.reference.openai_response import Entry
     from pytest_specdec.reference.prefix_cache import Block
@@ -60,6 +62,7 @@ __all__ = [
     "mask",
     "match",
     "penalise",
+    "place",
     "randomness",
     "read",
     "read_calls",
@@ -71,12 +74,14 @@ __all__ = [
     "sampling",
     "send",
     "settle",
+    "share",
     "show",
     "shrink",
     "states",
     "target",
     "uncompiled",
     "usage",
+    "verify",
     "warm",
 ]
 
@@ -162,6 +167,27 @@ def settle(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWin
 
 def drop(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:
     """Look at the rows that are left when others' clients have gone, and at the cache lengths of all slots."""
+
+
+def place(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:  # noqa: ARG001 - a rule's signature
+    """Return where the windows of ``rows`` stand and what they see in the verify step; ``rotations`` turn positions."""
+    return span
+
+
+def share(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
+    """Return the numbers to accept by, (n, width), and the one to draw by, of (n, 2k + 1) numbers whose first k drew the draft."""
+    return np.concatenate([uniforms[:, k : k + width], uniforms[:, 2 * k :]], axis=1)
+
+
+def verify(
+    rows: Rows[RunningSequence],  # noqa: ARG001 - a rule's signature
+    p: NDArray[np.float32],
+    proposal: DraftProposal,
+    uniforms: NDArray[np.float64],
+    rules: EngineRules,
+) -> VerifyWindows:
+    """Return the windows of ``rows`` by the rejection sampler."""
+    return windows(p, proposal, uniforms, rules)
 
 
 def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
@@ -374,6 +400,10 @@ class EngineRules:
     draw: Callable[[Rows[RunningSequence], int], NDArray[np.float64]] = draw
     sampling: Callable[[Rows[RunningSequence]], Sampling] = sampling
     states: Callable[[Rows[RunningSequence]], list[tuple[Grammar | None, PenaltyState | None]]] = states
+    place: Callable[[Rows[RunningSequence], Span, NDArray[np.complex64]], Span] = place
+    share: Callable[[NDArray[np.float64], int, int], NDArray[np.float64]] = share
+    verify: Callable[[Rows[RunningSequence], NDArray[np.float32], DraftProposal, NDArray[np.float64], EngineRules], VerifyWindows] = verify
+
     deal: Callable[[Rows[RunningSequence], NDArray[np.float64]], NDArray[np.float64]] = deal
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept
     residual: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]] = residual

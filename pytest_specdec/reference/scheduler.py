@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.reference.grammar import walk
+from pytest_specdec.reference.model import Span
 from pytest_specdec.reference.openai_response import Entry, entries
 from pytest_specdec.reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
-from pytest_specdec.reference.rejection_sampler import verify
 from pytest_specdec.reference.sampler import Sampling, distributions, pick
 
 if TYPE_CHECKING:
@@ -235,11 +235,13 @@ class Batch:
         draft = self._shrunk(self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows))
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
-        logits = self._target.logits(self._target.forward(fed, self._cache, self._lengths[:n], counts=live, tap=self._drafter.tap))
+        span = Span.of(self._lengths[:n], fed.shape[1], rotations=self._target.rotations, slot=0, counts=live)
+        placed = self._rules.place(rows, span, self._target.rotations)
+        logits = self._target.logits(self._target.over(placed, fed, self._cache, tap=self._drafter.tap))
         shaped = self._shaped(rows, logits, draft)
         p = self._rules.target(self._rules.distribute(shaped, sampling.repeat(live), draft), shaped, draft)
-        chances = np.concatenate([uniforms[:, k : k + draft.width], uniforms[:, 2 * k :]], axis=1)
-        windows = self._rules.settle(rows, draft, verify(p, draft, self._rules.deal(rows, chances), self._rules))
+        chances = self._rules.deal(rows, self._rules.share(uniforms, k, draft.width))
+        windows = self._rules.settle(rows, draft, self._rules.verify(rows, p, draft, chances, self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 

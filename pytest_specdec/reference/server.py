@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -109,20 +110,24 @@ class _Served:
         try:
             body = _body(await incoming.body())
             request = openai_request.parse(route, body, engine.tokenizer, self._limits)
+            if engine.failure is None:
+                request = engine.rules.read(request, body if isinstance(body, dict) else {})
+                engine.rules.admit(request)
         except Refusal as refusal:
             return _failed(refusal.status, refusal.message, refusal.param)
         if engine.failure is not None:
             return _failed(500, "the engine is dead")
-        request = engine.rules.read(request, body if isinstance(body, dict) else {})
-        engine.rules.admit(request)
         reply = ResponseOptions(
             route=route,
             model=self._limits.model,
-            request=request,
+            request=request if engine.settings.token_ids else replace(request, return_token_ids=False),
             tokenizer=engine.tokenizer,
             metrics=engine.settings.spec_decode_metrics,
             tells_cached=engine.settings.tells_cached,
             draft_tokens=engine.counters.draft_tokens_a_step,
+            decimals=engine.settings.logprob_decimals,
+            usage=engine.settings.usage,
+            chunk_steps=engine.settings.chunk_steps,
             rules=engine.rules,
         )
         return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_tested", "speed"]
+__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_tested", "speed", "waived"]
 
 BROKEN: Mapping[Family, str] = {
     Family.GREEDY: "tokens at temperature 0 are not the baseline's",
@@ -43,13 +43,22 @@ def correctness(run: Run) -> CellText:
         return CellText(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
-        return CellText(text=f"CORRECTNESS: {len(failed)} of {len(results)} judgements could not be made", tone=Tone.BAD)
+        return CellText(text=f"CORRECTNESS: {_without_verdict(failed, len(results))}", tone=Tone.BAD)
     suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
         return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
     open_ = sum(not j.judged for j in results)
     undecided = f" ({open_} of {len(results)} judgements undecided)" if open_ else ""
-    return CellText(text=f"CORRECTNESS: nothing wrong found{undecided}", tone=Tone.UNSURE if open_ else Tone.GOOD)
+    known = sum(j.result is PytestOutcome.WAIVED for j in results)
+    found = f"nothing new found; {known} known failure{'s' * (known != 1)} waived" if known else "nothing wrong found"
+    return CellText(text=f"CORRECTNESS: {found}{undecided}", tone=Tone.UNSURE if open_ or known else Tone.GOOD)
+
+
+def _without_verdict(failed: list[JudgementResult], count: int) -> str:
+    """Return what failed although no server is called wrong."""
+    if all(j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS for j in failed):
+        return f"a waiver is no longer needed ({_pairs(failed)})"
+    return f"{len(failed)} of {count} judgements could not be made"
 
 
 def speed(run: Run) -> CellText:
@@ -78,6 +87,14 @@ def faults(run: Run) -> Iterator[CellText]:
             others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
             also = f"; also wrong: {', '.join(others)}" if others else ""
             yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+
+
+def waived(run: Run) -> Iterator[CellText]:
+    """Yield a sentence for each failure that a waiver expects: what is wrong, its report, its owner and the waiver's last day."""
+    for j in run.judgements:
+        if j.result is PytestOutcome.WAIVED and j.verdict is not None:
+            about = f"{j.pair} {j.family.value} ({j.workload}): {j.verdict.headline}"
+            yield CellText(text=printable(f"KNOWN: {about}; {j.waiver}"), tone=Tone.UNSURE)
 
 
 def _kind(result: JudgementResult) -> str:

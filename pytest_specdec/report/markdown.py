@@ -55,6 +55,7 @@ def _head(run: Run) -> Iterator[str]:
     if run.judgements:
         yield f"\n**{escaped(answer.correctness(run).text)}** · **{escaped(answer.speed(run).text)}**"
     yield from (f"\n❌ **{escaped(fault.text)}**" for fault in answer.faults(run))
+    yield from (f"\n⚠️ **{escaped(known.text)}**" for known in answer.waived(run))
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield from (f"\n⚠️ **{escaped(line)}**" for line in unsettled)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "SCHEMA", "Commands", "JudgementResult", "PytestOutcome", "Run", "TimedAnswers", "counted", "document", "render"]
 
 SCHEMA = "pytest-specdec/run/2"
+KNOWN = "known"
+"""Counts the failures that waivers expect."""
 
 
 class PytestOutcome(StrEnum):
@@ -33,6 +35,8 @@ class PytestOutcome(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     ERROR = "error"
+    WAIVED = "xfailed"
+    """Failed as a waiver of the config expects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class JudgementResult:
     verdict: Verdict | None = None
     error: str = ""
     """Why there is no verdict; empty when there is one, or when the test came to its end without one."""
+    waiver: str = ""
+    """The known bug, owner and last day of the waiver that spoke of this judgement; empty without one."""
 
     @property
     def judged(self) -> bool:
@@ -135,8 +141,14 @@ class Run:
 
 def counted(judgements: Iterable[JudgementResult]) -> dict[str, int]:
     """Return how often each outcome came, by its name; ``no verdict`` counts the tests without one."""
-    names = [j.verdict.outcome.value if j.verdict else "no verdict" for j in judgements]
-    return {name: names.count(name) for name in (*(outcome.value for outcome in Outcome), "no verdict") if name in names}
+    names = [_counted_as(j) for j in judgements]
+    return {name: names.count(name) for name in (*(outcome.value for outcome in Outcome), KNOWN, "no verdict") if name in names}
+
+
+def _counted_as(judgement: JudgementResult) -> str:
+    if judgement.verdict is None:
+        return "no verdict"
+    return KNOWN if judgement.result is PytestOutcome.WAIVED else judgement.verdict.outcome.value
 
 
 def document(run: Run) -> JSON:

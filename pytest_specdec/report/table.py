@@ -40,11 +40,12 @@ class CellText:
 
 EVIDENCE, DRAFTING = "   evidence against it", "drafting"
 
-_BADNESS = (PytestOutcome.PASSED, PytestOutcome.SKIPPED, PytestOutcome.FAILED, PytestOutcome.ERROR)
+_BADNESS = (PytestOutcome.PASSED, PytestOutcome.SKIPPED, PytestOutcome.WAIVED, PytestOutcome.FAILED, PytestOutcome.ERROR)
 """A finding about the engine outweighs all of them, and suspicion what else came to the same."""
 _TONES = {
     PytestOutcome.PASSED: Tone.GOOD,
     PytestOutcome.SKIPPED: Tone.UNSURE,
+    PytestOutcome.WAIVED: Tone.UNSURE,
     PytestOutcome.FAILED: Tone.BAD,
     PytestOutcome.ERROR: Tone.BAD,
 }
@@ -155,6 +156,8 @@ def words(judgement: JudgementResult) -> str:
     if verdict is None:
         return _bare(judgement)
     status = _STATUS[verdict.outcome]
+    if judgement.result is PytestOutcome.WAIVED:
+        return f"KNOWN {verdict.cell}".strip()
     if judgement.result is PytestOutcome.FAILED:
         status = "FAILED" if verdict.outcome is Outcome.PASS else status.upper()
     return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()

@@ -34,6 +34,7 @@ def lines(run: Run) -> tuple[Line, ...]:
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
         *((fault,) for fault in answer.faults(run)),
+        *((known,) for known in answer.waived(run)),
         *_unsettled(run),
         *([(), *_table(table.table(run))] if run.judgements else []),
         *_reasons(run),

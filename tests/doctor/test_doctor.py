@@ -103,6 +103,15 @@ def test_what_stands_in_the_way_fails_and_brings_its_remedy(before, after, name,
     assert any(line.strip().startswith(("remedy:", "expected:")) for line in below[:4]), out
 
 
+def test_the_known_failures_of_a_config_are_listed_with_those_that_expired(doctor, config, vllm, here):
+    waiver = "{family: greedy, workload: %s, variant: ngram-k3, bug: 'https://e.com/7', owner: ann, expires: %s}"
+    config(VLLM + f"waivers: [{waiver % ('chat', '2999-01-31')}, {waiver % ('code', '2001-01-31')}]\n")
+    ok, warning, *_ = rows(doctor("mine.yaml")[1], "waivers")
+    assert ok == "  ok    waivers    greedy of chat on ngram-k3 may fail: https://e.com/7 (owner ann, until 2999-01-31)"
+    assert warning.startswith("  warn  waivers    mine.yaml:")
+    assert "expired: https://e.com/7" in warning
+
+
 def test_the_prompts_of_a_config_are_counted_or_told_what_is_wrong_with_them(doctor, config, vllm, here):
     vllm()
     config(VLLM + "prompts: own.jsonl\n")

@@ -217,6 +217,11 @@ MIXED = run_of(
         ),
         PytestOutcome.SKIPPED,
     ),
+    judgement(
+        replace(FAILED, pair="medusa-k4", family=Family.LOGPROBS, headline="5 reported values are off", names="reported values"),
+        PytestOutcome.WAIVED,
+        waiver="https://example.com/bug/7 (owner ann, until 2027-01-31)",
+    ),
     judgement(SPEED),
     judgement(acceptance("draft-k3")),
     judgement(

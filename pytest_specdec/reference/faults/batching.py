@@ -14,7 +14,6 @@ _EVERY_BATCH = dict.fromkeys(
 )
 
 ROWS = (
-    # vllm#16186, vllm#36906
     PlantedFault(
         id="rows-swapped",
         does="Gives each row of a batch of greedy and sampled requests the last token of the row before.",

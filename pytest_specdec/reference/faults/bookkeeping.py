@@ -13,7 +13,6 @@ _MAY: dict[Family, str] = {
 _COUNTED = "usage counts other tokens than were answered"
 
 ROWS = (
-    # vllm#44980, TensorRT-LLM#17701
     PlantedFault(
         id="usage-counts-rejected",
         does="Counts rejected draft tokens among the completion tokens of its usage.",

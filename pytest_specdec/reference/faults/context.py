@@ -15,11 +15,12 @@ ROWS = (
         does="Holds the cache length one window before the end of the context, so that the last positions come again.",
         expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"),
     ),
-    # snowflakedb/ArcticInference#60, vllm-project/vllm#44185
     PlantedFault(
         id="context-deadly",
         does="Kills the server where a whole window no longer fits the context.",
         expected=in_(Place.REFERENCE, context="the server dies on"),
+        alone=True,
+        mirrors=("snowflakedb/ArcticInference#60", "vllm-project/vllm#44185"),
     ),
     PlantedFault(
         id="context-ends-early",
@@ -36,10 +37,12 @@ ROWS = (
         does="Admits requests one token longer than the context.",
         expected=in_(Place.REFERENCE, context="sequences beyond the context are answered"),
     ),
-    # vllm-project/vllm#24662, vllm-project/vllm#48894, NVIDIA/TensorRT-LLM#4879
     PlantedFault(
         id="draft-context-deadly",
         does="Kills the server when a sequence is longer than the draft model's context.",
         expected=in_(Place.REFERENCE, may=LONG_PROMPT, context="the server dies on"),
+        drafting={"max_model_len": 128},
+        alone=True,
+        mirrors=("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
     ),
 )

@@ -17,7 +17,6 @@ def _off(kind: str, does: str, words: str) -> PlantedFault:
 
 
 ROWS = (
-    # vllm#34497
     _off("logprobs", "Drafts nothing for requests that report log-probabilities.", "drafting is off for requests with log-probabilities"),
     _off("sampled", "Drafts nothing above temperature 0.", "drafting is off for requests above temperature 0"),
     _off("grammar", "Drafts nothing for requests with a grammar.", "drafting is off for requests with a grammar"),

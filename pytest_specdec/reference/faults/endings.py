@@ -11,6 +11,7 @@ ROWS = (
         id="cut-short",
         does="Ends every answer after a tenth of its max_tokens, with finish_reason length.",
         expected={Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, "answers are cut short"))},
+        mirrors=("vllm-project/vllm#10442",),
     ),
     PlantedFault(
         id="stop-short",
@@ -21,6 +22,7 @@ ROWS = (
         id="past-the-end",
         does="Emits an end of sequence and goes on behind it up to max_tokens.",
         expected={Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, "answers go on after their end"))},
+        mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
     ),
     PlantedFault(
         id="wrong-finish",

@@ -18,7 +18,6 @@ ANY = f"{FORM}|{BEFORE}|{BEHIND}|{CUT_OFF}|{RULES}"
 ENDS = {Family.LIVENESS: "It sees how every answer ends, also those with a grammar."}
 
 ROWS = (
-    # vllm#27969
     PlantedFault(
         id="grammar-skipped",
         does="Masks the last position of a verify step by the grammar, and none of the draft tokens' positions.",
@@ -30,46 +29,47 @@ ROWS = (
             ),
             **in_(Place.REFERENCE, may=ENDS, structured=ANY),
         },
+        mirrors=("vllm-project/vllm#27969",),
     ),
-    # TensorRT-LLM#7878
     PlantedFault(
         id="grammar-bonus-unmasked",
         does="Masks the draft tokens' positions by the grammar, and not the bonus token's.",
         expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
+        mirrors=("NVIDIA/TensorRT-LLM#7878",),
     ),
     PlantedFault(
         id="grammar-mask-late",
         does="Uses the grammar's mask of each position of a window at the position behind it.",
         expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
     ),
-    # vllm#48228
     PlantedFault(
         id="grammar-not-advanced",
         does="Advances the grammar over the last token of a window only, and not over the accepted drafts before it.",
         expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
+        mirrors=("vllm-project/vllm#48228",),
     ),
-    # vllm#44006
     PlantedFault(
         id="grammar-rollback-short",
         does="Rolls the grammar back one token too few behind the verified drafts.",
         expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
+        mirrors=("vllm-project/vllm#44006",),
     ),
     PlantedFault(
         id="grammar-stuck",
         does="Allows nothing but white space from the ninth token of a document on.",
         expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is stuck in white space until the limit"),
     ),
-    # vllm#34650
     PlantedFault(
         id="grammar-off-reasoning",
         does="Drops the grammar of every request that may reason before it answers.",
         expected=in_(Place.REFERENCE, structured="the grammar is not enforced behind the reasoning"),
+        mirrors=("vllm-project/vllm#34650",),
     ),
-    # vllm#36138
     PlantedFault(
         id="grammar-end-missed",
         does="Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then.",
         expected=in_(Place.REFERENCE, structured="the grammar is not enforced behind the reasoning"),
+        mirrors=("vllm-project/vllm#36138",),
     ),
     PlantedFault(
         id="json-object-array",
@@ -86,11 +86,11 @@ ROWS = (
         does="Lets any text follow a choice.",
         expected=in_(Place.REFERENCE, structured=BEHIND),
     ),
-    # vllm#10442
     PlantedFault(
         id="document-cut-off",
         does="Ends a document after eight tokens with finish_reason stop.",
         expected=in_(Place.REFERENCE, may=ENDS, structured="answers are cut short|" + CUT_OFF),
+        mirrors=("vllm-project/vllm#10442",),
     ),
     PlantedFault(
         id="grammar-before",
@@ -107,15 +107,16 @@ ROWS = (
         does="Enforces the grammar only of answers that are not streamed.",
         expected=in_(Place.REFERENCE, structured=ANY),
     ),
-    # vllm#9423
     PlantedFault(
         id="json-object-500",
         does="Answers a request for any JSON object with a 500.",
+        mirrors=("vllm-project/vllm#9423",),
         expected=in_(
             Place.REFERENCE,
             may={Family.LIVENESS: "Its ladder asks for a JSON object too."},
             structured="the server answers 5xx to a request with response_format",
         ),
+        mirrors=("NVIDIA/TensorRT-LLM#7878",),
     ),
     PlantedFault(
         id="die-on-bad-grammar",

@@ -11,10 +11,12 @@ ROWS = (
         id="hang-on-logprobs",
         does="Never answers a request for log-probabilities, nor any behind it.",
         expected=in_(Place.REFERENCE, liveness="hangs on request", concurrency="hangs on request"),
+        alone=True,
     ),
     PlantedFault(
         id="hang-in-company",
         does="Never answers again once six requests are in flight.",
         expected=in_(Place.REFERENCE, concurrency="hangs with several requests in flight"),
+        alone=True,
     ),
 )

@@ -14,22 +14,22 @@ LIVE: dict[Family, str] = dict.fromkeys(
 )
 
 ROWS = (
-    # sgl-project/sglang#23802, openvinotoolkit/openvino.genai#1719
     PlantedFault(
         id="stop-missed-mid-window",
         does="Looks for a stop string at the last token of a window only.",
         expected=in_(Place.REFERENCE, may=LIVE, lengths="a stop string inside a window is missed"),
+        mirrors=("sgl-project/sglang#23802", "openvinotoolkit/openvino.genai#1719"),
     ),
     PlantedFault(
         id="stop-split-missed",
         does="Looks for a stop string in each window alone, so that one over two windows is missed.",
         expected=in_(Place.REFERENCE, may=LIVE, lengths="a stop string over two windows is missed"),
     ),
-    # sgl-project/sglang#31599
     PlantedFault(
         id="limit-before-stop",
         does="Looks for no stop string in a window that reaches max_tokens.",
         expected=in_(Place.REFERENCE, may=LIVE, lengths="the limit goes before a stop in the same window"),
+        mirrors=("sgl-project/sglang#31599",),
     ),
     PlantedFault(
         id="stop-not-cut",
@@ -41,11 +41,11 @@ ROWS = (
         does="Cuts the text one character before the stop string.",
         expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string is cut from the wrong place"),
     ),
-    # openvinotoolkit/openvino.genai#1951
     PlantedFault(
         id="text-behind-stop",
         does="Hands out a whole window whose text has a stop string, and stops behind it.",
         expected=in_(Place.REFERENCE, may=LIVE, lengths="what stands behind the stop is delivered too"),
+        mirrors=("openvinotoolkit/openvino.genai#1951",),
     ),
     PlantedFault(
         id="include-stop-ignored",
@@ -67,11 +67,11 @@ ROWS = (
         does="Stops at none of the stop_token_ids.",
         expected=in_(Place.REFERENCE, lengths="a stop token inside a window is ignored"),
     ),
-    # huggingface/transformers#31301, huggingface/transformers#47912
     PlantedFault(
         id="end-missed-mid-window",
         does="Looks for an end of sequence at the last token of a window only.",
         expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="an end of sequence inside a window is ignored"),
+        mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
     ),
     PlantedFault(
         id="ignore-eos-dropped",
@@ -98,10 +98,10 @@ ROWS = (
         does="Ends an answer by length where another window as long as the last no longer fits.",
         expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"),
     ),
-    # ikawrakow/ik_llama.cpp#2358
     PlantedFault(
         id="usage-counts-discarded",
         does="Counts in the usage the accepted tokens that the end of the answer discarded.",
         expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="usage counts tokens that were not answered"),
+        mirrors=("ikawrakow/ik_llama.cpp#2358",),
     ),
 )

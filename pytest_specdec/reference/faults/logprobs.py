@@ -20,28 +20,28 @@ ROWS = (
         does="Reports log-probabilities after a temperature of 0.8, where the baseline reports those before.",
         expected=in_(Place.REFERENCE, logprobs=OFF),
     ),
-    # llama.cpp#27972, vllm#17876
     PlantedFault(
         id="logprobs-zero",
         does="Reports a log-probability of 0 for every token of a verify step.",
         expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero"),
+        mirrors=("ggml-org/llama.cpp#27972", "vllm-project/vllm#17876"),
     ),
-    # llama.cpp#27972
     PlantedFault(
         id="logprobs-first-only",
         does="Reports the log-probability of a window's first token, and 0 for those behind it.",
         expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero|listed with another value|" + OFF),
+        mirrors=("ggml-org/llama.cpp#27972",),
     ),
     PlantedFault(
         id="logprobs-constant",
         does="Reports a log-probability of -1 for every token of a verify step.",
         expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are one constant"),
     ),
-    # rMLX#542
     PlantedFault(
         id="logprobs-none-accepted",
         does="Reports null for accepted draft tokens.",
         expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"),
+        mirrors=("Pushkinist/rMLX#542",),
     ),
     PlantedFault(
         id="logprobs-last-only",
@@ -78,10 +78,10 @@ ROWS = (
         does="Reports each token of a prompt under the distribution one position early.",
         expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
     ),
-    # vllm#53488
     PlantedFault(
         id="prompt-logprobs-blocks",
         does="Reports noise for the last 16 tokens of prompts whose length is a multiple of 16.",
         expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
+        mirrors=("vllm-project/vllm#53488",),
     ),
 )

@@ -11,7 +11,7 @@ from pytest_specdec.model.workload import Family
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ENDS", "Expected", "Place", "PlantedFault", "in_"]
+__all__ = ["ENDS", "TOKENS_WRONG", "Expected", "Place", "PlantedFault", "in_"]
 
 
 class Place(StrEnum):
@@ -54,6 +54,14 @@ class PlantedFault:
     """One sentence."""
     expected: Mapping[Place, Expected]
     """By place where it can be planted."""
+    alone: bool = False
+    """Whether it kills or hangs the server, or lives in load: then no other fault shares its run."""
+    drafting: Mapping[str, int] = field(default_factory=dict)
+    """Further keys of the speculative setting that it needs to show."""
+    reasons: bool = False
+    """Whether it shows only where answers begin with reasoning."""
+    mirrors: tuple[str, ...] = ()
+    """Public reports of such a fault, as ``owner/repository#number``."""
 
 
 def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:
@@ -63,3 +71,14 @@ def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> 
 
 ENDS = (Family.GREEDY, Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS)
 """Families that see how every answer ends."""
+TOKENS_WRONG = {
+    **dict.fromkeys(
+        (Family.STRUCTURED, Family.LIVENESS, Family.TOOLS, Family.PRESSURE),
+        "A token outside its grammar takes the server down; one inside it may be such that the baseline would not choose it.",
+    ),
+    **dict.fromkeys(
+        (Family.LOGPROBS, Family.SEEDS, Family.LENGTHS, Family.INVARIANTS, Family.STATE, Family.CONCURRENCY, Family.CONTEXT),
+        "Its answers hold wrong tokens too, and may end elsewhere.",
+    ),
+}
+"""What may be red beside the families that judge tokens, where a rule of verification emits wrong ones."""

@@ -21,11 +21,11 @@ ROWS = (
         does="Starts the random stream of every request at the same place.",
         expected=in_(Place.REFERENCE, may=_AGAIN, seeds="different seeds give the same answer"),
     ),
-    # TensorRT-LLM#19487
     PlantedFault(
         id="unseeded-alike",
         does="Draws every request without a seed from one and the same stream.",
         expected=in_(Place.REFERENCE, may=_AGAIN, seeds="requests without a seed give the same answer again"),
+        mirrors=("NVIDIA/TensorRT-LLM#19487",),
     ),
     PlantedFault(
         id="choices-alike",

@@ -1,0 +1,132 @@
+"""The sensitivity matrix: ``python -m benchmarks.sensitivity [--quick] [--faults a,b] [--seeds 1,2,3] [--depth standard] [--write]``.
+
+Plants each fault of the reference engine in a server of its own and runs all suites but speed against it, several faults over one baseline,
+at the false-alarm shares of a config with two variants. A cell is a fault under one seed: the engine's ``--seed`` and an offset of the
+requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the fault, the suites, the judges or the
+engine change. The same command resumes what was interrupted.
+
+``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
+docs/sensitivity.md and benchmarks/results/sensitivity.json. Exit 1 when a cell is not caught by name, or anything else turned red.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import results
+from benchmarks.sensitivity import batches, green, tables
+from benchmarks.sensitivity.cells import Found, Store, cell
+from benchmarks.sensitivity.suite_run import ROOT, SuiteRun, planted
+from pytest_specdec.reference.faults.catalogue import FAULTS
+from pytest_specdec.reference.faults.planted import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.sensitivity.cells import Cell
+    from benchmarks.sensitivity.green import GreenRun
+
+PAGE = ROOT / "docs" / "sensitivity.md"
+RESULTS = ROOT / "benchmarks" / "results" / "sensitivity.json"
+
+
+def main() -> int:
+    """Make the cells that are missing, print all of them, and write them where that is asked for."""
+    options = _options()
+    cells = list(_cells(options))
+    greens = list(_greens(options))
+    print("\n".join([*(tables.lines(cells) if cells else []), *tables.green_lines(greens)]))
+    if options.write:
+        now = results.environment()
+        PAGE.write_text(tables.page(cells, greens, now), encoding="utf-8")
+        RESULTS.write_text(json.dumps(tables.document(cells, greens, now), indent=1) + "\n", encoding="utf-8")
+    wrong = [one for one in cells if one.found is not Found.CAUGHT or one.alarms]
+    return int(bool(wrong) or any(run.alarms for run in greens))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few faults that together show every family red, one seed, smoke depth")
+    parser.add_argument("--faults", type=_faults, help="ids with commas between them (default: all); empty for none")
+    parser.add_argument("--seeds", type=_seeds, help="from 1, with commas between them (default: 1,2,3)")
+    parser.add_argument("--depth", choices=("smoke", "standard", "deep"), help="(default: standard)")
+    parser.add_argument("--batch", type=int, default=batches.MOST, help="faults that share a run at most")
+    parser.add_argument("--healthy", type=int, default=0, metavar="N", help="healthy runs at smoke depth")
+    parser.add_argument("--lawful", action="store_true", help="variations of the engine that are no faults")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "sensitivity", help="of the cells and the runs")
+    parser.add_argument("--read", action="store_true", help="capture nothing: show the cells that are there")
+    parser.add_argument("--write", action="store_true", help="write the table and the data")
+    options = parser.parse_args()
+    options.faults = options.faults if options.faults is not None else batches.quick() if options.quick else batches.every()
+    options.seeds = options.seeds or ((1,) if options.quick else (1, 2, 3))
+    options.depth = options.depth or ("smoke" if options.quick else "standard")
+    return options
+
+
+def _faults(text: str) -> tuple[str, ...]:
+    ids = tuple(filter(None, text.split(",")))
+    unknown = [each for each in ids if each not in batches.every()]
+    if unknown:
+        msg = f"no fault of the reference engine: {', '.join(unknown)}"
+        raise argparse.ArgumentTypeError(msg)
+    return ids
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds = tuple(map(int, text.split(",")))
+    if min(seeds) < 1:
+        msg = "seeds begin at 1"
+        raise argparse.ArgumentTypeError(msg)
+    return seeds
+
+
+def _cells(options: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the cells asked for, seed by seed; those that are missing are made batch by batch and kept at once."""
+    store = Store(folder=options.folder / "cells")
+    for seed in options.seeds:
+        missing = [fault for fault in options.faults if store.read(FAULTS[fault], seed, options.depth) is None]
+        several = () if options.read else batches.batches(missing, options.batch)
+        for number, batch in enumerate(several, 1):
+            print(f"seed {seed}, batch {number} of {len(several)}: {', '.join(batch)}", flush=True)
+            _make(batch, seed, options.depth, options.folder, store)
+        held = (store.read(FAULTS[fault], seed, options.depth) for fault in options.faults)
+        yield from (one for one in held if one is not None)
+
+
+def _make(batch: Sequence[str], seed: int, depth: str, folder: Path, store: Store) -> None:
+    """Run the suites against the faults of one batch and keep their cells; a batch without a verdict keeps none."""
+    variants = {fault: planted(FAULTS[fault]) for fault in batch}
+    reasons = FAULTS[batch[0]].reasons
+    run = SuiteRun(name=f"{depth}-{seed}-{batch[0]}-{len(batch)}", variants=variants, seed=seed, depth=depth, reasons=reasons)
+    scratch = folder / "runs"
+    shutil.rmtree(scratch / run.name, ignore_errors=True)
+    (scratch / f"{run.name}.seconds").unlink(missing_ok=True)
+    run.capture(scratch)
+    if not (scratch / run.name / "run.json").exists():
+        print(f"no verdicts: see {scratch / run.name}.log", file=sys.stderr)
+        return
+    date, seconds = f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}", run.seconds(scratch) / len(batch)
+    for fault, judged in run.judged(scratch).items():
+        row = FAULTS[fault]
+        store.write(row, cell(row, row.expected[Place.REFERENCE], judged, seed=seed, depth=depth, seconds=seconds, date=date))
+    shutil.rmtree(scratch / run.name)
+
+
+def _greens(options: argparse.Namespace) -> Iterator[GreenRun]:
+    folder = options.folder / "green"
+    wanted = [green.healthy(seed) for seed in range(1, options.healthy + 1)]
+    if options.lawful:
+        wanted += [run for seed in options.seeds for run in green.lawful(seed, options.depth)]
+    for run in wanted:
+        if not options.read or (folder / run.name / "run.json").exists():
+            yield from green.runs(run, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

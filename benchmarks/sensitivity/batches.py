@@ -1,0 +1,47 @@
+"""Batches: which faults share a run, and which few stand for all of them in the quick lane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
+from pytest_specdec.reference.faults.planted import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["MOST", "batches", "every", "quick"]
+
+MOST = 6
+"""Faults of one run at most: an interrupted run loses no more than these."""
+_FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-short", "die-on-json")
+"""Of the families that they show red, these do so at smoke depth."""
+
+
+_STANDARD_ONLY = {Family.PRESSURE}
+"""Families whose suite asks nothing at smoke depth."""
+
+
+def every() -> tuple[str, ...]:
+    """Return the faults that can be planted in the reference engine."""
+    return planted_in(Place.REFERENCE)
+
+
+def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], ...]:
+    """Return the faults in batches, those that need reasoning apart, and those alone that kill or hang the server or live in load."""
+    several = tuple(faults)
+    kinds = [[fault for fault in several if not FAULTS[fault].alone and FAULTS[fault].reasons is reasons] for reasons in (False, True)]
+    shared = (tuple(together[at : at + most]) for together in kinds for at in range(0, len(together), most))
+    return (*shared, *((fault,) for fault in several if FAULTS[fault].alone))
+
+
+def quick() -> tuple[str, ...]:
+    """Return few faults that together turn every family red that smoke depth asks: where no given one does, the most specific."""
+    red = {fault: set(FAULTS[fault].expected[Place.REFERENCE].red) for fault in every()}
+    chosen = [fault for fault in _FIRST if fault in red]
+    open_ = dict.fromkeys(family for fault in red for family in red[fault] if family not in _STANDARD_ONLY)
+    for family in open_:
+        if not any(family in red[fault] for fault in chosen):
+            chosen.append(min((fault for fault in red if family in red[fault]), key=lambda fault: len(red[fault])))
+    return tuple(chosen)

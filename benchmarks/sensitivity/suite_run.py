@@ -1,0 +1,158 @@
+"""A run of the suites against several variants of the reference engine over one baseline, and what they came to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.sensitivity.ordinary import SEED
+from pytest_specdec.files import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.faults.planted import PlantedFault
+
+__all__ = ["DRAFT", "NGRAM", "ROOT", "Judged", "SuiteRun", "families", "planted"]
+
+ROOT = Path(__file__).parents[2]
+DRAFT: Mapping[str, JSON] = {
+    "speculative-config": {
+        "method": "draft_model",
+        "model": "draft",
+        "num_speculative_tokens": 3,
+        "draft_sample_method": "probabilistic",
+    }
+}
+NGRAM: Mapping[str, JSON] = {
+    "speculative-config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+}
+_TIMED = ("answers_come_sooner",)
+"""Tests that are left out: without idle layers nothing is expected of the time that answers take."""
+_REASONING = {"reasoning-end": '":'}
+"""An argument with which the small model reasons: up to its first key."""
+_REASONING_TOKENS = 96
+
+
+def families() -> tuple[str, ...]:
+    """Return the families that have a suite."""
+    return tuple(sorted(path.name for path in (ROOT / "suites").iterdir() if [*path.glob("test_*.py")]))
+
+
+def planted(fault: PlantedFault) -> dict[str, JSON]:
+    """Return the arguments of a variant with a fault."""
+    return {"speculative-config": {**DRAFT["speculative-config"], **fault.drafting}, "fault": fault.id}  # type: ignore[dict-item]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One judgement of a variant."""
+
+    family: str
+    workload: str
+    outcome: str
+    """The verdict's; that of the test where there is no verdict."""
+    name: str = ""
+    headline: str = ""
+    tokens: int = 0
+    """That the alarm took, or that were judged."""
+
+    @property
+    def red(self) -> bool:
+        """Whether the server is called wrong."""
+        return self.outcome in {"fail", "not speculating"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRun:
+    """Variants of the reference engine that the suites judge together, each by the shares of an ordinary run."""
+
+    name: str
+    variants: Mapping[str, Mapping[str, JSON]]
+    """By variant: its arguments."""
+    seed: int = 1
+    depth: str = "standard"
+    families: tuple[str, ...] = field(default_factory=families)
+    engine: Mapping[str, JSON] = field(default_factory=dict)
+    """Arguments of both arms, on top of the usual ones."""
+    reasons: bool = False
+    """Whether answers begin with reasoning."""
+
+    def config(self) -> dict[str, JSON]:
+        """Return the config, without idle layers: they change how long tokens take, never which tokens come out."""
+        args = {"max-num-seqs": 32, "max-model-len": 1024, "seed": self.seed, **self.engine, **(_REASONING if self.reasons else {})}
+        return {
+            **({"reasoning": {"tokens": _REASONING_TOKENS}} if self.reasons else {}),
+            "engine": {"kind": "reference", "model": "target", "args": args},
+            "variants": {name: {"args": dict(given)} for name, given in self.variants.items()},
+        }
+
+    def capture(self, folder: Path) -> Path:
+        """Run the suites below ``folder`` and return the run directory; a run that was interrupted goes on."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config, run = folder / f"{self.name}.yaml", folder / self.name
+        config.write_text(yaml.dump(self.config()))
+        where = ["--specdec-resume" if (run / "plan.json").exists() else "--specdec-run-dir", str(run)]
+        options = [f"--specdec-config={config}", f"--specdec-depth={self.depth}", *where, "-p", "benchmarks.sensitivity.ordinary"]
+        suites = [str(ROOT / "suites" / family) for family in self.families]
+        environment = {key: value for key, value in os.environ.items() if key != "SPECDEC_FAULT"} | {SEED: str(self.seed)}
+        began_s = time.monotonic()
+        with (folder / f"{self.name}.log").open("a") as log:
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    *suites,
+                    *options,
+                    "-k",
+                    f"not {' and not '.join(_TIMED)}",
+                    "-p",
+                    "no:cacheprovider",
+                    "-q",
+                ],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        with (folder / f"{self.name}.seconds").open("a") as file:
+            file.write(f"{time.monotonic() - began_s:.1f}\n")
+        return run
+
+    def seconds(self, folder: Path) -> float:
+        """Return what its sessions took together."""
+        return sum(map(float, (folder / f"{self.name}.seconds").read_text().split()))
+
+    def judged(self, folder: Path) -> dict[str, tuple[Judged, ...]]:
+        """Return the judgements by variant. Raises FileNotFoundError where the suites came to none."""
+        document = json.loads((folder / self.name / "run.json").read_text())
+        found: dict[str, list[Judged]] = {name: [] for name in self.variants}
+        for one in document["judgements"]:
+            found[one["pair"]].append(_judged(one))
+        return {name: tuple(several) for name, several in found.items()}
+
+
+def _judged(judgement: Mapping[str, JSON]) -> Judged:
+    family, workload, verdict = str(judgement["family"]), str(judgement["workload"]), judgement["verdict"]
+    if not isinstance(verdict, dict):
+        return Judged(family=family, workload=workload, outcome=str(judgement["result"]))
+    figures = verdict["figures"]
+    assert isinstance(figures, dict)
+    tokens = figures.get("tokens_to_alarm", figures.get("tokens", 0))
+    return Judged(
+        family=family,
+        workload=workload,
+        outcome=str(verdict["outcome"]),
+        name=str(verdict["names"]),
+        headline=str(verdict["headline"]),
+        tokens=int(float(str(tokens))),
+    )

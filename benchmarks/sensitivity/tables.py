@@ -1,0 +1,116 @@
+"""The sensitivity matrix as a page and as data: faults by seeds, families, healthy runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from benchmarks.sensitivity.cells import Found
+from pytest_specdec.reference.faults.catalogue import FAULTS
+from pytest_specdec.reference.faults.planted import Place
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from benchmarks.sensitivity.cells import Cell, Finding
+    from benchmarks.sensitivity.green import GreenRun
+
+__all__ = ["document", "green_lines", "lines", "page"]
+
+_SHOWN = 70
+"""Characters of a name."""
+
+
+def lines(cells: Sequence[Cell]) -> list[str]:
+    """Return a line per cell for a terminal, and the sums."""
+    return [*(_line(cell) for cell in cells), *_sums(cells)]
+
+
+def _line(cell: Cell) -> str:
+    families = "; ".join(f"{one.family} {one.found}{_named(one)}" for one in cell.findings)
+    return f"{cell.fault:<32} seed {cell.seed}  {cell.found:<16} {cell.seconds:5.0f} s  {families}"
+
+
+def _named(finding: Finding) -> str:
+    return f" ({_cut(finding.name)})" if finding.name else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _sums(cells: Sequence[Cell]) -> list[str]:
+    caught = sum(cell.found is Found.CAUGHT for cell in cells)
+    alarms = sum(len(cell.alarms) for cell in cells)
+    share = f"{caught / len(cells):.1%}" if cells else "none"
+    return [f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms"]
+
+
+def green_lines(runs: Sequence[GreenRun]) -> list[str]:
+    """Return what healthy and lawful servers came to: false alarms by kind of server, with the exact upper limit of their rate."""
+    found = []
+    for name, several in groupby(sorted(runs, key=lambda run: run.name), key=lambda run: run.name):
+        every = list(several)
+        alarmed = sum(bool(run.alarms) for run in every)
+        high = proportions.limits(alarmed, len(every), confidence=0.9).high
+        found.append(f"{name}: {alarmed} of {len(every)} runs with a false alarm; the rate is below {high:.2%} (95 %, Clopper-Pearson)")
+        found += [f"  seed {run.seed}: {alarm}" for run in every for alarm in run.alarms]
+    return found
+
+
+def document(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str]) -> dict[str, object]:
+    """Return everything for benchmarks/results/sensitivity.json."""
+    return {**environment, "cells": [asdict(cell) for cell in cells], "green": [asdict(run) for run in runs]}
+
+
+def page(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str]) -> str:
+    """Return docs/sensitivity.md."""
+    head = [
+        "# Sensitivity: which suite finds which fault",
+        "",
+        "Written by `python -m benchmarks.sensitivity --write`; do not edit.",
+        "",
+        "Each fault of the reference engine is planted in a server of its own. All suites but speed judge it at the false-alarm share of a",
+        "config with two variants. A seed is the engine's `--seed`, which draws for requests without one, and an offset of all others.",
+        "*Caught*: every family that should be red is, and says what the fault's row says.",
+        "",
+        f"{environment['date']}, {environment['machine']}, {environment['versions']}.",
+        "",
+        *_sums(cells),
+        "",
+    ]
+    green = ["## Servers that must stay green", "", *(f"- {line.strip()}" for line in green_lines(runs)), ""] if runs else []
+    return "\n".join([*head, *_by_family(cells), "", "## Faults", "", *_faults(cells), "", *green])
+
+
+def _by_family(cells: Sequence[Cell]) -> Iterable[str]:
+    yield "| family | cells that should be red | caught | by another name | missed | not judged | false alarms |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    findings = sorted((one for cell in cells for one in cell.findings), key=lambda one: one.family)
+    for family, several in groupby(findings, key=lambda one: one.family):
+        found = [one.found for one in several]
+        counts = [found.count(kind) for kind in (Found.CAUGHT, Found.WRONG_NAME, Found.MISSED, Found.NOT_JUDGED)]
+        yield f"| {family} | {sum(counts)} | {' | '.join(map(str, counts))} | {found.count(Found.ALARM)} |"
+
+
+def _faults(cells: Sequence[Cell]) -> Iterable[str]:
+    yield "| fault | a server with it | seeds | found | family: name | tokens | seconds |"
+    yield "|---|---|---|---|---|---|--:|"
+    for fault, several in groupby(sorted(cells, key=lambda cell: (cell.fault, cell.seed)), key=lambda cell: cell.fault):
+        every = list(several)
+        found = ", ".join(dict.fromkeys(str(cell.found) for cell in every))
+        names = dict.fromkeys(f"{one.family}: {_cut(one.name) or one.found}" for cell in every for one in cell.findings)
+        tokens = max((one.tokens for cell in every for one in cell.findings if one.found is Found.CAUGHT), default=0)
+        seconds = sum(cell.seconds for cell in every) / len(every)
+        seeds = ", ".join(str(cell.seed) for cell in every)
+        yield f"| `{fault}` | {_does(fault)} | {seeds} | {found} | {'<br>'.join(map(_escaped, names))} | {tokens or '-'} | {seconds:.0f} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _does(fault: str) -> str:
+    return _escaped(FAULTS[fault].does) if fault in FAULTS and Place.REFERENCE in FAULTS[fault].expected else "no longer planted"

@@ -1,0 +1,64 @@
+"""The waivers of a config: known failures, each with its report, its owner and the last day on which it is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import validate
+from pytest_specdec.config.config import Waiver
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import YamlDocument
+
+__all__ = ["day", "problems", "stated"]
+
+_JUDGEMENT = ("family", "workload", "variant")
+"""Keys that name one judgement together."""
+
+
+def stated(document: YamlDocument, name: str) -> Iterator[Waiver]:
+    """Yield the waivers of a config called ``name``, in the order of the file."""
+    data: Any = document.data
+    for index, entry in enumerate(data.get("waivers", ())):
+        where = f"{name}:{document.line(('waivers', index))}"
+        yield Waiver(**{**entry, "family": Family(entry["family"]), "expires": date.fromisoformat(entry["expires"]), "source": where})
+
+
+def problems(document: YamlDocument) -> Iterator[Problem]:
+    """Yield what the schema cannot say: days that no calendar has, variants that the config has not, two waivers of one judgement."""
+    data = document.data if isinstance(document.data, Mapping) else {}
+    entries, variants = data.get("waivers"), data.get("variants")
+    seen: set[tuple[object, ...]] = set()
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, Mapping):
+            yield from _wrong_day(document, index, entry.get("expires"))
+            yield from _wrong_variant(document, index, entry.get("variant"), variants)
+            judgement = tuple(entry.get(key) for key in _JUDGEMENT)
+            if judgement in seen:
+                yield validate.problem(document, ("waivers", index), "a second waiver of one judgement", "one, with one bug")
+            seen.add(judgement)
+
+
+def _wrong_day(document: YamlDocument, index: int, expires: object) -> Iterator[Problem]:
+    if isinstance(expires, str) and day(expires) is None:
+        yield validate.problem(document, ("waivers", index, "expires"), repr(expires), "a day, such as 2027-01-31")
+
+
+def _wrong_variant(document: YamlDocument, index: int, variant: object, variants: object) -> Iterator[Problem]:
+    if isinstance(variant, str) and isinstance(variants, Mapping) and variant not in variants:
+        near = validate.nearest(variant, variants)
+        yield validate.problem(document, ("waivers", index, "variant"), repr(variant), f"one of {', '.join(variants)}", near)
+
+
+def day(text: str) -> date | None:
+    """Return the day; None where there is no such day."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,64 @@
+"""Waivers: what a known failure makes of a test's outcome, and why a waiver does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Depth
+from pytest_specdec.report.run import PytestOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import date
+
+    from pytest_specdec.config.config import Waiver
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.run import JudgementResult
+
+__all__ = ["Waived", "unused", "waived"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waived:
+    """A test's outcome, in view of the waivers."""
+
+    result: PytestOutcome
+    waiver: str = ""
+    """The bug, owner and last day of the waiver that speaks of the judgement; empty without one."""
+    note: str = ""
+    """Why the waiver does not hold; empty where it does."""
+
+
+def waived(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, depth: Depth, day: date) -> Waived:
+    """Return the outcome of ``verdict``: a failure that a waiver expects is WAIVED, a waiver that is not needed fails.
+
+    A verdict that blames nobody, such as an inconclusive one, stays what it is. At smoke depth a pass does not show that a bug is gone.
+    """
+    judgement = (verdict.family, verdict.workload, verdict.pair)
+    waiver = next((one for one in waivers if (one.family, one.workload, one.variant) == judgement), None)
+    if waiver is None:
+        return Waived(result=result)
+    if result is PytestOutcome.PASSED and depth is not Depth.SMOKE:
+        note = f"this waiver is no longer needed: remove it ({waiver.source}, {waiver.bug})"
+        return Waived(result=PytestOutcome.FAILED, waiver=str(waiver), note=note)
+    if result is not PytestOutcome.FAILED or not verdict.red:
+        return Waived(result=result, waiver=str(waiver))
+    note = "".join(_void(waiver, verdict, day))
+    return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
+
+
+def _void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
+    """Yield why the waiver does not cover this failure."""
+    if day > waiver.expires:
+        yield f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
+    elif waiver.words not in f"{verdict.names} {verdict.headline}":
+        yield f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
+
+
+def unused(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
+    """Yield a note for each waiver that speaks of no judgement of this run."""
+    made = {(one.family, one.workload, one.pair) for one in judgements}
+    for waiver in waivers:
+        if (waiver.family, waiver.workload, waiver.variant) not in made:
+            yield f"waiver not used: {waiver.source}: nothing judged {waiver.family.value} of {waiver.workload} on {waiver.variant}"
