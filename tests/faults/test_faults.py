@@ -55,12 +55,13 @@ RUNS = {
     "in the drafts of a kind": Run(
         faults=(
             *("drafts-off-logprobs", "drafts-off-sampled", "drafts-off-grammar", "drafts-off-penalties", "drafts-off-unseeded"),
-            *("drafts-off-long", "dead-drafts-long", "dead-drafts-logprobs", "shorter-drafts-in-company"),
+            *("drafts-off-long", "dead-drafts-long", "dead-drafts-logprobs"),
         ),
         families=("greedy", "speed"),
         depth="smoke",
         quick=True,
     ),
+    "in the length of drafts": Run(faults=("shorter-drafts-in-company",), families=("greedy", "speed"), depth="smoke", quick=True),
     "when the server dies": Run(faults=("die-on-json", "die-in-company"), families=("greedy", "liveness")),
     "above temperature 0": Run(faults=("accept-all-unseeded", "accept-all-late", "one-number-a-window"), families=("greedy", "sampling")),
     "at temperature 0": Run(faults=("near-tie",), families=("greedy", "parameters", "liveness")),
