@@ -45,7 +45,7 @@ ROWS = (
     ),
     PlantedFault(
         id="special-token-leaks",
-        does="Writes the name of the end of sequence into the text.",
+        does="Writes the name of an end of sequence behind every text.",
         expected=in_(Place.REFERENCE, may=_MAY, invariants="special tokens stand in the text"),
     ),
     PlantedFault(

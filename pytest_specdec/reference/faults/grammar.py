@@ -110,7 +110,6 @@ ROWS = (
     PlantedFault(
         id="json-object-500",
         does="Answers a request for any JSON object with a 500.",
-        mirrors=("vllm-project/vllm#9423",),
         expected=in_(
             Place.REFERENCE,
             may={Family.LIVENESS: "Its ladder asks for a JSON object too."},

@@ -59,10 +59,18 @@ def finish_missing(reason: str | None, calls: int, *, stream: bool) -> str | Non
     return rules.finish(reason, calls, stream=stream) if stream else None
 
 
+class _Named(Text):
+    """A text with the name of an end of sequence at its end."""
+
+    def end(self) -> None:
+        super().end()
+        self.whole += "<|im_end|>"
+
+
 @instead_of("text")
 def special_token_leaks(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
-    """Give tokens without text the name of an end."""
-    return Text([piece or b"<|im_end|>" for piece in pieces], stops)
+    """Write the name of the end."""
+    return _Named(pieces, stops)
 
 
 class _AtEdges(Text):
