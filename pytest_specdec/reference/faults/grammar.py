@@ -109,7 +109,7 @@ ROWS = (
     ),
     # vllm#9423
     PlantedFault(
-        id="json-object-500",
+        id="json-object-error",
         does="Answers a request for any JSON object with a 500.",
         expected=in_(
             Place.REFERENCE,
