@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytest_specdec.reference",
         description="A small decoder in numpy that really speculates, served in vLLM's dialect.",
-        epilog="faults:\n" + "\n".join(f"  {fault:<30}{FAULTS[fault].does}" for fault in planted_in(Place.REFERENCE)),
+        epilog="faults:\n" + "\n".join(f"  {fault:<32}{FAULTS[fault].does}" for fault in planted_in(Place.REFERENCE)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
