@@ -85,7 +85,7 @@ def test_a_grammar_that_is_lost_behind_reasoning_holds_where_nothing_reasons(fau
 
 
 def test_a_500_comes_of_any_object_and_nothing_else():
-    with served(PROBABILISTIC, fault="json-object-500") as client:
+    with served(PROBABILISTIC, fault="json-object-error") as client:
         assert not fault_in(client, FLAGS)
         with pytest.raises(RuntimeError, match="unexpected keyword"):
             client.chat("Say it.", **SAYING, **OBJECT)

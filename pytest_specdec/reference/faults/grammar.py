@@ -108,7 +108,7 @@ ROWS = (
         expected=in_(Place.REFERENCE, structured=ANY),
     ),
     PlantedFault(
-        id="json-object-500",
+        id="json-object-error",
         does="Answers a request for any JSON object with a 500.",
         expected=in_(
             Place.REFERENCE,

@@ -273,7 +273,7 @@ def grammar_only_unstreamed(request: EngineRequest, grammar: Grammar, grammars: 
 
 
 @instead_of("admit")
-def json_object_500(request: EngineRequest) -> None:
+def json_object_error(request: EngineRequest) -> None:
     """Fail with an exception on a request for any object."""
     if request.grammar is not None and _any_object(request):
         msg = "Request.__init__() got an unexpected keyword argument"
