@@ -78,6 +78,7 @@ ROWS = (
         id="die-on-abort",
         does="Kills the server when a client leaves in the middle of an answer.",
         expected=in_(Place.REFERENCE, concurrency="one of which its client leaves"),
+        alone=True,
     ),
     PlantedFault(
         id="dead-drafts-under-load",

@@ -37,5 +37,6 @@ ROWS = (
         id="shorter-drafts-in-company",
         does="Drafts one token fewer in steps of two sequences or more.",
         expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"),
+        alone=True,
     ),
 )

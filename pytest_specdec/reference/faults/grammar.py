@@ -58,18 +58,21 @@ ROWS = (
         id="grammar-stuck",
         does="Allows nothing but white space from the ninth token of a document on.",
         expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is stuck in white space until the limit"),
+        alone=True,
     ),
     PlantedFault(
         id="grammar-off-reasoning",
         does="Drops the grammar of every request that may reason before it answers.",
         expected=in_(Place.REFERENCE, structured="the grammar is not enforced behind the reasoning"),
         mirrors=("vllm-project/vllm#34650",),
+        reasons=True,
     ),
     PlantedFault(
         id="grammar-end-missed",
         does="Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then.",
         expected=in_(Place.REFERENCE, structured="the grammar is not enforced behind the reasoning"),
         mirrors=("vllm-project/vllm#36138",),
+        reasons=True,
     ),
     PlantedFault(
         id="json-object-array",
@@ -116,10 +119,12 @@ ROWS = (
             structured="the server answers 5xx to a request with response_format",
         ),
         mirrors=("NVIDIA/TensorRT-LLM#7878",),
+        alone=True,
     ),
     PlantedFault(
         id="die-on-bad-grammar",
         does="Kills the server when a grammar cannot be compiled.",
         expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"),
+        alone=True,
     ),
 )
