@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.progress import clock
 
@@ -46,7 +47,23 @@ def _cost(plan: Plan) -> str:
     boots = [f"{_n(len(started), 'boot')} ({', '.join(map(_arm, started))})"] if started else []
     visits = [f"{_n(len(visited), 'visit')} of attached servers ({', '.join(map(_arm, visited))})"] if visited else []
     about = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
-    return f"{' and '.join([*boots, *visits])}{_placement(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
+    return f"{' and '.join([*boots, *visits])}{_placement(plan)}, {_requests(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
+
+
+_COSTLY = {Family.SAMPLING, Family.SPEED}
+"""Families that need many tokens; all others together are to be cheap."""
+
+
+def _requests(plan: Plan) -> str:
+    """Say how many requests an arm is sent, and how many of them without those that sampling and speed alone are judged by."""
+    families: dict[str, set[Family]] = {}
+    for judgement in plan.judgements:
+        families.setdefault(judgement.workload, set()).add(judgement.family)
+    counts = {w.name: len(w.requests) * w.passes for w in plan.workloads if w.name in families}
+    needing = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
+    others = sum(count for name, count in counts.items() if families[name] & needing)
+    total = sum(counts.values())
+    return _n(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
 
 
 def _enlarged(plan: Plan) -> tuple[str, ...]:

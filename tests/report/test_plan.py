@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pytest_specdec.model.plan import Placement, Rates, ScoringTask
 from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report.plan import lines
 
 
@@ -38,6 +39,15 @@ def test_a_plan_says_which_placement_it_came_to_and_why(plan):
     because = replace(beside, placement_reason="one server takes 0.45 of the device")
     assert "(one server takes 0.45 of the device)" in lines(because, origin="RUN", replayed=False)[2]
     assert "in turn (too big)" in lines(replace(plan, placement_reason="too big"), origin="RUN", replayed=False)[2]
+
+
+def test_a_plan_says_how_many_requests_an_arm_is_sent(plan):
+    chat = plan.workload(plan.judgements[0].workload)
+    drawn = replace(plan, workloads=(chat, replace(chat, name="drawn", passes=3)))
+    other = replace(plan.judgements[0], workload="drawn", family=Family.SAMPLING)
+    said = lines(replace(drawn, judgements=(*plan.judgements, other)), origin="RUN", replayed=False)[2]
+    assert ", 4 requests (1 of them not for sampling or speed), at most" in said
+    assert ", 1 request, at most" in lines(plan, origin="RUN", replayed=False)[2]
 
 
 def test_a_plan_says_where_its_estimate_comes_from_and_what_long_boots_add(plan):
