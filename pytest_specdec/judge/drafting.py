@@ -190,7 +190,7 @@ def _passed(run: CapturedRun, comparisons: Sequence[Comparison], counted: Sequen
         f"drafts are made and accepted in {len(binding)} kinds of traffic alike, over {len(counted)} answers of {len(run.parts)} workloads",
         evidence=(*map(str, comparisons), *((f"too few answers: {', '.join(others)}",) if others else ())),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
-        cell=f"{len(binding)} kinds of traffic",
+        cell=f"{len(binding)} kinds compared",
         figures={**_figures(run), "kinds": float(len(binding)), "answers": float(len(counted))},
     )
 
@@ -205,4 +205,4 @@ def _could_alarm(each: Comparison, level: float) -> bool:
 
 def _figures(run: CapturedRun) -> dict[str, float]:
     length = acceptance_length(run.whole.speculative)
-    return {} if length is None else {"acceptance_length": length.tokens}
+    return {"kinds": 0.0} if length is None else {"kinds": 0.0, "acceptance_length": length.tokens}

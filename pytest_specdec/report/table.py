@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.captured import CHAT_ROUTE, FeatureSupport
@@ -38,7 +39,7 @@ class CellText:
     tone: Tone = Tone.PLAIN
 
 
-EVIDENCE, DRAFTING = "   evidence against it", "drafting"
+EVIDENCE, DRAFTING, TRAFFIC = "   evidence against it", "drafting", "drafts for every kind of request"
 
 _BADNESS = (PytestOutcome.PASSED, PytestOutcome.SKIPPED, PytestOutcome.WAIVED, PytestOutcome.FAILED, PytestOutcome.ERROR)
 """A finding about the engine outweighs all of them, and suspicion what else came to the same."""
@@ -66,8 +67,8 @@ def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     """Yield the family's row, and that of the figure which goes with it."""
     row = run.plan.rows[family]
     if family is Family.SPEED:
-        yield from _filled(row.promise, run, lambda results: cell(tuple(j for j in results if not _is_acceptance(j))))
-        yield from _filled(DRAFTING, run, lambda results: cell(tuple(j for j in results if _is_acceptance(j))))
+        for title in (row.promise, DRAFTING, TRAFFIC):
+            yield from _filled(title, run, partial(_speed_cell, title, row.promise))
         return
     yield from _filled(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
@@ -82,9 +83,16 @@ def _filled(
         yield (CellText(text=printable(title)), *cells)
 
 
-def _is_acceptance(judgement: JudgementResult) -> bool:
-    """Whether it is about the tokens of a step alone, beside the judgement of the speedup."""
-    return judgement.verdict is not None and "acceptance_length" in judgement.verdict.figures and "speedup" not in judgement.verdict.figures
+def _speed_cell(title: str, speed: str, judgements: tuple[JudgementResult, ...]) -> CellText:
+    return cell(tuple(judgement for judgement in judgements if _speed_row(judgement, speed) == title))
+
+
+def _speed_row(judgement: JudgementResult, speed: str) -> str:
+    """Return the title of the row for a judgement of the speed family: speedup, tokens of a step, or drafting by kind of traffic."""
+    figures = judgement.verdict.figures if judgement.verdict else {}
+    if "kinds" in figures:
+        return TRAFFIC
+    return DRAFTING if "acceptance_length" in figures and "speedup" not in figures else speed
 
 
 def _evidence(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
