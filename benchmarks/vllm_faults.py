@@ -71,6 +71,7 @@ UNPATCHED = {
         may={
             Family.STRUCTURED: "Sampled tokens are wrong above temperature 0 and break grammars by the timing of the batch; "
             "then no draft token is accepted in the very requests judged.",
+            Family.PARAMETERS: "Its doses of top_k ask for 1, which kills it.",
             Family.LOGPROBS: "Sampled too: with what memory holds for a temperature, all drafts may be rejected.",
         },
     ),

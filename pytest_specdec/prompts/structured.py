@@ -32,6 +32,10 @@ _OBJECT_EVERY = 8
 """One draw of so many is bound to no schema: any object will do."""
 
 REGEXES: Mapping[str, tuple[str, str]] = {
+    "person": (
+        "Give me a JSON object for Guido who lives in Madrid and is 35.",
+        '\\{"name": "[A-Z][a-z]{1,9}", "age": [0-9]{1,2}, "city": "[A-Z][a-z]{1,9}"\\}',
+    ),
     "laugh": ("Laugh at a joke.", "(ha){2,6}!"),
     "plate": ("Invent a number plate.", "[A-Z]{2}-[0-9]{3}"),
     "votes": ("Answer two questions about the moon.", "(yes|no|maybe)(, (yes|no|maybe)){1,3}"),
@@ -39,7 +43,10 @@ REGEXES: Mapping[str, tuple[str, str]] = {
     "hex": ("Which colour is the sea?", "#[0-9a-f]{6}"),
     "release": ("Which release of Python is the newest?", "v[0-9]\\.[0-9]{1,2}"),
 }
-"""Prompts and patterns by name, in the syntax that Python, Rust and the engines' own parsers share."""
+"""Prompts and patterns by name, in the syntax that Python, Rust and the engines' own parsers share.
+
+The first is what a model may say anyway: an engine drops drafts that a pattern forbids, so that elsewhere nothing may be drafted at all.
+"""
 CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "yes-no": ("Is the earth flat?", ("yes", "no")),
     "mood": ('How does "what a lovely day" sound?', ("positive", "negative", "neutral")),
