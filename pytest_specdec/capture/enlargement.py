@@ -22,7 +22,7 @@ LONG_BOOT_S = 90.0
 MOST = 10
 """Times the requests that the depth says, at most."""
 PART = 0.5
-"""What more requests may cost, of what the boots cost."""
+"""What more requests may cost, of what the boots cost that answer them."""
 _STEPS = 2
 """Of the factor, per unit."""
 
@@ -33,7 +33,7 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
     ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``. What is judged for speed
     as well stays as it is: figures of several runs are compared.
     """
-    booted = [boot for boot in plan.boots if not boot.attached]
+    booted = [boot for boot in plan.boots if not (boot.attached or boot.small_cache or boot.timed)]
     if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not booted:
         return {}
     judged = [{each.workload for each in plan.judgements if each.family is family} for family in (Family.SAMPLING, Family.SPEED)]

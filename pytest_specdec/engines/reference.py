@@ -50,7 +50,7 @@ class Reference:
 
     kind = "reference"
     protocol_version = PROTOCOL_VERSION
-    pace = RoughRates(boot_s=1.0, tokens_per_s=60.0, scored_tokens_per_s=700.0)
+    pace = RoughRates(boot_s=0.5, tokens_per_s=300.0, scored_tokens_per_s=4000.0)
     rules = replace(
         vllm.RULES,
         drafting=DraftingRule(methods=frozenset({"draft_model", "eagle3", "ngram"}), tokens=TOKENS, complete=True),

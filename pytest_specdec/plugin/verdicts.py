@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
 
@@ -22,7 +21,7 @@ from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.captured import Captured
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Workload
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
+
+_Read = TypeVar("_Read")
 
 __all__ = ["UNSETTLED", "captured", "captured_run", "check", "require_check", "result_of"]
 
@@ -82,8 +83,7 @@ CHECKED = pytest.StashKey[bool]()
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
-    with _captured(item, run):
-        measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibration)
+    measured = _read(item, run, lambda: stored.read(run.directory, run.plan, judgement, run.gates, run.calibration))
     if measured.control is not None and measured.workload.scored:
         _check_control(item, run, measured, measured)
     item.stash[JUDGED] = []
@@ -93,8 +93,7 @@ def captured(item: pytest.Item, pair: Pair) -> Captured:
 def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
     """Return everything that ``pair`` answered in the run; errors are those of :func:`captured`."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
-    with _captured(item, run):
-        measured = stored.read_run(run.directory, run.plan, judgement)
+    measured = _read(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
     if measured.whole.control is not None:
         _check_control(item, run, measured.whole, measured)
     item.stash[JUDGED] = []
@@ -125,16 +124,14 @@ def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
     pytest.skip(reason)
 
 
-@contextmanager
-def _captured(item: pytest.Item, run: RunState) -> Iterator[None]:
-    """Turn what is missing in a run into the error of a test's setup."""
-    missing = None
+def _read(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
+    """Return what ``read`` does; what is missing in the run is the error of the test's setup."""
     try:
-        yield
+        return read()
     except RunError as error:
         missing = error
-    if missing is not None:
-        _refuse(item, run, "not captured", str(missing), cause=missing.found or str(missing))
+    # Outside the except block, or pytest would show the cause a second time.
+    return _refuse(item, run, "not captured", str(missing), cause=missing.found or str(missing))
 
 
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:

@@ -146,7 +146,7 @@ def other_numbers(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[
     return (rules.share(uniforms, k, width) + 0.5) % 1.0
 
 
-@_instead_of("process", "vllm-project/vllm#5313", "mlc-ai/mlc-llm#2167")
+@_instead_of("distribute", "vllm-project/vllm#5313", "mlc-ai/mlc-llm#2167")
 def noisy_logits(logits: NDArray[np.float32], sampling: Sampling, proposal: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
     """Verify by logits that are off by 1e-4 nats, so that near-ties may fall on the other side."""
     finite = np.isfinite(logits)

@@ -54,7 +54,7 @@ def test_the_tokens_of_one_stream_are_near_published_ones(on, device, model, pub
     assert rates.from_size(serving(model)).tokens_per_s == pytest.approx(published, rel=0.3)
 
 
-@pytest.mark.parametrize("name, minutes", [("qwen3-eagle3", (8, 15)), ("llama3.3-70b-draft", (12, 20))])
+@pytest.mark.parametrize("name, minutes", [("qwen3-eagle3", (15, 30)), ("llama3.3-70b-draft", (20, 35))])
 def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, minutes):
     on(PRO_6000)
     config = load.load(CONFIGS / f"{name}.yaml")
@@ -62,10 +62,10 @@ def test_a_run_of_the_whole_suites_on_one_gpu_of_96_gb_takes_minutes(on, name, m
         assert minutes[0] * 60 < make(config, wanted(), Depth.STANDARD, enlarged=enlarged).estimate_s < minutes[1] * 60
 
 
-def test_the_pair_that_ships_takes_five_minutes(config):
-    """312 s with all suites on two busy cores, boots of 0.5 to 1.4 s; half a minute less on quiet ones."""
+def test_the_pair_that_ships_takes_three_minutes(config):
+    """133 s with all suites on two quiet cores, boots of 0.4 s; longer on busy ones."""
     shipped = load.load(CONFIGS / "reference.yaml")
-    assert make(shipped, wanted(), Depth.STANDARD).estimate_s == pytest.approx(312, rel=0.3)
+    assert make(shipped, wanted(), Depth.STANDARD).estimate_s == pytest.approx(160, rel=0.3)
 
 
 def test_a_larger_model_boots_longer_and_answers_more_slowly(on):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ def test_a_family_has_the_judge_of_its_name(name):
 
 def test_a_family_without_a_judge_is_a_lookup_error():
     with pytest.raises(LookupError, match="seeds has no judge"):
-        registry.judge_of(FAMILIES[Family.SEEDS])
+        registry.judge_of(replace(FAMILIES[Family.SEEDS], judge=""))
 
 
 def test_an_unknown_judge_is_an_attribute_error():

@@ -7,12 +7,18 @@ from types import SimpleNamespace
 from pytest_specdec.plugin import run_state, verdicts
 from pytest_specdec.plugin.run_state import RunState
 
+RAN = SimpleNamespace(control=None)
+ITEM = SimpleNamespace(config=None, stash={})
+
 
 def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     read = []
-    monkeypatch.setattr(verdicts.stored, "read", lambda *what: read.append(what))
     found = SimpleNamespace(directory="directory", plan="plan", gates=(), calibration=("pair",))
-    verdicts._read(None, found, "cell")
+    monkeypatch.setattr(verdicts, "_judgement", lambda item, pair: "cell")
+    monkeypatch.setattr(verdicts.run_state, "get", lambda config: found)
+    monkeypatch.setattr(verdicts.stored, "read", lambda *what: read.append(what) or RAN)
+    monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)
+    verdicts.captured(ITEM, None)
     assert read == [("directory", "plan", "cell", (), ("pair",))]
 
 

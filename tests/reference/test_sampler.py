@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Encoder
 
-from pytest_specdec.reference import checkpoint, model, scheduler
+from pytest_specdec.reference import checkpoint, model
 from pytest_specdec.reference.openai_request import EngineRequest
 from pytest_specdec.reference.sampler import PenaltyState, Sampling, distributions, pick
 from tests.reference.asgi_client import PROBABILISTIC, served
@@ -156,14 +157,14 @@ def test_reported_logprobs_stay_raw_under_penalties(server, raw):
 def verified(client, body, monkeypatch):
     """Return the distributions that each verify step of a request went by, beside the output before each of them."""
     steps = []
-    verify = scheduler.verify
+    verify = client.engine.rules.verify
 
-    def watched(p, draft, *rest):
-        windows = verify(p, draft, *rest)
+    def watched(rows, p, draft, *rest):
+        windows = verify(rows, p, draft, *rest)
         steps.append((p.copy(), draft.tokens[0, : draft.counts[0]].tolist(), int(windows.accepted[0])))
         return windows
 
-    monkeypatch.setattr(scheduler, "verify", watched)
+    monkeypatch.setattr(client.engine._batch, "_rules", replace(client.engine.rules, verify=watched))
     answer = client.complete(body)
     prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
     at, found = 1, []
