@@ -17,7 +17,7 @@ DRAFT = '{"method": "draft_model", "model": "draft", "num_speculative_tokens": 3
 COMMAND = (sys.executable, "-m", "pytest_specdec.reference")
 PLANT = """
 import sys
-from pytest_specdec.reference import engine, scheduler
+from pytest_specdec.reference import engine, rules, scheduler
 from pytest_specdec.reference.cli import main
 right, calls = {where}, []
 def broken(*arguments):
@@ -106,7 +106,7 @@ def test_an_engine_that_breaks_before_any_request_ends_the_server():
 
 
 def test_an_engine_that_breaks_in_a_stream_gives_up_what_is_in_flight():
-    with running("--speculative-config", DRAFT, command=planted("scheduler.verify", 4), stderr=subprocess.STDOUT) as process:
+    with running("--speculative-config", DRAFT, command=planted("rules.windows", 4), stderr=subprocess.STDOUT) as process:
         with post(process, {"max_tokens": 100, "stream": True}) as stream:
             events = stream.read()
         assert b"the engine gave this request up" in events
