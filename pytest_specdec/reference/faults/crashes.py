@@ -7,7 +7,10 @@ from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
 
 __all__ = ["ROWS"]
 
-RESTARTS = dict.fromkeys((Family.LIVENESS, Family.TOOLS), "Its requests with a grammar kill it too, or find no restart left.")
+RESTARTS = dict.fromkeys(
+    (Family.LIVENESS, Family.TOOLS, Family.CONCURRENCY, Family.PRESSURE, Family.SPEED),
+    "Its requests with a grammar kill it too, or find no restart left.",
+)
 IN_FLIGHT = dict.fromkeys(set(Family) - {Family.GREEDY}, "Every suite that asks several at once kills it.")
 
 ROWS = (

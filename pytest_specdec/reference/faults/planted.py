@@ -11,7 +11,7 @@ from pytest_specdec.model.workload import Family
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ENDS", "TOKENS_WRONG", "Expected", "Place", "PlantedFault", "in_"]
+__all__ = ["ENDS", "TEXT_WRONG", "TOKENS_WRONG", "Expected", "Place", "PlantedFault", "in_"]
 
 
 class Place(StrEnum):
@@ -65,8 +65,9 @@ class PlantedFault:
 
 
 def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:
-    """Return the same expectation for several places, families by name."""
-    return dict.fromkeys(places, Expected(red={Family(name): words for name, words in red.items()}, may=may or {}))
+    """Return the same expectation for several places, families by name; one that must be red is no longer one that may be."""
+    must = {Family(name): words for name, words in red.items()}
+    return dict.fromkeys(places, Expected(red=must, may={name: why for name, why in (may or {}).items() if name not in must}))
 
 
 ENDS = (Family.GREEDY, Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS)
@@ -82,3 +83,7 @@ TOKENS_WRONG = {
     ),
 }
 """What may be red beside the families that judge tokens, where a rule of verification emits wrong ones."""
+TEXT_WRONG = dict.fromkeys(
+    set(Family) - {Family.SAMPLING, Family.SPEED}, "It holds the text of its answers against their tokens, whatever else it judges."
+)
+"""What may be red where text, ids or finish reasons are delivered wrongly: every family that looks at whole answers."""
