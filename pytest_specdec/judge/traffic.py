@@ -95,7 +95,8 @@ def kinds(part: Captured, request: Request, answer: Answer) -> frozenset[str]:
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     temperature = body.get("temperature", 1.0)
     named = {
-        "requests with log-probabilities": body.get("logprobs") not in {None, False} or body.get("prompt_logprobs") is not None,
+        "requests with log-probabilities": body.get("logprobs") not in {None, False},
+        "requests with log-probabilities of the prompt": body.get("prompt_logprobs") is not None,
         "requests with a grammar": request.grammar,
         "requests with penalties": not penalties(body).neutral,
         "requests with a logit bias": bool(body.get("logit_bias")),

@@ -25,7 +25,14 @@ BROKEN: Mapping[Family, str] = {
     Family.LOGPROBS: "reported log-probabilities are wrong",
     Family.STRUCTURED: "structured answers are wrong",
     Family.LIVENESS: "the server fails requests that the baseline answers",
+    Family.SEEDS: "seeds do not do what they do without speculation",
+    Family.LENGTHS: "answers do not end where they should",
     Family.INVARIANTS: "answers break rules that the baseline's keep",
+    Family.TOOLS: "tool calls or streams are wrong",
+    Family.STATE: "answers depend on what was asked before",
+    Family.CONCURRENCY: "answers are wrong in company",
+    Family.CONTEXT: "answers near the context limit are wrong",
+    Family.PRESSURE: "answers are wrong when memory runs out",
     Family.SPEED: "the speed is below its gate",
 }
 """A broken promise of each family as a sentence; other families are named."""
@@ -68,7 +75,8 @@ def speed(run: Run) -> CellText:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in results if _red(j)]
     if red:
-        return CellText(text=f"SPEED: BELOW ITS GATE ({_pairs(red)})", tone=Tone.BAD)
+        what = "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_of_traffic, red)) else "BELOW ITS GATE"
+        return CellText(text=f"SPEED: {what} ({_pairs(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     undecided = [j for j in results if not _decided(j)]
@@ -106,7 +114,14 @@ def _broken(result: JudgementResult) -> str:
         return f"an assertion of a {result.family.value} test failed"
     if result.verdict.outcome is Outcome.NOT_SPECULATING:
         return "the server does not speculate"
+    if _of_traffic(result):
+        return "some requests do not get the drafts that others get"
     return BROKEN.get(result.family, f"{result.family.value} differs from the baseline")
+
+
+def _of_traffic(result: JudgementResult) -> bool:
+    """Whether it compares drafting by kind of traffic."""
+    return result.verdict is not None and "kinds" in result.verdict.figures
 
 
 def _fault(result: JudgementResult) -> str:
