@@ -15,7 +15,7 @@ __all__ = ["MOST", "batches", "every", "quick"]
 
 MOST = 6
 """Faults of one run at most: an interrupted run loses no more than these."""
-_FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-short", "die-on-json")
+_FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-short", "die-on-json", "choices-alike")
 """Of the families that they show red, these do so at smoke depth."""
 
 
