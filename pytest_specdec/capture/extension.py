@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import estimate, planner
+from pytest_specdec.capture import boot_layout, estimate
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
     known = {boot.arm for boot in plan.boots}
     visited = {boot.arm for boot in plan.boots if boot.attached}
     has_scorer = any(boot.role is Role.SCORER for boot in plan.boots)
-    fewest = planner.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
+    fewest = boot_layout.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
     layout = [replace(boot, attached=boot.arm in visited) for boot in fewest if boot.arm in known]
     boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(layout))
     extensions = {**plan.extensions}

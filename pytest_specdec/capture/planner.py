@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import enlargement, environment, estimate
+from pytest_specdec.capture import boot_layout, enlargement, environment, estimate
 from pytest_specdec.capture.rates import from_size
 from pytest_specdec.config import gates
 from pytest_specdec.engines import cli_args
@@ -17,50 +17,19 @@ from pytest_specdec.engines.protocol import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
-from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER, DraftKind, DraftSampling, Pair, Variant
-from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role, ScoringTask
+from pytest_specdec.model.pair import BASELINE, SCORER, Pair, Variant
+from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.prompts import reported
-from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["MachinePlacement", "SelectedWorkload", "arm_top_tokens", "draft_top_tokens", "make", "placement"]
-
-_FEW = 5
-"""As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
-_ONE = 1
-"""Of a drafter that drafts its best token nothing else is used."""
-
-
-def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
-    """Return what the judges of ``arm`` need: of the baseline and the control, what any pair's judge needs."""
-    judged = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
-    return max(_of_pair(pair, workload) for pair in judged)
-
-
-def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
-    """Return what is needed of the distribution of a draft model that ``pairs`` share."""
-    greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
-    return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
-
-
-def _of_pair(pair: Pair, workload: Workload) -> int:
-    one_hot = pair.variant.draft.sampling is DraftSampling.GREEDY
-    return min(_FEW, workload.top_tokens) if one_hot and all(map(_is_plain, workload.requests)) else workload.top_tokens
-
-
-def _is_plain(request: Request) -> bool:
-    """Whether few top tokens give the requested distribution as exactly as many: greedy, or plain draws at temperature 1."""
-    body = request.body
-    temperature = body.get("temperature", 1.0)
-    truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    return penalties(body).neutral and (temperature == 0 or (temperature in {None, 1} and not truncated))
+__all__ = ["MachinePlacement", "SelectedWorkload", "make", "placement"]
 
 
 _MIN_SERVERS = 2
@@ -184,8 +153,7 @@ def make(
     scored = config.of_scorer() if config.scorer else config
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
-    attached = _attached(config)
-    withheld = _withheld(config, wanted, depth) | _without_small_cache(config, engine, wanted, depth)
+    attached, withheld = _attached(config), _withheld(config, engine, wanted, depth)
     sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name)
     sent = [replace(entry, workload=_limited(entry.workload, config, attached)) for entry in sent]
     deepest = {workload.name: workload for workload in _united(sent)}
@@ -233,21 +201,14 @@ def _laid_out(
 ) -> Plan:
     """Return the plan with its workloads, the boots and visits that they need, and what these take."""
     workloads = tuple(sorted((*judged, *calibration), key=_order))
-    served = (boot for boot in _layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
-    layout = _pressed(_rescored(_calibrated(served, calibration, workloads), has_scorer=has_scorer), workloads)
-    layout = _timed_apart(tuple(layout), workloads) if has_speed_boots else layout
+    served = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
+    layout = boot_layout.pressed(
+        boot_layout.rescored(boot_layout.calibrated(served, calibration, workloads), has_scorer=has_scorer), workloads
+    )
+    layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate(layout))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate.total(steps, plan.servers))
-
-
-def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
-    """Return the fewest boots that answer and score ``workloads``: one of each variant, the baseline, the scorer and each draft model."""
-    return tuple(_pressed(_rescored(_layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
-
-
-def _layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
-    return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
 def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
@@ -299,7 +260,12 @@ def _as_judged(workload: Workload, families: set[Family]) -> Workload:
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
-def _withheld(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+def _withheld(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+    """Return the workloads that are sent to no arm, each with the reason."""
+    return _too_risky(config, wanted, depth) | _without_small_cache(config, engine, wanted, depth)
+
+
+def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return the workloads that may take a server down, where one belongs to somebody else and the config does not allow it."""
     if config.may_kill or not _attached(config):
         return {}
@@ -351,65 +317,12 @@ def _calibrating(request: Request) -> Request:
     return replace(request, body=body)
 
 
-def _calibrated(layout: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots; those that answer as the baseline answer the calibration too, scored with all its top tokens whatever judges need."""
-    boots = tuple(layout)
-    arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
-    tasks = tuple(ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens) for workload in calibration for arm in arms)
-    for boot in boots:
-        answers = _names(workloads) if BASELINE in boot.arms else boot.answers
-        scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
-        yield replace(boot, answers=answers, scores=scores)
-
-
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
     """Return whether timed workloads have servers of their own. Raises PlanError where a server is attached: it is not started anew."""
     if config.speed is None or not attached:
         return config.speed is not None
     what, found = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
     raise PlanError(what, where="speed", found=f"url of {found}", expected="servers that are started here", remedy="remove `speed`")
-
-
-def _timed_apart(layout: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots without what is timed, and then those that answer nothing else, one behind the other: what drifts drifts little."""
-    timed = {workload.name for workload in workloads if workload.timed}
-    apart = []
-    for boot in layout:
-        measured = tuple(name for name in boot.answers if name in timed)
-        rest = replace(boot, answers=tuple(name for name in boot.answers if name not in timed))
-        is_needed = bool(rest.answers or rest.scores or not measured)
-        if is_needed:
-            yield rest
-        if measured:
-            apart.append(replace(boot, answers=measured, scores=(), probe=boot.probe and not is_needed, timed=True))
-    yield from apart
-
-
-def _pressed(layout: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots, baseline and variants each with one of a small cache behind it for the workloads that ask for that.
-
-    The control answers them with the usual cache, and so does the one boot that is baseline and control at smoke depth.
-    """
-    small = {workload.name for workload in workloads if workload.small_cache}
-    for boot in layout:
-        pressed = tuple(name for name in boot.answers if name in small)
-        if not pressed or boot.role not in {Role.BASELINE, Role.VARIANT}:
-            yield boot
-            continue
-        rest = tuple(name for name in boot.answers if name not in small)
-        is_usual = bool(rest or boot.scores)
-        if is_usual:
-            yield replace(boot, answers=rest)
-        yield replace(boot, answers=pressed, probe=boot.probe and not is_usual, scores=(), small_cache=True)
-
-
-def _rescored(layout: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
-    """Give the boots, with the baseline's scores moved to the scorer where there is one."""
-    for boot in layout:
-        is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
-        yield replace(boot, scores=()) if is_scoring else boot
-        if is_scoring:
-            yield Boot(index=0, role=Role.SCORER, arm=SCORER, probe=True, scores=boot.scores)
 
 
 def _name(entry: SelectedWorkload) -> tuple[str, Family]:
@@ -432,63 +345,3 @@ def _judgements(pairs: Sequence[Pair], wanted: Sequence[SelectedWorkload], share
     return tuple(
         Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family]) for pair in pairs for workload, family in judged
     )
-
-
-def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Lay the boots out in turn: the last baseline boot scores, since everything is answered by then."""
-    scores = _scores(pairs, workloads)
-    if depth is not Depth.SMOKE:
-        yield _baseline(workloads)
-    yield from _variants(pairs, workloads)
-    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, probe=False)
-    yield replace(control, also_baseline=True, probe=True) if depth is Depth.SMOKE else control
-    yield from _draft_boots(pairs, workloads)
-
-
-def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Lay the boots out side by side: the first baseline boot stays and scores, as do the draft models, while others answer."""
-    first = replace(_baseline(workloads), scores=_scores(pairs, workloads))
-    if depth is Depth.SMOKE:
-        first = replace(first, role=Role.CONTROL, arm=CONTROL, also_baseline=True)
-    yield first
-    yield from _draft_boots(pairs, workloads)
-    yield from _variants(pairs, workloads)
-    if depth is not Depth.SMOKE:
-        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, probe=False)
-
-
-def _baseline(workloads: Sequence[Workload]) -> Boot:
-    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), probe=True)
-
-
-def _variants(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    for pair in pairs:
-        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), probe=True)
-
-
-def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
-    return tuple(workload.name for workload in workloads)
-
-
-def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
-    arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
-    return tuple(
-        ScoringTask(arm=arm, workload=workload.name, top_tokens=arm_top_tokens(arm, workload, pairs))
-        for workload in workloads
-        if workload.scored
-        for arm in arms
-    )
-
-
-def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    drafted = [workload for workload in workloads if workload.draft_scored]
-    drafts = [(pair, pair.variant.draft) for pair in pairs]
-    models = dict.fromkeys(draft.model for _, draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
-    for model in models if drafted else ():
-        users = [pair for pair, draft in drafts if draft.model == model]
-        scores = [
-            ScoringTask(arm=arm, workload=workload.name, top_tokens=draft_top_tokens(workload, users))
-            for workload in drafted
-            for arm in (*(pair.name for pair in users), CONTROL)
-        ]
-        yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple(scores))
