@@ -37,7 +37,7 @@ PLANTED = ("accept-all", "report-draft-logprobs", "cut-short")
 DEPTHS = ("smoke", "standard")
 COLOURS = ("green", "red")
 WITHOUT_STEPS = {"sglang", "tensorrt_llm"}
-"""Doubles whose replies hold no verify steps: a fault is found there, and its place within a step is not named."""
+"""Doubles that report no verify steps: verdicts find the fault there and cannot name its place within a step."""
 COARSER = {
     Family.GREEDY: "wrong tokens, cause not identified",
     Family.PARAMETERS: "wrong tokens, cause not identified",

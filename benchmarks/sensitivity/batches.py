@@ -20,7 +20,7 @@ _FIRST = ("accept-all", "report-draft-logprobs", "penalties-ignored", "stop-shor
 
 
 _STANDARD_ONLY = {Family.PRESSURE}
-"""Families whose suite asks nothing at smoke depth."""
+"""Families without requests at smoke depth."""
 
 
 def every() -> tuple[str, ...]:

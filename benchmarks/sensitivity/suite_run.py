@@ -48,7 +48,7 @@ def families() -> tuple[str, ...]:
 
 def planted(fault: PlantedFault) -> dict[str, JSON]:
     """Return the arguments of a variant with a fault."""
-    return {"speculative-config": {**DRAFT["speculative-config"], **fault.drafting}, "fault": fault.id}  # type: ignore[dict-item]
+    return {"speculative-config": {**DRAFT["speculative-config"], **fault.drafting}, "fault": fault.id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,7 +183,7 @@ def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
 
 
 def _words(requests: Sequence[Request]) -> dict[str, str]:
-    """Return the word that a request's prompt has and no other one, for a workload of ours."""
+    """Return each request's marker word by request id; requests without one, as of other packages, are left out."""
     return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
 
 

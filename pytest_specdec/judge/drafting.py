@@ -137,7 +137,7 @@ def _of_flaw(flaw: Flaw, bad: _Bad, counted: Sequence[DraftedAnswer]) -> list[Co
 
 
 def _by_number(kind: str) -> tuple[str, int]:
-    """Sort larger numbers first: of two that name the same answers, the nearer one is said."""
+    """Return a sort key that puts larger limits first: where two limits select the same answers, the verdict names the tighter one."""
     number = next((int(word) for word in kind.split() if word.isdigit()), 0)
     return kind.replace(str(number), "#"), -number
 

@@ -63,7 +63,7 @@ def _lawless(captured: Captured) -> frozenset[LengthFlaw]:
 
 
 def _without_stop_strings(captured: Captured) -> Captured:
-    """Leave out answers whose ids an engine may report up to the end of the window, behind the stop string that ended their text."""
+    """Leave out requests with stop strings: an engine may report token ids behind the stop, up to the end of the window."""
     requests = tuple(request for request in captured.workload.requests if not limits_of(request).stop_strings)
     return replace(captured, workload=replace(captured.workload, requests=requests, take={}))
 

@@ -77,7 +77,7 @@ class Laws:
     """The ids of a decisive bias against them."""
     forced: frozenset[int]
     words: bool
-    """Whether words are banned, whose tokens are not known here."""
+    """Whether the request has bad_words; a judge has no tokenizer, so their token ids are unknown."""
     greedy: tuple[str, ...]
     """The parameters that leave the best token only; empty where more may come."""
     cuts: tuple[str, ...]
