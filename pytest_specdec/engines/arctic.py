@@ -60,7 +60,7 @@ class Arctic(Vllm):
     )
 
     def recognises(self, get: Get) -> bool:
-        """Whether it is vLLM and shows the plugin's settings, as in development mode. Otherwise it passes for vLLM, whose dialect is the same.
+        """Whether it is vLLM and shows the plugin's settings, as in development mode. Otherwise it passes for vLLM, with the same dialect.
 
         ``VllmConfig.__str__`` as the plugin's ``config.py`` writes it, which ``/server_info`` returns under ``VLLM_SERVER_DEV_MODE``.
         """
