@@ -79,7 +79,7 @@ def speed(run: Run) -> CellText:
         return CellText(text=f"SPEED: {what} ({_pairs(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
-    undecided = [j for j in results if not _decided(j)]
+    undecided = [j for j in results if not (_decided(j) or _of_traffic(j))]
     if undecided:
         return CellText(text=f"SPEED: NOT DECIDED ({_pairs(undecided)})", tone=Tone.UNSURE)
     if not any(j.verdict and "speedup" in j.verdict.figures for j in results):

@@ -35,6 +35,16 @@ def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judg
     assert answer.speed(make_run(judged(length))).text == "SPEED: not tested"
 
 
+def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts, judged):
+    above = judged(replace(verdicts["speed"], outcome=Outcome.PASS))
+    kinds = replace(verdicts["speed"], figures={"kinds": 0.0}, workload="kinds", names="drafting is off for chat requests")
+    assert answer.speed(make_run(above, judged(kinds))).text == "SPEED: above its gate"
+    off = make_run(above, judged(replace(kinds, outcome=Outcome.FAIL), PytestOutcome.FAILED))
+    assert answer.speed(off).text == "SPEED: SOME REQUESTS ARE NOT DRAFTED FOR (draft-k3)"
+    (sentence,) = answer.faults(off)
+    assert "some requests do not get the drafts that others get (drafting is off for chat requests)" in sentence.text
+
+
 def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
     unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
     run = make_run(judged(verdicts["greedy"]), unsettled)

@@ -65,13 +65,15 @@ def test_a_finding_is_shown_rather_than_what_was_not_captured(verdicts, judged):
     assert table.cell((judged(verdicts["greedy"]), missing)).text == "NOT CAPTURED (1 of 2 passed)"
 
 
-def test_the_acceptance_length_has_a_row_of_its_own(make_run, verdicts, judged):
+def test_acceptance_length_and_kinds_of_traffic_have_rows_of_their_own(make_run, verdicts, judged):
     length = replace(verdicts["speed"], outcome=Outcome.PASS, cell="2.69 tokens a step", figures={"acceptance_length": 2.69})
-    rows = table.table(make_run(judged(length), judged(verdicts["speed"])))
+    kinds = replace(length, cell="23 kinds compared", figures={"acceptance_length": 2.66, "kinds": 23.0})
+    rows = table.table(make_run(judged(length), judged(verdicts["speed"]), judged(kinds)))
     assert [[shown.text for shown in row] for row in rows] == [
         ["", "draft-k3"],
         ["speed", "not decided 1.82x [0.91, 2.90]"],
         ["drafting", "ok   2.69 tokens a step"],
+        ["drafts for every kind of request", "ok   23 kinds compared"],
     ]
 
 
