@@ -20,7 +20,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import STATED, tolerance
-from pytest_specdec.judge.verdicts import LN_10, against, say
+from pytest_specdec.judge.verdicts import LN_10, against, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -351,10 +351,11 @@ def _counted(tally: GreedyTally) -> str:
 
 
 def _unjudged(captured: Captured) -> str:
-    refusals = sum(map(refused, captured.speculative.answers))
-    silent = sum(not answer.ok for answer in captured.speculative.answers) - refusals
-    parts = ((refusals, "refused with a 4xx"), (silent, "not answered (see liveness)"))
-    return "".join(f"; {count} requests {what}" for count, what in parts if count)
+    refusals = [answer for answer in captured.speculative.answers if refused(answer)]
+    silent = sum(not answer.ok for answer in captured.speculative.answers) - len(refusals)
+    first = f", first {refusals[0].request_id}: {quoted(refusals[0].error or '', 160)}" if refusals else ""
+    parts = ((silent, "not answered (see liveness)"), (len(refusals), f"refused with a 4xx{first}"))
+    return "".join(f"; {count} request{'s' * (count != 1)} {what}" for count, what in parts if count)
 
 
 def _listed(wrong: Sequence[tuple[ScoredAnswer, int]], most: int = 50) -> list[str]:

@@ -375,7 +375,7 @@ def test_a_refused_workload_is_refused_and_a_refused_request_is_said():
     some = [*ten()[:8], no[8], answer("chat-09", status=503)]
     verdict = greedy.judge(captured("greedy", some, ten(), scores={VARIANT: scored(VARIANT, some[:8])}))
     assert verdict.outcome is Outcome.PASS
-    assert "1 requests refused with a 4xx; 1 requests not answered" in verdict.headline
+    assert '; 1 request not answered (see liveness); 1 request refused with a 4xx, first chat-08: "no greedy here"' in verdict.headline
 
 
 def test_a_deadly_request_fails_before_tokens_are_looked_at():
