@@ -65,6 +65,8 @@ _NOTHING_ACCEPTED = (
     "no draft token accepted",
     "draft and target do not match (vocabulary, template, quantisation), or prompt lookup finds no match",
 )
+_FEW_DRAFTS = 32
+"""Verify steps. In so many a drafter whose first token is accepted in one of five has none accepted once in 1,260 runs: 0.8^32."""
 _NOTHING_REJECTED = (
     "no draft token rejected",
     "the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
@@ -97,6 +99,9 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         loaded = _under_load(captured, f"{what} ({shown})")
         if loaded is not None:
             return loaded
+    steps = len(_windows(captured)) if counters is None else counters.drafts
+    if missing is _NOTHING_ACCEPTED and steps < _FEW_DRAFTS:
+        return _too_few(captured, f"{what} in the judged requests ({shown})")
     return say(
         captured,
         Outcome.NOT_SPECULATING,
@@ -105,6 +110,17 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (described(streams),))),
         cell="not speculating",
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
+    )
+
+
+def _too_few(captured: Captured, found: str) -> Verdict:
+    """Return INCONCLUSIVE: the server drafts, and so few drafts may all be rejected by chance."""
+    return say(
+        captured,
+        Outcome.INCONCLUSIVE,
+        f"{found}: too few to tell chance from a drafter that never fits",
+        settle=f"{_FEW_DRAFTS} drafts or more: a greater depth, or prompts that repeat themselves for prompt lookup",
+        cell="few drafts",
     )
 
 
@@ -147,13 +163,19 @@ def _by_windows(captured: Captured) -> tuple[str, str] | None:
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
         return _UNKNOWN
-    windows = [window for choice in choices for window in (choice.windows or ())[1:-1]]
+    windows = _windows(captured)
     draft = captured.pair.variant.draft
     least = 2 if draft.kind is DraftKind.NGRAM and draft.tokens > 1 else 1
     if all(window <= 1 for window in windows):
         return _NOTHING_ACCEPTED
     most = draft.tokens or max(windows) - 1
     return None if any(least <= window <= most for window in windows) else _NOTHING_REJECTED
+
+
+def _windows(captured: Captured) -> list[int]:
+    """Return the tokens of every step between the first of an answer, which is the prefill's, and its last."""
+    choices = (choice for answer in captured.speculative.answers for choice in answer.choices)
+    return [window for choice in choices for window in (choice.windows or ())[1:-1]]
 
 
 ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token continuations of token ids"

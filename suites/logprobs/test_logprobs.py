@@ -22,7 +22,7 @@ REPORTED = ALL.sampled(
     seeded=False,
     draft_scored=False,
     name="all-told",
-    take={Depth.SMOKE: 8, Depth.STANDARD: 10},
+    take={Depth.SMOKE: 16, Depth.STANDARD: 20},
 )
 LISTED = logprobs.top_lists(ALL, stream=True, take={Depth.SMOKE: 2, Depth.STANDARD: 10})
 PROMPTS = logprobs.prompt_lengths(concurrency=4, take={Depth.SMOKE: 2, Depth.STANDARD: 16})

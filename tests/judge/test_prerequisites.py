@@ -25,7 +25,7 @@ def seen(counters, windows=None, pair=None):
     "drafts, drafted, accepted, said",
     [
         (0, 0, 0, "nothing drafted"),
-        (9, 27, 0, "no draft token accepted"),
+        (32, 96, 0, "no draft token accepted"),
         (9, 27, 27, "no draft token rejected"),
         (9, 27, 26, None),
     ],
@@ -42,13 +42,21 @@ def test_counters_must_show_drafts_acceptances_and_rejections(drafts, drafted, a
     assert verdict.red
 
 
+@pytest.mark.parametrize("drafts, outcome", [(31, Outcome.INCONCLUSIVE), (32, Outcome.NOT_SPECULATING)])
+def test_a_handful_of_rejected_drafts_is_no_proof_of_a_drafter_that_never_fits(drafts, outcome):
+    verdict = speculating(seen(SpecCounters(drafts=drafts, draft_tokens=3 * drafts)))
+    assert verdict.outcome is outcome
+    assert ("too few to tell" in verdict.headline) is (outcome is Outcome.INCONCLUSIVE)
+
+
 @pytest.mark.parametrize(
     "windows, kind, said",
     [
         (None, DraftKind.MODEL, "speculation unknown"),
         ((1, 4, 2, 1), DraftKind.MODEL, None),
         ((1, 4, 4, 1), DraftKind.MODEL, "no draft token rejected"),
-        ((1, 1, 1, 4), DraftKind.MODEL, "no draft token accepted"),
+        ((1, 1, 1, 4), DraftKind.MODEL, "no draft token accepted in the judged requests (no counters): too few"),
+        ((1, *(1,) * 32, 4), DraftKind.MODEL, "no draft token accepted in the judged requests (no counters)"),
         ((1, 4, 1, 1), DraftKind.MODEL, None),
         ((1, 4, 1, 1), DraftKind.NGRAM, "no draft token rejected"),
         ((1, 4, 2, 1), DraftKind.NGRAM, None),
@@ -69,7 +77,7 @@ def test_without_counters_the_windows_tell(windows, kind, said):
         (None, (1, 1, 1, 1), 7, Outcome.INCONCLUSIVE),
         (SpecCounters(), None, 8, Outcome.NOT_SPECULATING),
         (SpecCounters(), None, 0, Outcome.NOT_SPECULATING),
-        (SpecCounters(drafts=9, draft_tokens=27), None, 7, Outcome.NOT_SPECULATING),
+        (SpecCounters(drafts=32, draft_tokens=96), None, 7, Outcome.NOT_SPECULATING),
     ],
 )
 def test_nothing_drafted_is_excused_only_where_the_config_bounds_the_batch_below_the_requests_in_flight(counters, windows, most, outcome):
