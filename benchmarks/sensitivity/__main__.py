@@ -2,8 +2,8 @@
 
 Plants each fault of the reference engine in a server of its own and runs all suites but speed against it, several faults over one baseline,
 at the false-alarm shares of a config with two variants. A cell is a fault under one seed: the engine's ``--seed`` and an offset of the
-requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the fault, the suites, the judges or the
-engine change. The same command resumes what was interrupted.
+requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the fault, the suites or the engine
+change. When only judges change, runs that ``--keep`` left there are judged again. The same command resumes what was interrupted.
 
 ``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
 docs/sensitivity.md and benchmarks/results/sensitivity.json. Exit 1 when a cell is not caught by name, or anything else turned red.
@@ -16,12 +16,13 @@ import datetime as dt
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import results
 from benchmarks.sensitivity import batches, green, tables
-from benchmarks.sensitivity.cells import Found, Store, cell
+from benchmarks.sensitivity.cells import Found, Measured, Store, cell, judged_by
 from benchmarks.sensitivity.suite_run import ROOT, SuiteRun, planted
 from pytest_specdec.reference.faults.catalogue import FAULTS
 from pytest_specdec.reference.faults.planted import Place
@@ -60,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="healthy runs at smoke depth")
     parser.add_argument("--lawful", action="store_true", help="variations of the engine that are no faults")
     parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "sensitivity", help="of the cells and the runs")
+    parser.add_argument("--keep", action="store_true", help="keep what was captured, some 10 MB a cell: other judges can judge it again")
     parser.add_argument("--read", action="store_true", help="capture nothing: show the cells that are there")
     parser.add_argument("--write", action="store_true", help="write the table and the data")
     options = parser.parse_args()
@@ -88,34 +90,58 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _cells(options: argparse.Namespace) -> Iterator[Cell]:
     """Yield the cells asked for, seed by seed; those that are missing are made batch by batch and kept at once."""
-    store = Store(folder=options.folder / "cells")
+    store, scratch = Store(folder=options.folder / "cells"), options.folder / "runs"
     for seed in options.seeds:
-        missing = [fault for fault in options.faults if store.read(FAULTS[fault], seed, options.depth) is None]
-        several = () if options.read else batches.batches(missing, options.batch)
-        for number, batch in enumerate(several, 1):
-            print(f"seed {seed}, batch {number} of {len(several)}: {', '.join(batch)}", flush=True)
-            _make(batch, seed, options.depth, options.folder, store)
-        held = (store.read(FAULTS[fault], seed, options.depth) for fault in options.faults)
-        yield from (one for one in held if one is not None)
+        held = {fault: store.read(FAULTS[fault], seed, options.depth) for fault in options.faults}
+        stale = [one for one in held.values() if one is not None and one.judges != judged_by()]
+        kept = [one for one in stale if (scratch / one.run / "plan.json").exists()]
+        missing = [fault for fault, one in held.items() if one is None or (one in stale and one not in kept)]
+        if not options.read:
+            _judge_again(kept, scratch, store)
+            _make_missing(missing, seed, options, store)
+        cells = (store.read(FAULTS[fault], seed, options.depth) for fault in options.faults)
+        yield from (cell(one, FAULTS[one.fault].expected[Place.REFERENCE]) for one in cells if one is not None)
 
 
-def _make(batch: Sequence[str], seed: int, depth: str, folder: Path, store: Store) -> None:
-    """Run the suites against the faults of one batch and keep their cells; a batch without a verdict keeps none."""
-    variants = {fault: planted(FAULTS[fault]) for fault in batch}
-    reasons = FAULTS[batch[0]].reasons
-    run = SuiteRun(name=f"{depth}-{seed}-{batch[0]}-{len(batch)}", variants=variants, seed=seed, depth=depth, reasons=reasons)
-    scratch = folder / "runs"
+def _make_missing(missing: Sequence[str], seed: int, options: argparse.Namespace, store: Store) -> None:
+    several, scratch = batches.batches(missing, options.batch), options.folder / "runs"
+    for number, batch in enumerate(several, 1):
+        print(f"seed {seed}, batch {number} of {len(several)}: {', '.join(batch)}", flush=True)
+        run = _run(batch, seed, options.depth)
+        _make(run, scratch, store)
+        if not options.keep:
+            shutil.rmtree(scratch / run.name, ignore_errors=True)
+
+
+def _run(faults: Sequence[str], seed: int, depth: str, name: str = "") -> SuiteRun:
+    variants = {fault: planted(FAULTS[fault]) for fault in faults}
+    reasons = FAULTS[faults[0]].reasons
+    return SuiteRun(name=name or f"{depth}-{seed}-{faults[0]}-{len(faults)}", variants=variants, seed=seed, depth=depth, reasons=reasons)
+
+
+def _make(run: SuiteRun, scratch: Path, store: Store) -> None:
+    """Run the suites against the faults of one batch and keep what they said; a batch without a verdict keeps nothing."""
     shutil.rmtree(scratch / run.name, ignore_errors=True)
     (scratch / f"{run.name}.seconds").unlink(missing_ok=True)
     run.capture(scratch)
     if not (scratch / run.name / "run.json").exists():
         print(f"no verdicts: see {scratch / run.name}.log", file=sys.stderr)
         return
-    date, seconds = f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}", run.seconds(scratch) / len(batch)
+    date, seconds = f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}", run.seconds(scratch) / len(run.variants)
     for fault, judged in run.judged(scratch).items():
-        row = FAULTS[fault]
-        store.write(row, cell(row, row.expected[Place.REFERENCE], judged, seed=seed, depth=depth, seconds=seconds, date=date))
-    shutil.rmtree(scratch / run.name)
+        made = Measured(fault=fault, seed=run.seed, depth=run.depth, judged=judged, seconds=seconds, date=date, run=run.name)
+        store.write(FAULTS[fault], made)
+
+
+def _judge_again(stale: Sequence[Measured], scratch: Path, store: Store) -> None:
+    """Judge kept runs by the judges of now."""
+    for name in dict.fromkeys(one.run for one in stale):
+        several = {one.fault: one for one in stale if one.run == name}
+        print(f"judging again: {name}", flush=True)
+        run = _run([*several], stale[0].seed, stale[0].depth, name)
+        run.judge_again(scratch)
+        for fault, judged in run.judged(scratch).items():
+            store.write(FAULTS[fault], replace(several[fault], judged=judged))
 
 
 def _greens(options: argparse.Namespace) -> Iterator[GreenRun]:

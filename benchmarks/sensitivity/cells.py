@@ -1,29 +1,30 @@
-"""Cells of the sensitivity matrix: a fault under one seed, family by family; each is kept in a file of its own."""
+"""Cells of the sensitivity matrix: a fault under one seed, family by family; the judgements behind each are kept in a file of their own."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
-from benchmarks.sensitivity.suite_run import ROOT
+from benchmarks.sensitivity.suite_run import ROOT, Judged
 from pytest_specdec.reference.faulty_rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from benchmarks.sensitivity.suite_run import Judged
     from pytest_specdec.reference.faults.planted import Expected, PlantedFault
 
-__all__ = ["Cell", "Finding", "Found", "Store", "cell", "digest"]
+__all__ = ["Cell", "Finding", "Found", "Measured", "Store", "captured_by", "cell", "judged_by"]
 
-_JUDGED_BY = ("capture", "judge", "model", "prompts", "reference", "stats")
-"""Packages that decide what a cell comes to, next to the suites."""
+_CAPTURED_BY = ("suites", "pytest_specdec/capture", "pytest_specdec/model", "pytest_specdec/prompts", "pytest_specdec/reference")
+"""Folders that decide what is captured of a fault."""
+_JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")
+"""Folders that decide what is said of it."""
 _FAULTS = {"faults", "faulty_rules"}
 _NO_JUDGEMENT = {"error", "invalid", "failed"}
 
@@ -77,8 +78,26 @@ class Cell:
         return tuple(one for one in self.findings if one.found is Found.ALARM)
 
 
-def cell(fault: PlantedFault, expected: Expected, judged: Sequence[Judged], *, seed: int, depth: str, seconds: float, date: str) -> Cell:
-    """Return the cell of ``fault`` from the judgements of its variant."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the suites said of a fault under one seed, whatever its row expects."""
+
+    fault: str
+    seed: int
+    depth: str
+    judged: tuple[Judged, ...]
+    seconds: float
+    """Of its run, divided by the faults that shared it."""
+    date: str
+    run: str = ""
+    """The run's name, which its directory has while it is kept."""
+    judges: str = ""
+    """Digest of the judges."""
+
+
+def cell(measured: Measured, expected: Expected) -> Cell:
+    """Return the cell of a fault from the judgements of its variant."""
+    judged = measured.judged
     wanted = tuple(_wanted(family, words, [one for one in judged if one.family == family]) for family, words in expected.red.items())
     names = dict.fromkeys(one.family for one in judged if one.red and one.family not in expected.red)
     others = tuple(
@@ -86,13 +105,13 @@ def cell(fault: PlantedFault, expected: Expected, judged: Sequence[Judged], *, s
         for family in names
     )
     return Cell(
-        fault=fault.id,
-        seed=seed,
-        depth=depth,
+        fault=measured.fault,
+        seed=measured.seed,
+        depth=measured.depth,
         found=_worst(wanted, others),
         findings=(*wanted, *others),
-        seconds=round(seconds, 1),
-        date=date,
+        seconds=round(measured.seconds, 1),
+        date=measured.date,
     )
 
 
@@ -118,38 +137,44 @@ def _worst(wanted: Sequence[Finding], others: Sequence[Finding]) -> Found:
     return next(worst for worst in (Found.MISSED, Found.NOT_JUDGED, Found.WRONG_NAME, Found.CAUGHT) if worst in found)
 
 
-def digest(fault: PlantedFault) -> str:
-    """Return a digest of the fault's row and rule, and of the suites, judges and the engine around it: a cell of another is stale."""
+def captured_by(fault: PlantedFault) -> str:
+    """Return a digest of how the fault is planted, and of the suites and the engine around it: what is captured of another is stale."""
     rules = "".join(inspect.getsource(rule) for rule in registry.DECISIONS[fault.id].values())
-    return hashlib.sha256(f"{fault!r}{rules}{_surroundings()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{fault.id}{sorted(fault.drafting.items())}{fault.reasons}{rules}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[
+        :16
+    ]
+
+
+def judged_by() -> str:
+    """Return a digest of the judges: a kept run is judged again by others."""
+    return _sources(_JUDGED_BY)[:16]
 
 
 @cache
-def _surroundings() -> str:
-    folders = (ROOT / "suites", *(ROOT / "pytest_specdec" / name for name in _JUDGED_BY))
-    files = (path for folder in folders for path in sorted(folder.rglob("*.py")) if path.parent.name not in _FAULTS)
+def _sources(folders: tuple[str, ...]) -> str:
+    files = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if path.parent.name not in _FAULTS)
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Cells as JSON files of a folder."""
+    """Measured cells as JSON files of a folder."""
 
     folder: Path
 
-    def read(self, fault: PlantedFault, seed: int, depth: str) -> Cell | None:
-        """Return the cell; None where there is none of this fault, these suites and this seed."""
+    def read(self, fault: PlantedFault, seed: int, depth: str) -> Measured | None:
+        """Return what was measured; None where nothing was of this fault, these suites and this seed."""
         path = self._path(fault, seed, depth)
         if not path.exists():
             return None
         held = json.loads(path.read_text())
-        findings = tuple(Finding(**{**one, "found": Found(one["found"])}) for one in held.pop("findings"))
-        return Cell(**{**held, "found": Found(held["found"]), "findings": findings})
+        return Measured(**{**held, "judged": tuple(Judged(**one) for one in held["judged"])})
 
-    def write(self, fault: PlantedFault, one: Cell) -> None:
-        """Keep the cell."""
+    def write(self, fault: PlantedFault, one: Measured) -> None:
+        """Keep it, as judged by the judges of now."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._path(fault, one.seed, one.depth).write_text(json.dumps(asdict(one), indent=1) + "\n")
+        text = json.dumps(asdict(replace(one, judges=judged_by())), indent=1)
+        self._path(fault, one.seed, one.depth).write_text(text + "\n")
 
     def _path(self, fault: PlantedFault, seed: int, depth: str) -> Path:
-        return self.folder / f"{fault.id}-{depth}-{seed}-{digest(fault)}.json"
+        return self.folder / f"{fault.id}-{depth}-{seed}-{captured_by(fault)}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ NGRAM: Mapping[str, JSON] = {
 }
 _TIMED = ("answers_come_sooner",)
 """Tests that are left out: without idle layers nothing is expected of the time that answers take."""
+_PLUGINS = ("-p", "benchmarks.sensitivity.ordinary", "-p", "no:cacheprovider")
 _REASONING = {"reasoning-end": '":'}
 """An argument with which the small model reasons: up to its first key."""
 _REASONING_TOKENS = 96
@@ -100,33 +102,34 @@ class SuiteRun:
         config, run = folder / f"{self.name}.yaml", folder / self.name
         config.write_text(yaml.dump(self.config()))
         where = ["--specdec-resume" if (run / "plan.json").exists() else "--specdec-run-dir", str(run)]
-        options = [f"--specdec-config={config}", f"--specdec-depth={self.depth}", *where, "-p", "benchmarks.sensitivity.ordinary"]
+        seconds = self._suites(folder, f"--specdec-config={config}", f"--specdec-depth={self.depth}", *where)
+        with (folder / f"{self.name}.seconds").open("a") as file:
+            file.write(f"{seconds:.1f}\n")
+        return run
+
+    def judge_again(self, folder: Path) -> None:
+        """Judge the run below ``folder`` by the judges of now; what was captured stays."""
+        run, judged = folder / self.name, folder / f"{self.name}-judged"
+        shutil.rmtree(judged, ignore_errors=True)
+        self._suites(folder, f"--specdec-replay={run}", f"--specdec-run-dir={judged}")
+        shutil.copy(judged / "run.json", run / "run.json")
+        shutil.rmtree(judged)
+
+    def _suites(self, folder: Path, *options: str) -> float:
+        """Run the suites and return the seconds that they took."""
         suites = [str(ROOT / "suites" / family) for family in self.families]
         environment = {key: value for key, value in os.environ.items() if key != "SPECDEC_FAULT"} | {SEED: str(self.seed)}
         began_s = time.monotonic()
         with (folder / f"{self.name}.log").open("a") as log:
             subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    *suites,
-                    *options,
-                    "-k",
-                    f"not {' and not '.join(_TIMED)}",
-                    "-p",
-                    "no:cacheprovider",
-                    "-q",
-                ],
+                [sys.executable, "-m", "pytest", *suites, *options, "-k", f"not {' and not '.join(_TIMED)}", *_PLUGINS, "-q"],
                 cwd=ROOT,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        with (folder / f"{self.name}.seconds").open("a") as file:
-            file.write(f"{time.monotonic() - began_s:.1f}\n")
-        return run
+        return time.monotonic() - began_s
 
     def seconds(self, folder: Path) -> float:
         """Return what its sessions took together."""
@@ -137,7 +140,8 @@ class SuiteRun:
         document = json.loads((folder / self.name / "run.json").read_text())
         found: dict[str, list[Judged]] = {name: [] for name in self.variants}
         for one in document["judgements"]:
-            found[one["pair"]].append(_judged(one))
+            if one["pair"] in found:
+                found[one["pair"]].append(_judged(one))
         return {name: tuple(several) for name, several in found.items()}
 
 

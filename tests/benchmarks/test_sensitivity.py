@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.sensitivity import __main__ as command
 from benchmarks.sensitivity import batches, cells, green, ordinary, tables
-from benchmarks.sensitivity.cells import Found, Store, cell
+from benchmarks.sensitivity.cells import Found, Measured, Store, cell
 from benchmarks.sensitivity.green import GreenRun
 from benchmarks.sensitivity.suite_run import DRAFT, Judged, SuiteRun, families
 from pytest_specdec.capture import planner
@@ -28,8 +28,14 @@ SAMPLING = Judged(family="sampling", workload="w", outcome="fail", name="lenient
 PASSED = Judged(family="logprobs", workload="w", outcome="pass")
 
 
-def made(*judged, fault=FAULT, seed=1):
-    return cell(fault, EXPECTED, judged, seed=seed, depth="standard", seconds=12.0, date="2026-11-23")
+def measured(*judged, **fields):
+    return Measured(
+        **{"fault": "lenient", "seed": 1, "depth": "standard", "judged": judged, "seconds": 12.0, "date": "2026-11-23", **fields}
+    )
+
+
+def made(*judged):
+    return cell(measured(*judged), EXPECTED)
 
 
 @pytest.mark.parametrize("judged, found", [
@@ -53,19 +59,30 @@ def test_a_family_that_the_row_does_not_name_is_a_false_alarm_unless_it_may_be_r
     assert [each.family for each in one.alarms] == ["logprobs"]
 
 
-def test_a_cell_is_read_back_until_its_fault_changes(tmp_path):
-    store = Store(folder=tmp_path)
+def test_what_was_measured_is_read_back_until_the_fault_is_planted_otherwise(tmp_path):
+    store, one = Store(folder=tmp_path), measured(GREEDY, SAMPLING, run="standard-1-lenient-1")
     assert store.read(FAULT, 1, "standard") is None
-    store.write(FAULT, made(GREEDY, SAMPLING))
-    assert store.read(FAULT, 1, "standard") == made(GREEDY, SAMPLING)
+    store.write(FAULT, one)
+    assert store.read(FAULT, 1, "standard") == replace(one, judges=cells.judged_by())
     assert store.read(FAULT, 2, "standard") is None
-    assert store.read(replace(FAULT, does="Something else."), 1, "standard") is None
+    assert store.read(replace(FAULT, drafting={"num_speculative_tokens": 5}), 1, "standard") is None
 
 
-def test_a_cell_is_stale_when_the_suites_or_judges_change(monkeypatch):
-    before = cells.digest(FAULT)
-    monkeypatch.setattr(cells, "_surroundings", lambda: "others")
-    assert cells.digest(FAULT) != before
+def test_what_a_row_expects_can_change_without_another_run(tmp_path):
+    store = Store(folder=tmp_path)
+    store.write(FAULT, measured(GREEDY))
+    other = replace(FAULT, does="Something else.", expected={Place.REFERENCE: Expected(red={Family.GREEDY: "bonus"})})
+    held = store.read(other, 1, "standard")
+    assert held is not None
+    assert cell(held, other.expected[Place.REFERENCE]).found is Found.CAUGHT
+
+
+@pytest.mark.parametrize("folders, digest", [(cells._CAPTURED_BY, lambda: cells.captured_by(FAULT)), (cells._JUDGED_BY, cells.judged_by)])
+def test_each_digest_is_of_its_own_folders(folders, digest, monkeypatch):
+    before = digest()
+    stock = cells._sources
+    monkeypatch.setattr(cells, "_sources", lambda asked: "others, longer than sixteen" if asked == folders else stock(asked))
+    assert digest() != before
 
 
 def test_faults_share_runs_but_for_those_that_are_alone():
@@ -144,6 +161,29 @@ def faked(monkeypatch, judgements):
 
     monkeypatch.setattr(SuiteRun, "capture", capture)
     return captured
+
+
+def test_kept_runs_are_judged_again_by_other_judges_and_the_rest_is_captured_anew(monkeypatch, tmp_path, capsys):
+    captured, again = faked(monkeypatch, [verdict("sampling", "fail", "lenient acceptance")]), []
+    monkeypatch.setattr(SuiteRun, "judge_again", lambda self, _: again.append((self.name, [*self.variants])))
+    asked = ["sensitivity", "--faults", "lenient,stale-bonus", "--seeds", "1", "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*asked, "--keep"])
+    command.main()
+    (name,) = (run.name for run in captured)
+    (tmp_path / "runs" / name / "plan.json").touch()
+    monkeypatch.setattr(cells, "judged_by", lambda: "others")
+    monkeypatch.setattr(command, "judged_by", lambda: "others")
+    command.main()
+    command.main()
+    assert (again, len(captured)) == ([(name, ["lenient", "stale-bonus"])], 1)
+    for judges in ("yet others", "the last"):
+        monkeypatch.setattr(cells, "judged_by", lambda judges=judges: judges)
+        monkeypatch.setattr(command, "judged_by", lambda judges=judges: judges)
+        monkeypatch.setattr(sys, "argv", asked)
+        (tmp_path / "runs" / name / "plan.json").unlink(missing_ok=True)
+        command.main()
+    assert (len(again), len(captured)) == (1, 3)
+    assert not (tmp_path / "runs" / name).exists()
 
 
 def verdict(family, outcome, names=""):

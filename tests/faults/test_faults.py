@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.sensitivity import batches, green
-from benchmarks.sensitivity.cells import Found, cell
+from benchmarks.sensitivity.cells import Found, Measured, cell
 from benchmarks.sensitivity.suite_run import SuiteRun, planted
 from pytest_specdec.reference.faults.catalogue import FAULTS
 from pytest_specdec.reference.faults.planted import Place
@@ -37,7 +37,8 @@ def test_planted_faults_turn_the_families_of_their_row_red_by_name(depth, batch,
     run.capture(tmp_path)
     for fault, judged in run.judged(tmp_path).items():
         row = FAULTS[fault]
-        found = cell(row, row.expected[Place.REFERENCE], judged, seed=1, depth=depth, seconds=0.0, date="")
+        measured = Measured(fault=fault, seed=1, depth=depth, judged=judged, seconds=0.0, date="")
+        found = cell(measured, row.expected[Place.REFERENCE])
         assert (found.found, found.alarms) == (Found.CAUGHT, ()), found
 
 
