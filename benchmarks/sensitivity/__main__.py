@@ -3,7 +3,8 @@
 Plants each fault of the reference engine in a server of its own and runs all suites but speed against it, several faults over one baseline,
 at the false-alarm shares of a config with two variants. A cell is a fault under one seed: the engine's ``--seed`` and an offset of the
 requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the fault, the suites or the engine
-change. When only judges change, runs that ``--keep`` left there are judged again. The same command resumes what was interrupted.
+change, and the same command resumes what was interrupted. When only judges change, runs that ``--keep`` left there are judged again.
+``--own`` asks only the families that should find the fault, or all where one of those judges whole runs: a third of the time.
 
 ``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
 docs/sensitivity.md and benchmarks/results/sensitivity.json. Exit 1 when a cell is not caught by name, or anything else turned red.
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import results
-from benchmarks.sensitivity import batches, green, tables
+from benchmarks.sensitivity import batches, green, suite_run, tables
 from benchmarks.sensitivity.cells import Found, Measured, Store, cell, judged_by
 from benchmarks.sensitivity.suite_run import ROOT, SuiteRun, planted
 from pytest_specdec.reference.faults.catalogue import FAULTS
@@ -61,6 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="healthy runs at smoke depth")
     parser.add_argument("--lawful", action="store_true", help="variations of the engine that are no faults")
     parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "sensitivity", help="of the cells and the runs")
+    parser.add_argument("--own", action="store_true", help="ask only the families that should find a fault, where none was asked yet")
     parser.add_argument("--keep", action="store_true", help="keep what was captured, some 10 MB a cell: other judges can judge it again")
     parser.add_argument("--read", action="store_true", help="capture nothing: show the cells that are there")
     parser.add_argument("--write", action="store_true", help="write the table and the data")
@@ -92,31 +94,34 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
     """Yield the cells asked for, seed by seed; those that are missing are made batch by batch and kept at once."""
     store, scratch = Store(folder=options.folder / "cells"), options.folder / "runs"
     for seed in options.seeds:
-        held = {fault: store.read(FAULTS[fault], seed, options.depth) for fault in options.faults}
+        held = {fault: store.read(FAULTS[fault], seed, options.depth, own=options.own) for fault in options.faults}
         stale = [one for one in held.values() if one is not None and one.judges != judged_by()]
         kept = [one for one in stale if (scratch / one.run / "plan.json").exists()]
         missing = [fault for fault, one in held.items() if one is None or (one in stale and one not in kept)]
         if not options.read:
             _judge_again(kept, scratch, store)
             _make_missing(missing, seed, options, store)
-        cells = (store.read(FAULTS[fault], seed, options.depth) for fault in options.faults)
+        cells = (store.read(FAULTS[fault], seed, options.depth, own=True) for fault in options.faults)
         yield from (cell(one, FAULTS[one.fault].expected[Place.REFERENCE]) for one in cells if one is not None)
 
 
 def _make_missing(missing: Sequence[str], seed: int, options: argparse.Namespace, store: Store) -> None:
-    several, scratch = batches.batches(missing, options.batch), options.folder / "runs"
+    several, scratch = batches.batches(batches.alike(missing) if options.own else missing, options.batch), options.folder / "runs"
     for number, batch in enumerate(several, 1):
         print(f"seed {seed}, batch {number} of {len(several)}: {', '.join(batch)}", flush=True)
-        run = _run(batch, seed, options.depth)
+        asked = (batches.own(batch) if options.own else None) or ()
+        run = _run(batch, seed, options.depth, families=asked)
         _make(run, scratch, store)
         if not options.keep:
             shutil.rmtree(scratch / run.name, ignore_errors=True)
 
 
-def _run(faults: Sequence[str], seed: int, depth: str, name: str = "") -> SuiteRun:
+def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str] = (), name: str = "") -> SuiteRun:
+    """Return the run of these faults by ``families``, by all where there are none; ``name`` where it has one."""
     variants = {fault: planted(FAULTS[fault]) for fault in faults}
-    reasons = FAULTS[faults[0]].reasons
-    return SuiteRun(name=name or f"{depth}-{seed}-{faults[0]}-{len(faults)}", variants=variants, seed=seed, depth=depth, reasons=reasons)
+    name = name or f"{depth}-{seed}-{faults[0]}-{len(faults)}{'-own' if families else ''}"
+    known = tuple(family for family in suite_run.families() if not families or family in families)
+    return SuiteRun(name=name, variants=variants, seed=seed, depth=depth, families=known, reasons=FAULTS[faults[0]].reasons)
 
 
 def _make(run: SuiteRun, scratch: Path, store: Store) -> None:
@@ -129,7 +134,10 @@ def _make(run: SuiteRun, scratch: Path, store: Store) -> None:
         return
     date, seconds = f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}", run.seconds(scratch) / len(run.variants)
     for fault, judged in run.judged(scratch).items():
-        made = Measured(fault=fault, seed=run.seed, depth=run.depth, judged=judged, seconds=seconds, date=date, run=run.name)
+        asked = () if run.families == suite_run.families() else run.families
+        made = Measured(
+            fault=fault, seed=run.seed, depth=run.depth, judged=judged, seconds=seconds, date=date, run=run.name, families=asked
+        )
         store.write(FAULTS[fault], made)
 
 
@@ -138,7 +146,7 @@ def _judge_again(stale: Sequence[Measured], scratch: Path, store: Store) -> None
     for name in dict.fromkeys(one.run for one in stale):
         several = {one.fault: one for one in stale if one.run == name}
         print(f"judging again: {name}", flush=True)
-        run = _run([*several], stale[0].seed, stale[0].depth, name)
+        run = _run([*several], stale[0].seed, stale[0].depth, families=next(iter(several.values())).families, name=name)
         run.judge_again(scratch)
         for fault, judged in run.judged(scratch).items():
             store.write(FAULTS[fault], replace(several[fault], judged=judged))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
 from pytest_specdec.reference.faults.planted import Place
@@ -11,7 +12,7 @@ from pytest_specdec.reference.faults.planted import Place
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MOST", "batches", "every", "quick"]
+__all__ = ["MOST", "alike", "batches", "every", "own", "quick"]
 
 MOST = 6
 """Faults of one run at most: an interrupted run loses no more than these."""
@@ -34,6 +35,21 @@ def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], .
     kinds = [[fault for fault in several if not FAULTS[fault].alone and FAULTS[fault].reasons is reasons] for reasons in (False, True)]
     shared = (tuple(together[at : at + most]) for together in kinds for at in range(0, len(together), most))
     return (*shared, *((fault,) for fault in several if FAULTS[fault].alone))
+
+
+def own(faults: Iterable[str]) -> tuple[str, ...] | None:
+    """Return the families that should find these faults; None, for all families, where one of them judges whole runs."""
+    red = dict.fromkeys(family for fault in faults for family in _red(fault))
+    return None if any(FAMILIES[family].whole_run for family in red) else tuple(red)
+
+
+def _red(fault: str) -> tuple[str, ...]:
+    return tuple(sorted(FAULTS[fault].expected[Place.REFERENCE].red))
+
+
+def alike(faults: Iterable[str]) -> tuple[str, ...]:
+    """Return the faults in an order in which those of the same families are neighbours."""
+    return tuple(sorted(faults, key=_red))
 
 
 def quick() -> tuple[str, ...]:

@@ -71,6 +71,8 @@ class Cell:
     seconds: float
     """Of its run, divided by the faults that shared it."""
     date: str
+    whole: bool = True
+    """Whether every family was asked, not only those that should find the fault."""
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
@@ -91,6 +93,8 @@ class Measured:
     date: str
     run: str = ""
     """The run's name, which its directory has while it is kept."""
+    families: tuple[str, ...] = ()
+    """That were asked; empty for all."""
     judges: str = ""
     """Digest of the judges."""
 
@@ -112,6 +116,7 @@ def cell(measured: Measured, expected: Expected) -> Cell:
         findings=(*wanted, *others),
         seconds=round(measured.seconds, 1),
         date=measured.date,
+        whole=not measured.families,
     )
 
 
@@ -162,19 +167,23 @@ class Store:
 
     folder: Path
 
-    def read(self, fault: PlantedFault, seed: int, depth: str) -> Measured | None:
-        """Return what was measured; None where nothing was of this fault, these suites and this seed."""
-        path = self._path(fault, seed, depth)
-        if not path.exists():
+    def read(self, fault: PlantedFault, seed: int, depth: str, *, own: bool = False) -> Measured | None:
+        """Return what was measured; None where nothing was of this fault, these suites and this seed.
+
+        With ``own`` a cell will do in which only the families were asked that should find the fault.
+        """
+        paths = (self._path(fault, seed, depth), *((self._path(fault, seed, depth, own=True),) if own else ()))
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
             return None
         held = json.loads(path.read_text())
-        return Measured(**{**held, "judged": tuple(Judged(**one) for one in held["judged"])})
+        return Measured(**{**held, "judged": tuple(Judged(**one) for one in held["judged"]), "families": tuple(held["families"])})
 
     def write(self, fault: PlantedFault, one: Measured) -> None:
         """Keep it, as judged by the judges of now."""
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(replace(one, judges=judged_by())), indent=1)
-        self._path(fault, one.seed, one.depth).write_text(text + "\n")
+        self._path(fault, one.seed, one.depth, own=bool(one.families)).write_text(text + "\n")
 
-    def _path(self, fault: PlantedFault, seed: int, depth: str) -> Path:
-        return self.folder / f"{fault.id}-{depth}-{seed}-{captured_by(fault)}.json"
+    def _path(self, fault: PlantedFault, seed: int, depth: str, *, own: bool = False) -> Path:
+        return self.folder / f"{fault.id}-{depth}-{seed}{'-own' if own else ''}-{captured_by(fault)}.json"

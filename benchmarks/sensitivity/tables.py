@@ -45,7 +45,9 @@ def _sums(cells: Sequence[Cell]) -> list[str]:
     caught = sum(cell.found is Found.CAUGHT for cell in cells)
     alarms = sum(len(cell.alarms) for cell in cells)
     share = f"{caught / len(cells):.1%}" if cells else "none"
-    return [f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms"]
+    part = len(cells) - sum(cell.whole for cell in cells)
+    asked = f" (in {part} cells only the families that should were asked)" if part else ""
+    return [f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms{asked}"]
 
 
 def green_lines(runs: Sequence[GreenRun]) -> list[str]:

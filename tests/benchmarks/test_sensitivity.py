@@ -94,6 +94,29 @@ def test_faults_share_runs_but_for_those_that_are_alone():
     assert max(map(len, several)) == 5
 
 
+def test_alike_faults_share_a_run_of_their_own_families():
+    found = batches.batches(batches.alike(batches.every()))
+    asked = [batches.own(batch) for batch in found]
+    assert sorted(fault for batch in found for fault in batch) == sorted(batches.every())
+    for batch, families_asked in zip(found, asked, strict=True):
+        red = {family for fault in batch for family in FAULTS[fault].expected[Place.REFERENCE].red}
+        assert families_asked is None or set(families_asked) == red
+    assert batches.own(["lenient"]) == ("sampling",)
+    assert None in asked
+
+
+def test_cells_of_their_own_families_will_do_only_where_they_are_asked_for(monkeypatch, tmp_path, capsys):
+    captured = faked(monkeypatch, [verdict("sampling", "fail", "lenient acceptance")])
+    asked = ["sensitivity", "--faults", "lenient", "--seeds", "1", "--folder", str(tmp_path)]
+    for options, runs in ((["--own"], 1), (["--own"], 1), ([], 2), (["--own"], 2)):
+        monkeypatch.setattr(sys, "argv", [*asked, *options])
+        assert command.main() == 0
+        assert len(captured) == runs
+        said = "(in 1 cells only the families that should were asked)"
+        assert (said in capsys.readouterr().out) is (runs == 1)
+    assert [run.families for run in captured] == [("sampling",), families()]
+
+
 def test_the_quick_faults_turn_every_family_of_the_catalogue_red():
     def red(faults):
         return {family for fault in faults for family in FAULTS[fault].expected[Place.REFERENCE].red}
