@@ -106,7 +106,10 @@ class Vllm:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return blocks for one sequence of at most 1024 tokens and a few windows: of the config's size, or vLLM's own, or small ones on a CPU."""
+        """Return blocks for one sequence of at most 1024 tokens and a few windows.
+
+        Their size is the config's, or vLLM's own; on a CPU, where that is large, a smaller one is set.
+        """
         stated, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
         sized: dict[str, JSON] = {"block-size": _CPU_BLOCK_TOKENS} if stated is None and self._is_cpu_build(config) else {}
         size = sized.get("block-size", stated)
