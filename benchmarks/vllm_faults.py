@@ -144,7 +144,8 @@ def config(builds: Sequence[Build], servers: int) -> dict[str, JSON]:
     engine |= {"venv": _path(engine["venv"]), "model": _path(engine["model"])}
     placed = {"placement": "side-by-side", "limits": {**read["limits"], "servers": servers}} if servers > 1 else {"placement": "in-turn"}
     variants = {build.name: {**known[build.drafter], "env": {VARIABLE: build.patches}} for build in builds}
-    return {**read, "engine": engine, "variants": variants, **placed}
+    waivers = [waiver for waiver in read["waivers"] if waiver["variant"] in variants]
+    return {**read, "engine": engine, "variants": variants, "waivers": waivers, **placed}
 
 
 def _absolute(variant: Mapping[str, JSON]) -> Mapping[str, JSON]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, Build, surprises
+from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, Build, config, surprises
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.catalogue import FAULTS
 from pytest_specdec.reference.faults.planted import Place
@@ -53,6 +53,12 @@ def test_a_seed_may_be_lost_where_drafts_are_drawn_and_nowhere_else():
 def test_all_families_are_asked_but_that_of_speed():
     assert sorted({*Family} - {*FAMILIES}) == [Family.SPEED]
     assert all((ROOT / "suites" / family).is_dir() for family in FAMILIES)
+
+
+@pytest.mark.parametrize("drafters, waived", [(["draft-k3"], []), (["draft-k3", "draft-prob-k3"], ["draft-prob-k3"])])
+def test_a_waiver_is_kept_where_its_variant_is(drafters, waived):
+    written = config([Build(drafter=drafter) for drafter in drafters], 1)
+    assert [waiver["variant"] for waiver in written["waivers"]] == waived
 
 
 def test_the_lane_has_the_healthy_builds_the_stock_one_and_faults_of_the_list():
