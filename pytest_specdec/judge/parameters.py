@@ -25,7 +25,7 @@ from pytest_specdec.stats.token_distribution import NOISE
 from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
@@ -189,12 +189,18 @@ def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool
     if not answers:
         return ParameterEffect.ABSENT
     if all(map(refused, answers)):
-        return ParameterEffect.REFUSED
+        return ParameterEffect.REFUSED if any(name in _blamed(asked[a.request_id], a) for a in answers) else ParameterEffect.UNKNOWN
     if any(failure.recurred and failure.request_id in alone for failure in effects.arm.server_failures):
         return ParameterEffect.HARMFUL
     if ignored:
         return ParameterEffect.IGNORED
     return ParameterEffect.HONOURED if binds else ParameterEffect.UNKNOWN
+
+
+def _blamed(names: Iterable[str], answer: Answer) -> set[str]:
+    """Return those of a refused request's parameters that the server's reason mentions; all of them where it mentions none."""
+    every = set(names)
+    return {name for name in every if name in (answer.error or "")} or every
 
 
 def _parts(parameter: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.vllm_faults import LANE, PLANTED, ROOT, STOCK, Build, surprises
+from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, Build, config, surprises
+from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.catalogue import FAULTS
 from pytest_specdec.reference.faults.planted import Place
 
@@ -39,6 +40,27 @@ def test_the_stock_build_must_die_of_top_k_and_may_break_grammars(verdicts, surp
     assert all("top_k" in line for line in lines if "liveness" in line)
 
 
+def test_what_a_fault_may_turn_red_on_the_reference_engine_it_may_turn_red_here():
+    accepting = Build(drafter="eagle3-k3", fault="accept-all").expected
+    assert Family.STATE in accepting.may
+    assert not accepting.red.keys() & accepting.may.keys()
+
+
+def test_a_seed_may_be_lost_where_drafts_are_drawn_and_nowhere_else():
+    assert [build.drafter for build in LANE if build.fault == HEALTHY and Family.SEEDS in build.expected.may] == ["draft-prob-k3"]
+
+
+def test_all_families_are_asked_but_that_of_speed():
+    assert sorted({*Family} - {*FAMILIES}) == [Family.SPEED]
+    assert all((ROOT / "suites" / family).is_dir() for family in FAMILIES)
+
+
+@pytest.mark.parametrize("drafters, waived", [(["draft-k3"], []), (["draft-k3", "draft-prob-k3"], ["draft-prob-k3"])])
+def test_a_waiver_is_kept_where_its_variant_is(drafters, waived):
+    written = config([Build(drafter=drafter) for drafter in drafters], 1)
+    assert [waiver["variant"] for waiver in written["waivers"]] == waived
+
+
 def test_the_lane_has_the_healthy_builds_the_stock_one_and_faults_of_the_list():
     healthy = [build for build in LANE if not build.expected.red]
     assert len(healthy) == 4
@@ -56,5 +78,5 @@ def rows():
 @pytest.mark.parametrize("fault, drafter, families, names", rows())
 def test_the_stored_table_is_as_expected(fault, drafter, families, names):
     expected = FAULTS[fault].expected[Place.VLLM]
-    assert set(families) <= {*expected.red, *expected.may}
+    assert set(families) <= {*expected.red, *Build(drafter=drafter, fault=fault).expected.may}
     assert all(any(word in names for word in expected.red[family].split("|")) for family in families if family in expected.red)

@@ -12,9 +12,10 @@ from pytest_specdec.engines.protocol import SmallCache
 from pytest_specdec.engines.registry import engine_of
 
 
-def config(kind, **args):
+def config(kind, image=None, **args):
     named = {name.replace("_", "-"): value for name, value in args.items()}
-    return Config(name="c", path=Path("c.yaml"), text="", engine=EngineSettings(kind=kind, model="m", args=named), variants=())
+    engine = EngineSettings(kind=kind, model="m", args=named, image=image)
+    return Config(name="c", path=Path("c.yaml"), text="", engine=engine, variants=())
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,13 @@ def config(kind, **args):
 def test_vllm_gets_blocks_for_little_more_than_one_sequence(args, longest, blocks):
     given = engine_of("vllm").small_cache(config("vllm", **args))
     assert given == {"max-model-len": longest, "num-gpu-blocks-override": blocks}
+
+
+@pytest.mark.parametrize("args, added", [({}, {"block-size": 32}), ({"block_size": 64}, {})])
+def test_vllm_on_a_cpu_gets_smaller_blocks_than_its_own_unless_the_config_says_a_size(args, added):
+    given = engine_of("vllm").small_cache(config("vllm", image="vllm/vllm-openai-cpu:v0.32.0", **args))
+    size = args.get("block_size", 32)
+    assert given == {**added, "max-model-len": 1024, "num-gpu-blocks-override": 1024 // size + 8}
 
 
 @pytest.mark.parametrize("args, longest, blocks", [({}, 256, 18), ({"max_model_len": 1024}, 256, 18), ({"max_model_len": 200}, 200, 15)])

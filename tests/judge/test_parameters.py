@@ -61,13 +61,14 @@ def positions(request_id, tokens):
     return [listed(t, *(() if best in {None, t} else (best,))) for t in tokens]
 
 
-def judged(changes=None, *, baseline_changes=None, windows=None, statuses=None, scored=None, **fields):
+def judged(changes=None, *, baseline_changes=None, windows=None, statuses=None, error=None, scored=None, **fields):
     """The verdict on a variant that answers as the baseline but for ``changes`` by request id."""
     said = {"baseline": {**LAWFUL, **(baseline_changes or {})}, "control": {**LAWFUL, **(baseline_changes or {})}}
     said[VARIANT] = {**LAWFUL, **(changes or {})}
     answers = {
         arm: [
-            answer(i, tokens, finish="length", windows=windows, status=(statuses or {}).get((arm, i), 200)) for i, tokens in by_id.items()
+            answer(i, tokens, finish="length", windows=windows, status=(statuses or {}).get((arm, i), 200), error=error)
+            for i, tokens in by_id.items()
         ]
         for arm, by_id in said.items()
     }
@@ -178,6 +179,21 @@ def test_a_parameter_that_the_variant_refuses_is_listed_by_name():
     assert verdict.outcome is Outcome.REFUSED
     assert any(line.startswith("min_p: baseline ") and line.endswith(f"{VARIANT} refused") for line in verdict.evidence)
     assert verdict.headline.startswith("min_p refused")
+
+
+@pytest.mark.parametrize(
+    "error, names",
+    [
+        ("min_p and logit_bias are not supported with speculative decoding", ["logit_bias"]),
+        ("not supported with speculative decoding", ["logit_bias", "presence_penalty"]),
+    ],
+)
+def test_a_parameter_beside_the_one_that_a_refusal_mentions_is_not_called_refused(error, names, monkeypatch):
+    monkeypatch.setitem(BODIES, "beside", {**GREEDY, "logit_bias": {"30": 100}, "presence_penalty": 1.0})
+    monkeypatch.setitem(LAWFUL, "beside", (30, 30, 30, 30))
+    verdict = judged(statuses={(VARIANT, i): 400 for i in ("banned", "forced", "beside")}, error=error)
+    assert verdict.outcome is Outcome.REFUSED
+    assert sorted(verdict.headline.partition(" refused")[0].split(", ")) == names
 
 
 def test_a_server_error_names_the_parameter_that_its_requests_share():

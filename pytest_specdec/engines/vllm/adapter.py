@@ -42,6 +42,8 @@ _PROCESSES_GIB = 3.0
 """Of API server, engine core and worker without weights and KV space, roughly."""
 _BLOCK_TOKENS = 16
 """vLLM's own ``block-size`` on most devices; with larger blocks nothing runs out, and the verdict says so."""
+_CPU_BLOCK_TOKENS = 32
+"""The least that the attention of a CPU build takes (``v1/attention/backends/cpu_attn.py``), in place of its own 128."""
 _PRESSED_TOKENS = 1024
 """The longest sequence of a server with a small cache, which vLLM wants room for."""
 _COPIES = 1.5
@@ -104,11 +106,16 @@ class Vllm:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return blocks for one sequence of at most 1024 tokens and a few windows, of the config's block size or vLLM's own."""
-        size, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
+        """Return blocks for one sequence of at most 1024 tokens and a few windows.
+
+        Their size is the config's, or vLLM's own; on a CPU, where that is large, a smaller one is set.
+        """
+        stated, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
+        sized: dict[str, JSON] = {"block-size": _CPU_BLOCK_TOKENS} if stated is None and self._is_cpu_build(config) else {}
+        size = sized.get("block-size", stated)
         size = size if isinstance(size, int) and size > 0 else _BLOCK_TOKENS
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
-        return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
+        return {**sized, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
