@@ -97,11 +97,12 @@ class MaskComputer:
             return GrammarMasks(release=release, server_release=self._backend.release, missing=missing)
         bound = {request.id: found for request in workload.requests if (found := constraint(request)) is not None}
         positions = {score.key: score.positions for score in scores}
+        hidden = not self._reasoning_ends and any(answer.choice.reasoning for answer in transcript.answers)
         return GrammarMasks(
             release=release,
             server_release=self._backend.release,
             answers=tuple(
-                self._mask(answer, *bound[answer.request_id], positions.get(answer.key, ()))
+                self._mask(answer, *bound[answer.request_id], positions.get(answer.key, ()), hidden=hidden)
                 for answer in transcript.answers
                 if answer.request_id in bound and answer.ok and answer.choice.token_ids
             ),
@@ -135,11 +136,11 @@ class MaskComputer:
         added = json.loads(self._text).get("added_tokens", ())
         return frozenset(token["id"] for token in added if token.get("content") == _END_OF_REASONING)
 
-    def _mask(self, answer: Answer, kind: str, specification: JSON, positions: Sequence[Position]) -> AnswerMask:
+    def _mask(self, answer: Answer, kind: str, specification: JSON, positions: Sequence[Position], *, hidden: bool) -> AnswerMask:
         text = json.dumps([kind, specification], sort_keys=True)
         key = {"request_id": answer.request_id, "pass_index": answer.pass_index}
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        start = self._start(answer)
+        start = None if hidden else self._start(answer)
         if start is None:
             return AnswerMask(**key, grammar=digest, unread="its reasoning ends at no token that is known")  # type: ignore[arg-type]
         try:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pytest_specdec.config.rules import plain
+from pytest_specdec.engines import locate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["GrammarBackend", "ServesLlguidance", "mapping", "stop_ids"]
+__all__ = ["GrammarBackend", "ServesLlguidance", "installed", "mapping", "stop_ids"]
+
+_PACKAGE = "llguidance"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,14 @@ class ServesLlguidance(Protocol):
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return how every arm's server uses llguidance; None where another backend is chosen, or it is not known which."""
+
+
+def installed(program_path: str) -> str:
+    """Return the release of llguidance in the environment of a program; empty where unknown. The python of a venv is a link out of it."""
+    site = Path(program_path).absolute().parent.parent / "lib"
+    folders = sorted(site.glob(f"python*/site-packages/{_PACKAGE}-*.dist-info"))
+    beside = folders[0].name.removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info") if folders else ""
+    return beside or locate.release(program_path, _PACKAGE)
 
 
 def mapping(value: JSON) -> Mapping[str, JSON]:

@@ -16,7 +16,7 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.cli_args import filled, flags, merged
-from pytest_specdec.engines.llguidance import GrammarBackend
+from pytest_specdec.engines.llguidance import GrammarBackend, installed
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
@@ -144,7 +144,7 @@ class Reference:
             checkpoint=model,
             eos_ids=tuple(each for each in (end if isinstance(end, list) else [end]) if isinstance(each, int)),
             json_options=_LAYOUT,
-            release=locate.release(_python(config), "llguidance"),
+            release=installed(_python(config)),
         )
 
     def route(self, config: Config) -> ScoringRoute:

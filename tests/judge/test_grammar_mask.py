@@ -103,7 +103,9 @@ def test_choices_are_judged_of_plain_scored_answers_at_temperature_0_alone(field
     assert verdict.figures["masked_choices"] == 0
 
 
-@pytest.mark.parametrize("own", [mask(4, best=(0, -1, 2)), mask(4, best=(0, -1, 2), allowed=(5, 1, 5)), mask(4, best=(0, 1), allowed=(5, 5))])
+@pytest.mark.parametrize(
+    "own", [mask(4, best=(0, -1, 2)), mask(4, best=(0, -1, 2), allowed=(5, 1, 5)), mask(4, best=(0, 1), allowed=(5, 5))]
+)
 def test_tokens_that_the_scores_do_not_place_are_no_fault(own):
     assert judged({4: own}).outcome is Outcome.PASS
 

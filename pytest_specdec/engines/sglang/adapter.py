@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
-from pytest_specdec.engines.llguidance import GrammarBackend, stop_ids
+from pytest_specdec.engines.llguidance import GrammarBackend, installed, stop_ids
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
@@ -119,7 +119,7 @@ class Sglang:
             checkpoint=model,
             eos_ids=stop_ids(model),
             json_options={"whitespace_pattern": pattern},
-            release="" if config.engine.image else locate.release(self._python(config), "llguidance"),
+            release="" if config.engine.image else installed(self._python(config)),
         )
 
     def _same_vocabularies(self, config: Config) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.llguidance import installed
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import releases, structured_backend, template
@@ -158,7 +159,7 @@ class Vllm:
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return llguidance where ``structured-outputs-config`` chooses it for all arms."""
         model = checkpoint.folder(config, config.engine.model)
-        release = "" if config.engine.image else locate.release(self._program(config), "llguidance")
+        release = "" if config.engine.image else installed(self._program(config))
         backends = [structured_backend.grammar_backend(args, model, release) for args in _arm_args(config)]
         return backends[0] if all(backend == backends[0] for backend in backends) else None
 
