@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.proportions import Interval
 
 __all__ = ["judge"]
 
@@ -45,6 +46,8 @@ ROOM = "give the documents more room behind the reasoning with `reasoning: {toke
 NOT_ENFORCED = Flaw.FORM.value
 UNPROBED = frozenset({"regex", "choice", "grammar"})
 """What no capability probe asks for: the baseline's own answers show whether it is enforced."""
+_CONFIDENCE = 0.95
+"""Of the limits printed beside a rate; they decide nothing."""
 KINDS_SHOWN = 12
 """Above so many kinds of documents, the evidence counts them by feature."""
 
@@ -358,7 +361,20 @@ def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, fl
     counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
     counts |= {"unreached_documents": mine.unreached} if mine.unreached else {}
     theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
-    return {name: float(value) for name, value in {**counts, **theirs}.items()}
+    of_mine = _limits(mine)
+    bounds = {"invalid_rate_low": of_mine.low, "invalid_rate_high": of_mine.high}
+    return {name: float(value) for name, value in {**counts, **theirs, **bounds}.items()}
+
+
+def _limits(pile: ArmDocuments) -> Interval:
+    return proportions.limits(len(pile.faulty), len(pile.documents), _CONFIDENCE)
+
+
+def _rates(piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
+    """Return a line with the invalid rate of every arm and its exact limits."""
+    read = [(pile.arm, len(pile.faulty) / len(pile.documents), _limits(pile)) for pile in piles if pile.documents]
+    rates = ", ".join(f"{arm} {rate:.1%} [{of.low:.1%}, {of.high:.1%}]" for arm, rate, of in read)
+    return (f"invalid, with 95% limits: {rates}",) if rates else ()
 
 
 def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
@@ -368,7 +384,7 @@ def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, .
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
+    return (*_rates(piles), *counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
 def _group(document: Document, *, many: bool) -> str:
