@@ -102,7 +102,8 @@ class MaskedAnswers:
         if self.missing or not self.mine:
             return ()
         unplaced = sum(gap is None for one in self.judged for gap in one.gaps)
-        at_0 = f"; at temperature 0, {self.choices:,} are placed among the allowed ones, {unplaced:,} lie outside the scored ones"
+        placed = f"; at temperature 0, {self.choices:,} are placed among the allowed ones, {unplaced:,} lie outside the scored ones"
+        at_0 = placed if self.choices or unplaced else ""
         out = len(self.mine) - len(self.judged)
         left_out = f"{out} answers left out: the baseline's own disagree with the masks" if out else ""
         said = (f"masks of {self.releases}: {self.tokens:,} tokens of {len(self.judged)} answers{at_0}", left_out, *self.unread)
@@ -188,7 +189,7 @@ def _place(one: MaskedAnswer) -> int:
 def _agreeing(captured: Captured, peers: Sequence[Sequence[MaskedAnswer]]) -> frozenset[tuple[str, int]]:
     """Return the answers whose grammar allows every token of the baseline's boots, and whose own choices they make too."""
     disputed = {one.mask.grammar for peer in peers for one in peer if one.mask.forbidden is not None}
-    noisy = {one.mask.key for peer in peers for one in peer if one.gaps and not allowed(captured, one.gap).trustworthy}
+    noisy = {one.mask.key for peer in peers for one in peer if one.gap and not allowed(captured, one.gap).trustworthy}
     everywhere = [{one.mask.key for one in peer if one.mask.grammar not in disputed} for peer in peers]
     return frozenset(set.intersection(*everywhere) - noisy)
 
