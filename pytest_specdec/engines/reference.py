@@ -16,6 +16,7 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.llguidance import GrammarBackend, installed
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
@@ -40,6 +41,8 @@ _PROCESS_GIB = 0.25
 """Of a server without its weights: twice what one was seen to take with short contexts."""
 _PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
 """The longest sequence of a server with a small cache, and the engine's block."""
+_LAYOUT: Mapping[str, JSON] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""Of the engine's JSON documents (``reference/grammar.py``)."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 _NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
 """What the shipped config names."""
@@ -132,6 +135,17 @@ class Reference:
         """Return the interpreter's share and the weights, once as a file and once as arrays."""
         weights = checkpoint.gib(_checkpoint(config, config.engine.model, "engine.model"))
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
+
+    def grammar_backend(self, config: Config) -> GrammarBackend:
+        """Return llguidance, which it has no other backend than, with the white space of its documents."""
+        model = _checkpoint(config, config.engine.model, "engine.model")
+        end = checkpoint.described(model).get("eos_token_id")
+        return GrammarBackend(
+            checkpoint=model,
+            eos_ids=tuple(each for each in (end if isinstance(end, list) else [end]) if isinstance(each, int)),
+            json_options=_LAYOUT,
+            release=installed(_python(config)),
+        )
 
     def route(self, config: Config) -> ScoringRoute:
         """Return continuations where the baseline is started with ``--no-prompt-logprobs`` and still takes token ids."""

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import run_documents, server_failures, transcripts
+from pytest_specdec.files import grammar_masks, run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.captured_run import CapturedRun, joined
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -80,6 +80,7 @@ def read(
     speculative = _joined([run.transcript(judgement.pair) for run in runs])
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
+    masks = {arm: grammar_masks.read(directory, arm, judgement.workload) for arm in (BASELINE, CONTROL, judgement.pair)}
     return Captured(
         pair=pair,
         workload=replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests)),
@@ -89,6 +90,7 @@ def read(
         speculative=speculative,
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
+        grammar_masks={arm: known for arm, known in masks.items() if known is not None},
         calibration=calibration,
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,

@@ -127,6 +127,10 @@ class RunDirectory:
         """Return the file with the answers of ``arm`` to ``workload``."""
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
+    def grammar_masks(self, arm: str, workload: str) -> Path:
+        """Return the file with the masks that llguidance makes along the tokens of ``arm``."""
+        return self.root / "grammar_masks" / safe(arm) / f"{safe(workload)}.jsonl"
+
     def scores(self, under: str, arm: str, workload: str) -> Path:
         """Return the file with the distribution of ``under`` at the tokens of ``arm``."""
         return self.root / "scores" / safe(under) / safe(arm) / f"{safe(workload)}.jsonl"

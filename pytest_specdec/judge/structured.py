@@ -15,6 +15,7 @@ from pytest_specdec.judge.divergence import shared
 from pytest_specdec.judge.documents import Flaw, documents
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.grammar_faults import STUCK, endless, fault_name
+from pytest_specdec.judge.grammar_mask import WORSE, broken, masked
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.output_formats import formats
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.divergence import Divergence, SharedPrefix
     from pytest_specdec.judge.documents import Document, OutputFormat
+    from pytest_specdec.judge.grammar_mask import MaskedAnswers
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.proportions import Interval
 
 __all__ = ["judge"]
 
@@ -43,6 +46,8 @@ ROOM = "give the documents more room behind the reasoning with `reasoning: {toke
 NOT_ENFORCED = Flaw.FORM.value
 UNPROBED = frozenset({"regex", "choice", "grammar"})
 """What no capability probe asks for: the baseline's own answers show whether it is enforced."""
+_CONFIDENCE = 0.95
+"""Of the limits printed beside a rate; they decide nothing."""
 KINDS_SHOWN = 12
 """Above so many kinds of documents, the evidence counts them by feature."""
 
@@ -93,6 +98,15 @@ class GreedyChoices:
         return tuple(apart) if self.allowed.trustworthy else ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChecks:
+    """What the judged arm's tokens were held against beside the documents that they make."""
+
+    choices: GreedyChoices
+    masks: MaskedAnswers | None
+    """None where the servers' grammars are not llguidance's."""
+
+
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's documents are valid as often as the baseline's and the control's.
 
@@ -101,7 +115,8 @@ def judge(captured: Captured) -> Verdict:
     the captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
     baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
     was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE,
-    and so are those of an engine that ignores the grammar and answers invalid documents without speculation too.
+    and so are those of an engine that ignores the grammar and answers invalid documents without speculation too. Where the grammars of
+    the servers are llguidance's, every token is held against the mask that llguidance computes here (``judge/grammar_mask.py``).
     """
     try:
         wanted = formats(captured.workload.requests)
@@ -122,14 +137,16 @@ def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdic
         choices = _choices(captured)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
+    masks = masked(captured)
     return (
         _failed(captured, mine, others, wanted)
         or _stuck(captured, mine, others)
+        or broken(captured, masks)
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _unenforced(captured, mine, others, wanted)
-        or _passed(captured, mine, others, choices, unbound)
+        or _passed(captured, mine, others, TokenChecks(choices=choices, masks=masks), unbound)
     )
 
 
@@ -175,7 +192,7 @@ def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | Non
         ),
         evidence=tuple(map(str, choices.wrong[:20])),
         cell=f"{len(choices.wrong)} wrong tokens",
-        names=NOT_ENFORCED if likelier else "tokens that the grammar allows and the baseline would not choose",
+        names=NOT_ENFORCED if likelier else WORSE,
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
     )
 
@@ -266,12 +283,11 @@ def _unenforced(
     )
 
 
-def _passed(
-    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, unbound: Sequence[str]
-) -> Verdict:
-    faulty, total = len(mine.faulty), len(mine.documents)
-    evidence = (*_compared(choices), *_evidence(captured, (mine, *others)))
-    if not mine.complete:
+def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], tokens: TokenChecks, unbound: Sequence[str]) -> Verdict:
+    faulty, total, choices, masks = len(mine.faulty), len(mine.documents), tokens.choices, tokens.masks
+    followed = () if masks is None else masks.evidence
+    evidence = (*_compared(choices), *followed, *_evidence(captured, (mine, *others)))
+    if not mine.complete and not (masks is not None and masks.tokens):
         headline = f"not enough evidence: all {total + mine.unreached} documents were cut off by their token limit{_in_reasoning(mine)}"
         settle = ROOM if mine.unreached else "raise max_tokens"
         return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=_figures(mine, others))
@@ -288,9 +304,10 @@ def _passed(
         rules_out=f"{total} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
         + _would_show(choices)
         + _unexercised(captured)
-        + _unread(mine),
+        + _unread(mine)
+        + ("" if masks is None else masks.rules_out),
         cell=f"{total - faulty} of {total}",
-        figures=_figures(mine, others) | _tokens(choices),
+        figures=_figures(mine, others) | _tokens(choices) | ({} if masks is None else masks.figures),
     )
 
 
@@ -344,7 +361,20 @@ def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, fl
     counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
     counts |= {"unreached_documents": mine.unreached} if mine.unreached else {}
     theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
-    return {name: float(value) for name, value in {**counts, **theirs}.items()}
+    of_mine = _limits(mine)
+    bounds = {"invalid_rate_low": of_mine.low, "invalid_rate_high": of_mine.high}
+    return {name: float(value) for name, value in {**counts, **theirs, **bounds}.items()}
+
+
+def _limits(pile: ArmDocuments) -> Interval:
+    return proportions.limits(len(pile.faulty), len(pile.documents), _CONFIDENCE)
+
+
+def _rates(piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
+    """Return a line with the invalid rate of every arm and its exact limits."""
+    read = [(pile.arm, len(pile.faulty) / len(pile.documents), _limits(pile)) for pile in piles if pile.documents]
+    rates = ", ".join(f"{arm} {rate:.1%} [{of.low:.1%}, {of.high:.1%}]" for arm, rate, of in read)
+    return (f"invalid, with 95% limits: {rates}",) if rates else ()
 
 
 def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
@@ -354,7 +384,7 @@ def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, .
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
+    return (*_rates(piles), *counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
 def _group(document: Document, *, many: bool) -> str:

@@ -12,11 +12,13 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import JSON_TASKS, structured
 
-DOCUMENTS = JSON_TASKS.structured(version=3, max_tokens=128, concurrency=16, top_tokens=5, take={Depth.SMOKE: 8, Depth.STANDARD: 12})
+DOCUMENTS = JSON_TASKS.structured(version=4, max_tokens=128, concurrency=16, take={Depth.SMOKE: 8, Depth.STANDARD: 12})
 # Short, at temperature 1, every second one without a seed: 90 of them rule out that 5 % are invalid, 460 that 1 % are.
 DRAWN = structured.graded_draws(max_tokens=64, requests=460, concurrency=32, take={Depth.SMOKE: 6, Depth.STANDARD: 90})
-ALONE = structured.graded(max_tokens=64, concurrency=1, stream=True, take={Depth.SMOKE: 0, Depth.STANDARD: 9})
-CONSTRAINED = structured.constrained(max_tokens=32, concurrency=8, stream=True, take={Depth.SMOKE: 5, Depth.STANDARD: 33})
+ALONE = structured.graded(version=2, max_tokens=64, concurrency=1, stream=True, scored=True, take={Depth.SMOKE: 0, Depth.STANDARD: 9})
+CONSTRAINED = structured.constrained(
+    version=2, max_tokens=32, concurrency=8, stream=True, scored=True, take={Depth.SMOKE: 5, Depth.STANDARD: 33}
+)
 UNCOMPILABLE = structured.uncompilable()
 
 

@@ -42,6 +42,14 @@ def test_valid_documents_pass_and_say_which_rate_they_rule_out():
     assert "draft-k3: json_schema person: 20 of 20 whole documents valid, 0 of 0 cut ones valid so far" in verdict.evidence
 
 
+def test_the_invalid_rate_of_every_arm_comes_with_its_exact_limits():
+    verdict = judged(texts(*[GOOD] * 19, "{"), texts(*[GOOD] * 20))
+    assert (
+        "invalid, with 95% limits: draft-k3 5.0% [0.1%, 24.9%], baseline 0.0% [0.0%, 16.8%], control 0.0% [0.0%, 16.8%]" in verdict.evidence
+    )
+    assert (verdict.figures["invalid_rate_low"], verdict.figures["invalid_rate_high"]) == pytest.approx((0.00127, 0.24873), abs=1e-4)
+
+
 BAD = [
     ("{" + GOOD, "character 1:", Flaw.FORM),
     ("Sure! " + GOOD, "character 0:", Flaw.BEFORE),

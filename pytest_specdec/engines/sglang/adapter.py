@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.llguidance import GrammarBackend, installed, stop_ids
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
@@ -107,6 +108,19 @@ class Sglang:
     def single_precision(self, config: Config) -> bool:
         """Whether every arm says float32."""
         return all(_is_single(args) for args in _arm_args(config))
+
+    def grammar_backend(self, config: Config) -> GrammarBackend | None:
+        """Return llguidance where ``grammar-backend`` chooses it for all arms."""
+        if any(args.get("grammar-backend") != "llguidance" for args in _arm_args(config)):
+            return None
+        model = checkpoint.folder(config, config.engine.model)
+        pattern = next(_arm_args(config)).get("constrained-json-whitespace-pattern")
+        return GrammarBackend(
+            checkpoint=model,
+            eos_ids=stop_ids(model),
+            json_options={"whitespace_pattern": pattern},
+            release="" if config.engine.image else installed(self._python(config)),
+        )
 
     def _same_vocabularies(self, config: Config) -> None:
         """Hold draft models against the target where both lie on this machine; heads may have a vocabulary of their own."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.llguidance import installed
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
-from pytest_specdec.engines.vllm import releases, template
+from pytest_specdec.engines.vllm import releases, structured_backend, template
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.llguidance import GrammarBackend
     from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
@@ -160,6 +162,13 @@ class Vllm:
     def single_precision(self, config: Config) -> bool:
         """Whether every arm says float32; without ``--dtype`` float32 checkpoints are computed in half precision."""
         return all(_is_single(args) for args in _arm_args(config))
+
+    def grammar_backend(self, config: Config) -> GrammarBackend | None:
+        """Return llguidance where ``structured-outputs-config`` chooses it for all arms."""
+        model = checkpoint.folder(config, config.engine.model)
+        release = "" if config.engine.image else installed(self._program(config))
+        backends = [structured_backend.grammar_backend(args, model, release) for args in _arm_args(config)]
+        return backends[0] if all(backend == backends[0] for backend in backends) else None
 
     def _same_vocabularies(self, config: Config) -> None:
         """Hold draft models against the target where both are on this machine and the setting does not map one vocabulary to the other."""

@@ -1,0 +1,199 @@
+"""Grammar masks: what llguidance allows at every token of answers that a grammar binds, for servers that enforce it through llguidance.
+
+They are computed when all answers are there, from request, tokens and the checkpoint's tokenizer. No server is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from pytest_specdec.engines.llguidance import ServesLlguidance
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError, RunError
+from pytest_specdec.files import grammar_masks, transcripts
+from pytest_specdec.model.grammar_mask import AnswerMask, GrammarMasks
+from pytest_specdec.model.pair import BASELINE, CONTROL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llguidance import LLMatcher, LLTokenizer
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.llguidance import GrammarBackend
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
+    from pytest_specdec.model.workload import JSON, Request, Workload
+
+__all__ = ["MaskComputer", "compute", "constraint"]
+
+_PACKAGE = "llguidance"
+_NOT_INSTALLED = "llguidance is not installed: pip install 'pytest-specdec[llguidance]'"
+_END_OF_REASONING = "</think>"
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+_ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
+
+
+def compute(config: Config, plan: Plan, directory: RunDirectory) -> None:
+    """Write the masks of all answers in ``directory`` that a grammar binds, where every server's backend is llguidance."""
+    backend = _backend(config)
+    if backend is None:
+        return
+    computer = MaskComputer(backend)
+    arms = (BASELINE, CONTROL, *(pair.name for pair in plan.pairs))
+    for workload in plan.workloads:
+        for arm in arms if any(constraint(request) for request in workload.requests) else ():
+            with suppress(RunError):  # a file that cannot be read: its own judgement reports the error
+                transcript = transcripts.read(directory, arm, workload.name)
+                scores = transcripts.read_scores(directory, BASELINE, arm, workload.name)
+                if transcript is not None:
+                    grammar_masks.write(directory, arm, workload.name, computer.masks(workload, transcript, scores))
+
+
+def _backend(config: Config) -> GrammarBackend | None:
+    engine = engine_of(config.engine.kind)
+    attached = (config.engine.url, config.baseline.url, *(variant.url for variant in config.variants))
+    if not isinstance(engine, ServesLlguidance) or any(attached):
+        return None
+    try:
+        return engine.grammar_backend(config)
+    except EngineError:
+        return None
+
+
+def constraint(request: Request) -> tuple[str, JSON] | None:
+    """Return the kind of a request's grammar, by vLLM's name, and what it says; None without one."""
+    asked = request.body.get("response_format")
+    if isinstance(asked, Mapping) and asked.get("type") == "json_object":
+        return ("json_object", True)
+    if isinstance(asked, Mapping) and asked.get("type") == "json_schema":
+        described = asked.get("json_schema")
+        return ("json", described.get("schema", True)) if isinstance(described, Mapping) else None
+    whole = request.body.get("structured_outputs")
+    given = whole if isinstance(whole, Mapping) else {}
+    found = ((kind, given.get(kind) or request.body.get(f"guided_{kind}")) for kind in _KINDS)
+    return next(((kind, value) for kind, value in found if value), None)
+
+
+class MaskComputer:
+    """Follows answers through their grammars as the server of ``backend`` does."""
+
+    def __init__(self, backend: GrammarBackend) -> None:
+        self._backend = backend
+
+    def masks(self, workload: Workload, transcript: Transcript, scores: Sequence[Score]) -> GrammarMasks:
+        """Return the masks along every answer of ``transcript`` that a grammar binds."""
+        missing = self._missing
+        release = version(_PACKAGE) if find_spec(_PACKAGE) is not None else ""
+        if missing:
+            return GrammarMasks(release=release, server_release=self._backend.release, missing=missing)
+        bound = {request.id: found for request in workload.requests if (found := constraint(request)) is not None}
+        positions = {score.key: score.positions for score in scores}
+        hidden = not self._reasoning_ends and any(answer.choice.reasoning for answer in transcript.answers)
+        return GrammarMasks(
+            release=release,
+            server_release=self._backend.release,
+            answers=tuple(
+                self._mask(answer, *bound[answer.request_id], positions.get(answer.key, ()), hidden=hidden)
+                for answer in transcript.answers
+                if answer.request_id in bound and answer.ok and answer.choice.token_ids
+            ),
+        )
+
+    @cached_property
+    def _missing(self) -> str:
+        if find_spec(_PACKAGE) is None:
+            return _NOT_INSTALLED
+        if self._backend.unknown:
+            return f"the grammars of a server with {self._backend.unknown} are not known here"
+        try:
+            self._tokenizer.vocab_size  # noqa: B018 - read here, so that all answers share the reason
+        except (OSError, ValueError) as error:
+            return f"llguidance cannot read the tokenizer of {self._backend.checkpoint}: {error}"
+        return ""
+
+    @cached_property
+    def _text(self) -> str:
+        return (self._backend.checkpoint / "tokenizer.json").read_text(encoding="utf-8")
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer  # noqa: PLC0415 - an extra, and slow to load
+
+        return LLTokenizer(self._text, eos_token=list(self._backend.eos_ids) or None)
+
+    @cached_property
+    def _reasoning_ends(self) -> frozenset[int]:
+        """The token that ends a reasoning, where it is one token."""
+        added = json.loads(self._text).get("added_tokens", ())
+        return frozenset(token["id"] for token in added if token.get("content") == _END_OF_REASONING)
+
+    def _mask(self, answer: Answer, kind: str, specification: JSON, positions: Sequence[Position], *, hidden: bool) -> AnswerMask:
+        text = json.dumps([kind, specification], sort_keys=True)
+        key = {"request_id": answer.request_id, "pass_index": answer.pass_index}
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        start = None if hidden else self._start(answer)
+        if start is None:
+            return AnswerMask(**key, grammar=digest, unread="its reasoning ends at no token that is known")  # type: ignore[arg-type]
+        try:
+            matcher = self._matcher(kind, specification)
+        except ValueError as error:
+            return AnswerMask(**key, grammar=digest, unread=f"llguidance cannot compile its grammar: {str(error).splitlines()[0]}")  # type: ignore[arg-type]
+        scored = positions if len(positions) == len(answer.choice.token_ids) else ()
+        allowed, best, forbidden = _walked(matcher, answer.choice.token_ids, scored, start)
+        return AnswerMask(**key, grammar=digest, start=start, allowed=allowed, best=best, forbidden=forbidden)  # type: ignore[arg-type]
+
+    def _start(self, answer: Answer) -> int | None:
+        """Return the index of the first token behind the reasoning; the number of tokens where a limit cut that."""
+        ids = answer.choice.token_ids
+        if answer.choice.cut_in_reasoning:
+            return len(ids)
+        ends = [index for index, token in enumerate(ids) if token in self._reasoning_ends]
+        if ends:
+            return ends[-1] + 1
+        return None if answer.choice.reasoning else 0
+
+    def _matcher(self, kind: str, specification: JSON) -> LLMatcher:
+        """Return a grammar at its beginning. Raises ValueError where llguidance cannot compile it."""
+        from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - an extra, and slow to load
+
+        if kind in {"json", "json_object"}:
+            schema = _ANY_OBJECT if kind == "json_object" else specification
+            written = schema if isinstance(schema, str) else json.dumps(schema)
+            grammar = LLMatcher.grammar_from_json_schema(written, defaults=dict(self._backend.json_options))  # type: ignore[arg-type]
+        else:
+            grammar = grammar_from(kind, specification if isinstance(specification, str) else json.dumps(specification))  # type: ignore[arg-type]
+        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+        if failed:
+            raise ValueError("; ".join(messages))
+        return LLMatcher(self._tokenizer, grammar, log_level=0)
+
+
+def _walked(
+    matcher: LLMatcher, token_ids: Sequence[int], positions: Sequence[Position], start: int
+) -> tuple[tuple[int, ...], tuple[int, ...], int | None]:
+    """Return the allowed tokens, the best listed of them, and the first forbidden token; nothing is followed behind the end."""
+    allowed: list[int] = []
+    best: list[int] = []
+    for index in range(start, len(token_ids)):
+        mask = matcher.compute_bitmask()
+        allowed.append(int.from_bytes(mask, "little").bit_count())
+        if positions:
+            best.append(next((rank for rank, token in enumerate(positions[index].top_ids) if _has(mask, token)), -1))
+        if not _has(mask, token_ids[index]):
+            return tuple(allowed), tuple(best), index
+        if matcher.is_stopped() or not matcher.consume_token(token_ids[index]):
+            break
+    return tuple(allowed), tuple(best), None
+
+
+def _has(mask: bytes, token: int) -> bool:
+    return 0 <= token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)

@@ -1,0 +1,74 @@
+"""llguidance as servers use it: whether a config chooses it, and the options that decide what its grammars allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines import locate
+
+if TYPE_CHECKING:
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["GrammarBackend", "ServesLlguidance", "installed", "mapping", "stop_ids"]
+
+_PACKAGE = "llguidance"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarBackend:
+    """What makes the masks of a server whose structured outputs are llguidance's."""
+
+    checkpoint: Path
+    """The folder with the model's ``tokenizer.json``."""
+    eos_ids: tuple[int, ...]
+    """Tokens that may come where a document may end."""
+    json_options: Mapping[str, JSON] = field(default_factory=dict)
+    """Defaults of ``LLMatcher.grammar_from_json_schema``."""
+    release: str = ""
+    """Of the server's llguidance; empty if unknown."""
+    unknown: str = ""
+    """A setting that makes other grammars than the options here say; empty without one."""
+
+
+@runtime_checkable
+class ServesLlguidance(Protocol):
+    """An engine that may enforce grammars through llguidance; it may leave this out."""
+
+    def grammar_backend(self, config: Config) -> GrammarBackend | None:
+        """Return how every arm's server uses llguidance; None where another backend is chosen, or it is not known which."""
+
+
+def installed(program_path: str) -> str:
+    """Return the release of llguidance in the environment of a program; empty where unknown. The python of a venv is a link out of it."""
+    site = Path(program_path).absolute().parent.parent / "lib"
+    folders = sorted(site.glob(f"python*/site-packages/{_PACKAGE}-*.dist-info"))
+    beside = folders[0].name.removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info") if folders else ""
+    return beside or locate.release(program_path, _PACKAGE)
+
+
+def mapping(value: JSON) -> Mapping[str, JSON]:
+    """Return an argument that is a mapping, in YAML or as JSON text, by names with dashes; empty for any other."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return {plain(name): item for name, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def stop_ids(checkpoint: Path) -> tuple[int, ...]:
+    """Return the id of the tokenizer's own end of sequence; empty where it has none that can be read."""
+    try:
+        settings = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
+        added = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        end = settings["eos_token"]
+        content = end["content"] if isinstance(end, dict) else end
+        return tuple(token["id"] for token in added if token["content"] == content)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
