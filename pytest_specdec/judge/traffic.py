@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.draft_steps import DraftStep, steps
 from pytest_specdec.model.workload import Route
 from pytest_specdec.stats.request_params import penalties
 
@@ -39,6 +40,8 @@ class DraftedAnswer:
     """What its request is: ``requests with a grammar``."""
     prompts: frozenset[str]
     """By these names its prompt is known: answers that share one have the same task."""
+    prompt: str
+    """The first of them."""
     own: bool
     """Whether it is to the workload that the test sends."""
     grammar: bool
@@ -51,6 +54,8 @@ class DraftedAnswer:
     """Draft tokens that it took; None where unknown."""
     per_step: tuple[int, ...]
     """Draft tokens of every step with a draft; empty where unknown."""
+    steps: tuple[DraftStep, ...]
+    """Its verify steps, the last one left out; empty where unknown."""
 
 
 def answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
@@ -79,6 +84,7 @@ def _drafted(part: Captured, request: Request, answer: Answer, *, own: bool) -> 
     return DraftedAnswer(
         name=f"{part.workload.name}/{request.id}",
         kinds=kinds(part, request, answer),
+        prompt=request.prompt_key,
         prompts=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
         own=own,
         grammar=request.grammar,
@@ -87,6 +93,7 @@ def _drafted(part: Captured, request: Request, answer: Answer, *, own: bool) -> 
         drafted=drafted,
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
+        steps=steps(answer),
     )
 
 
