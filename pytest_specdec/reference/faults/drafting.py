@@ -40,12 +40,12 @@ ROWS = (
         alone=True,
     ),
     PlantedFault(
-        id="dead-drafts-behind-first",
+        id="dead-draft-tails",
         does="Drafts tokens at random behind the first of every draft.",
         expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"),
     ),
     PlantedFault(
-        id="dead-drafts-behind-first-sampled",
+        id="dead-draft-tails-sampled",
         does="Drafts tokens at random behind the first of every draft above temperature 0.",
         expected=in_(Place.REFERENCE, may=_MAY, speed="only the first draft token is accepted for requests above temperature 0"),
     ),

@@ -100,13 +100,13 @@ def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequenc
 
 
 @instead_of("drafts")
-def dead_drafts_behind_first(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Draft one token, and anything behind it."""
     return _at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
 
 
 @instead_of("drafts")
-def dead_drafts_behind_first_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Do so above temperature 0."""
     return _at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
 
