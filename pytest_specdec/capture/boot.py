@@ -11,7 +11,7 @@ from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
-from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server import context_limit, ports
 from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.capture.workload_runner import WorkloadRunner
@@ -27,6 +27,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER
 from pytest_specdec.model.plan import Role
+from pytest_specdec.prompts import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -225,12 +226,16 @@ class BootSession:
                     server=f"{engine.kind} {config.engine.model}",
                     scored_with=engine.scored_with,
                     penalty_window=self.arm.recipe.dialect.penalty_window,
+                    context_tokens=self._context_tokens(),
                 )
                 if self._may_lack_counters:
                     capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
+
+    def _context_tokens(self) -> int:
+        return context_limit.read(self.arm.recipe.setup, self.arm.model) if self.arm.running else 0
 
     @property
     def _may_lack_counters(self) -> bool:
@@ -269,8 +274,22 @@ class BootSession:
         baseline = None if arm == BASELINE else self._baseline(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
-            self.arm, workload, name=arm, boot=self.boot.index, deadlines=deadlines, reporter=self.reporter, on_answer=on_answer
+            self.arm,
+            self._filled(workload),
+            name=arm,
+            digest=workload.digest,
+            boot=self.boot.index,
+            deadlines=deadlines,
+            reporter=self.reporter,
+            on_answer=on_answer,
         )
+
+    def _filled(self, workload: Workload) -> Workload:
+        """Return ``workload`` with prompts up to the context that the baseline told, or else this server, where the config states none."""
+        if not context.is_open(workload):
+            return workload
+        told = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
+        return context.fitted(workload, (told or self._context_tokens()) or None)
 
     def keep(self, runner: WorkloadRunner) -> None:
         """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
@@ -297,7 +316,7 @@ class BootSession:
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
-        requests = {request.id: request for request in workload.requests}
+        requests = {request.id: request for request in self._filled(workload).requests}
         return TranscriptScorer(
             arm=self.arm,
             under=self.boot.under,

@@ -24,9 +24,13 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` as ``config`` asks it; what is sent is in the plan, so that nothing else of the config is needed to judge."""
-    if context.is_open(workload):
-        workload = context.fitted(workload, _context(config))
+    """Return ``workload`` as ``config`` asks it; what is sent is in the plan, so that nothing else of the config is needed to judge.
+
+    Where the config states no context, requests up to it stay open: the servers then say how long theirs is.
+    """
+    stated = _context(config) if context.is_open(workload) else None
+    if stated is not None:
+        workload = context.fitted(workload, stated)
     extended = own.extended(workload, prompts)
     turns: dict[str, int] = {}
     requests = [

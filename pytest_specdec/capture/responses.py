@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
+from pytest_specdec.capture import echoes
 from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -48,14 +49,22 @@ class ChunkSize:
 def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the reply in an unstreamed body. Raises ValueError when it has no choices, or fields that are not of the protocol."""
     numbered = _numbered(data)
+    echo = None if len(numbered) != 1 else echoes.read(next(iter(numbered.values())), _prompt_tokens(data, numbered))
+    if echo is not None:
+        numbered = {index: {**choice, "logprobs": echo.rest} for index, choice in numbered.items()}
     choices = tuple(_choice(index, choice) for index, choice in sorted(numbered.items()))
     _check_indexes(numbered)
     return ParsedResponse(
         choices=_with_windows(choices, steps),
         prompt_token_ids=_prompt_ids(data, numbered),
-        prompt_logprobs=_prompt_logprobs(data, numbered),
+        prompt_logprobs=_prompt_logprobs(data, numbered) if echo is None else echo.logprobs,
         usage=_usage(data.get("usage")),
     )
+
+
+def _prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> int:
+    usage = _usage(data.get("usage"))
+    return len(_prompt_ids(data, choices)) or (usage.prompt_tokens if usage else 0)
 
 
 def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:

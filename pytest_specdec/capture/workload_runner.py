@@ -73,11 +73,16 @@ class WorkloadRunner:
         boot: int,
         deadlines: Deadlines,
         reporter: Reporter,
+        digest: str = "",
         on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
-        """Take what to send where; ``on_answer`` is called with every answer of status 200 as soon as it is there."""
+        """Take what to send where; ``on_answer`` is called with every answer of status 200 as soon as it is there.
+
+        ``digest`` is that of the planned workload, where what is sent was completed by what a server told.
+        """
         self._arm = arm
         self._workload = workload
+        self._digest = digest or workload.digest
         self._name = name
         self._boot = boot
         self._deadlines = deadlines
@@ -399,7 +404,7 @@ class WorkloadRunner:
             arm=self._name,
             boot=self._boot,
             workload=self._workload.name,
-            digest=self._workload.digest,
+            digest=self._digest,
             answers=tuple(self._answer(job) for job in jobs),
             counters=self._counters,
             server_failures=tuple(self._server_failures),

@@ -10,7 +10,7 @@ from math import exp, sqrt
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.prerequisites import speculating
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "beside_the_baselines"]
+__all__ = ["ECHO_TORN", "OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "beside_the_baselines"]
 
 OF_TOKENS = "reported log-probabilities are not the baseline's"
 OF_PROMPTS = "log-probabilities of prompts are not the baseline's"
 PROMPTS_MISSING = "log-probabilities of prompts are missing"
+ECHO_TORN = "the text does not begin with the prompt that is echoed"
 SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
 _MIDDLING = (0.02, 0.98)
@@ -83,6 +84,9 @@ def beside_the_baselines(captured: Captured) -> Verdict:
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
         return say(captured, Outcome.REFUSED, headline, cell="no prompt_logprobs")
+    if torn := _torn(captured):
+        headline = f"{ECHO_TORN}: {len(torn)} answers, the baseline's begin with it; first: {torn[0]}"
+        return say(captured, Outcome.FAIL, headline, evidence=torn[:_SHOWN], cell="echo", names=ECHO_TORN)
     missing = _missing(captured)
     if missing:
         headline = f"{PROMPTS_MISSING}: {len(missing)} answers lack them, the baseline's have them; first: {missing[0]}"
@@ -101,7 +105,20 @@ def beside_the_baselines(captured: Captured) -> Verdict:
 
 
 def _wants_prompts(captured: Captured) -> bool:
-    return all(request.body.get("prompt_logprobs") is not None for request in captured.workload.requests)
+    return all(request.body.get("prompt_logprobs") is not None or request.body.get("echo") for request in captured.workload.requests)
+
+
+def _torn(captured: Captured) -> list[str]:
+    """Return the answers whose text does not begin with the prompt that was to be echoed, where every boot of the baseline's does."""
+    asked = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
+    peers = [_by_key(arm) for arm in (captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control]))]
+    echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in asked]
+    return [
+        f"{answer.request_id}: {quoted(answer.choice.text)}"
+        for answer in echoed
+        if not answer.choice.text.startswith(asked[answer.request_id])
+        and all(answer.key in peer and peer[answer.key].choice.text.startswith(asked[answer.request_id]) for peer in peers)
+    ]
 
 
 def _missing(captured: Captured) -> list[str]:

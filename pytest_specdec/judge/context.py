@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,10 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.prompts.context import LIMITED, fitted, is_open
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,6 +58,7 @@ class ContextBreach:
 
 def judge(captured: Captured) -> Verdict:
     """Return whether the speculative server answers, refuses and ends at the limits as the baseline does, with the baseline's tokens."""
+    captured = _filled(captured)
     return (
         server_failure(captured)
         or _limit_unknown(captured)
@@ -67,6 +70,14 @@ def judge(captured: Captured) -> Verdict:
         or speculating(captured, rejecting=False)
         or _passed(captured)
     )
+
+
+def _filled(captured: Captured) -> Captured:
+    """Return the same with the prompts that were sent, where the config states no limit: up to the one that the baseline told."""
+    if not is_open(captured.workload):
+        return captured
+    told = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
+    return replace(captured, workload=fitted(captured.workload, told or None))
 
 
 def _limit_unknown(captured: Captured) -> Verdict | None:
@@ -167,6 +178,14 @@ def _broken(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | 
     )
 
 
+def _where_from(captured: Captured) -> tuple[str, ...]:
+    """Return a line where nothing was sent up to the limit, as the servers tell none, or one that is too long to be filled."""
+    told = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
+    if any(request.id.startswith(LIMITED) for request in captured.workload.requests):
+        return ()
+    return (f"the server's longest sequence is {f'{told} tokens, too long to be filled' if told else 'unknown'}: none goes up to it",)
+
+
 def _passed(captured: Captured) -> Verdict:
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     own = forced(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
@@ -181,7 +200,7 @@ def _passed(captured: Captured) -> Verdict:
         Outcome.PASS,
         f"{len(answers)} answers of sequences up to {_longest(captured)} tokens have their length{scored}; {alike} refused alike",
         rules_out=f"ends, refusals and lengths at sequences of up to {_longest(captured)} tokens",
-        evidence=messages(captured.speculative.answers),
+        evidence=(*_where_from(captured), *messages(captured.speculative.answers)),
         cell=f"up to {_longest(captured)}",
         figures={"answers": float(len(answers)), "longest_tokens": float(_longest(captured)), "refused_requests": float(alike)},
     )

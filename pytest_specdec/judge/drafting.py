@@ -1,7 +1,8 @@
-"""Drafting by kind of traffic: a variant drafts for every kind of request, as long drafts, and some of them are accepted.
+"""Drafting by kind of traffic: a variant drafts for every kind of request, as long drafts, and some of them are accepted at each position.
 
 Each kind is held against all other traffic of the same variant. A finding needs nearly all answers of the kind and few of the others, and
-Fisher's exact test over answers below this judgement's share, divided over the comparisons that could reach it.
+Fisher's exact test over answers below this judgement's share, divided over the comparisons that could reach it. Beside the kinds stand
+positions of the draft that are never accepted, and lengths of the context beyond which the drafts of an answer end, each by its own test.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_specdec.judge import draft_positions, draft_profile, growing_context
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.traffic import DraftedAnswer, answers
@@ -21,8 +23,12 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
+    from pytest_specdec.judge.draft_positions import DeadPosition
+    from pytest_specdec.judge.growing_context import EndedDrafts
     from pytest_specdec.model.captured_run import CapturedRun
     from pytest_specdec.model.verdict import Verdict
+
+    Finding: TypeAlias = "Comparison | DeadPosition | EndedDrafts"
 
 __all__ = ["judged"]
 
@@ -39,9 +45,17 @@ class Flaw(StrEnum):
     OFF = "drafting is off for"
     DEAD = "no draft is accepted for"
     FEWER = "fewer tokens are drafted for"
+    FIRST = "only the first draft token is accepted for"
 
 
-_OTHERS = {Flaw.OFF: "without a draft", Flaw.DEAD: "without an accepted draft", Flaw.FEWER: "with shorter drafts"}
+_OTHERS = {
+    Flaw.OFF: "without a draft",
+    Flaw.DEAD: "without an accepted draft",
+    Flaw.FEWER: "with shorter drafts",
+    Flaw.FIRST: "with no second draft token accepted",
+}
+_CHANCES = 4
+"""Steps with a first draft token accepted and a second one drafted, that an answer needs to show whether the second is accepted."""
 _Bad: TypeAlias = Callable[[DraftedAnswer], bool | None]
 
 
@@ -74,6 +88,26 @@ class Comparison:
         """Whether nearly all of the kind are bad and few others."""
         return self.bad >= _NEARLY_ALL * self.answers and self.other_bad <= _FEW * self.other_answers
 
+    @property
+    def name(self) -> str:
+        """The fault in words."""
+        return f"{self.flaw} {self.kind}"
+
+    @property
+    def headline(self) -> str:
+        """The fault with its figures."""
+        return f"{self.name}: {self.bad} of {self.answers} answers {_OTHERS[self.flaw]}, {self.other_bad} of {self.other_answers} others"
+
+    @property
+    def cell(self) -> str:
+        """Few words for a table."""
+        return self.flaw.removesuffix(" for")
+
+    @property
+    def test(self) -> str:
+        """The name of the test."""
+        return "Fisher's exact test over answers"
+
     def __str__(self) -> str:
         return (
             f"{self.kind}: {self.bad} of {self.answers} answers {_OTHERS[self.flaw]}, "
@@ -91,12 +125,19 @@ def judged(run: CapturedRun) -> Verdict:
 def _compared(run: CapturedRun) -> Verdict:
     counted = [answer for answer in answers(run) if answer.tokens >= _LEAST_TOKENS]
     comparisons = [each for flaw, bad in _questions(run, counted) for each in _of_flaw(flaw, bad, _eligible(run, counted))]
-    level = _level(comparisons, run.whole.alpha)
-    found = sorted((each for each in comparisons if each.is_striking and each.p_value <= level), key=lambda each: each.p_value)
-    return _failed(run, found, level) if found else _passed(run, comparisons, counted)
+    findings = [*comparisons, *_beside_kinds(run, counted)]
+    level = _level(findings, run.whole.alpha)
+    found = sorted((each for each in findings if each.is_striking and each.p_value <= level), key=lambda each: each.p_value)
+    return _failed(run, found, level) if found else _passed(run, comparisons, findings, counted)
 
 
-def _level(comparisons: Sequence[Comparison], alpha: float) -> float:
+def _beside_kinds(run: CapturedRun, counted: Sequence[DraftedAnswer]) -> list[Finding]:
+    """Return what is asked of all traffic: of each position by windows, else by counters; of growing contexts where the text has no say."""
+    positions = draft_positions.by_answers(counted) or draft_positions.by_counters(run.parts)
+    return [*positions, *(growing_context.comparisons(counted) if run.whole.pair.variant.draft.kind in _EVERY_STEP else ())]
+
+
+def _level(comparisons: Sequence[Finding], alpha: float) -> float:
     """Return the level of each comparison under which all of them together raise an alarm with a probability of at most ``alpha``.
 
     Tarone (1990), Biometrics 46, 515: Bonferroni over those comparisons whose margins allow a p-value as small as the level.
@@ -117,9 +158,27 @@ def _questions(run: CapturedRun, counted: Sequence[DraftedAnswer]) -> list[tuple
         is_known = answer.accepted is not None and answer.drafted is not False and (answer.own or answer.foreseeable)
         return not answer.accepted if is_known else None
 
-    off = (Flaw.OFF, lambda answer: None if answer.drafted is None else not answer.drafted)
-    dead = (Flaw.DEAD, is_dead)
-    return [off, dead, (Flaw.FEWER, is_shorter)] if run.whole.pair.variant.draft.kind in _EVERY_STEP else [off, dead]
+    asked: list[tuple[Flaw, _Bad]] = [(Flaw.DEAD, is_dead), (Flaw.FIRST, _ends_at_first)]
+    if run.whole.pair.variant.draft.kind in _EVERY_STEP:
+        return [(Flaw.OFF, _is_mostly_off), *asked, (Flaw.FEWER, is_shorter)]
+    return [(Flaw.OFF, _is_off), *asked]
+
+
+def _is_off(answer: DraftedAnswer) -> bool | None:
+    return None if answer.drafted is None else not answer.drafted
+
+
+def _is_mostly_off(answer: DraftedAnswer) -> bool | None:
+    """Whether most steps went without a draft: the last answers of a workload have fewer beside them than it says."""
+    counts = [step.drafted for step in answer.steps if step.drafted is not None]
+    return _is_off(answer) if answer.grammar or not counts else 2 * counts.count(0) > len(counts)
+
+
+def _ends_at_first(answer: DraftedAnswer) -> bool | None:
+    """Whether no second draft token was accepted in steps that accepted the first; None for too few of them."""
+    chances = [step.accepted for step in answer.steps if step.accepted and (step.drafted or 0) > 1]
+    is_known = answer.foreseeable and not answer.grammar and len(chances) >= _CHANCES
+    return max(chances) == 1 if is_known else None
 
 
 def _eligible(run: CapturedRun, counted: Sequence[DraftedAnswer]) -> Sequence[DraftedAnswer]:
@@ -145,7 +204,7 @@ def _by_number(kind: str) -> tuple[str, int]:
 def _comparison(flaw: Flaw, kind: str, known: Sequence[tuple[DraftedAnswer, bool]]) -> Comparison | None:
     """Return one kind against the others; whether drafts are accepted depends on the prompt, so there prompts of both sides count alone."""
     sides = [[pair for pair in known if (kind in pair[0].kinds) is inside] for inside in (True, False)]
-    if flaw is Flaw.DEAD:
+    if flaw in {Flaw.DEAD, Flaw.FIRST}:
         prompts = [{name for answer, _ in side for name in answer.prompts} for side in sides]
         sides = [[pair for pair in side if pair[0].prompts & prompts[0] & prompts[1]] for side in sides]
     inside, outside = sides
@@ -162,36 +221,37 @@ def _comparison(flaw: Flaw, kind: str, known: Sequence[tuple[DraftedAnswer, bool
     )
 
 
-def _failed(run: CapturedRun, found: Sequence[Comparison], level: float) -> Verdict:
-    first = found[0]
+def _failed(run: CapturedRun, found: Sequence[Finding], level: float) -> Verdict:
+    first, tallies = found[0], draft_profile.profile(run)
     return say(
         run.whole,
         Outcome.FAIL,
-        f"{first.flaw} {first.kind}: {first.bad} of {first.answers} answers {_OTHERS[first.flaw]}, "
-        f"{first.other_bad} of {first.other_answers} others",
-        short=(f"first        {first.first}", f"p-value      {first.p_value:.2g} (alarm at {level:.2g}), Fisher's exact test"),
-        evidence=tuple(map(str, found)),
-        cell=first.flaw.removesuffix(" for"),
-        names=f"{first.flaw} {first.kind}",
-        figures={**_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad)},
+        first.headline,
+        short=(f"first        {first.first}", f"p-value      {first.p_value:.2g} (alarm at {level:.2g}), {first.test}"),
+        evidence=(*map(str, found), *draft_profile.lines(tallies)),
+        cell=first.cell,
+        names=first.name,
+        figures={**_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **draft_profile.figures(tallies)},
     )
 
 
-def _passed(run: CapturedRun, comparisons: Sequence[Comparison], counted: Sequence[DraftedAnswer]) -> Verdict:
+def _passed(run: CapturedRun, comparisons: Sequence[Comparison], findings: Sequence[Finding], counted: Sequence[DraftedAnswer]) -> Verdict:
+    tallies = draft_profile.profile(run)
     level = run.whole.alpha / max(1, len(comparisons))
     binding = {each.kind for each in comparisons if _could_alarm(each, level)}
     others = sorted({each.kind for each in comparisons} - binding)
+    figures = {**_figures(run), **draft_profile.figures(tallies)}
     if not binding:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
-        return say(run.whole, Outcome.NOT_DECIDED, headline, settle="a deeper depth, or more suites in one run", figures=_figures(run))
+        return say(run.whole, Outcome.NOT_DECIDED, headline, settle="a deeper depth, or more suites in one run", figures=figures)
     return say(
         run.whole,
         Outcome.PASS,
         f"drafts are made and accepted in {len(binding)} kinds of traffic alike, over {len(counted)} answers of {len(run.parts)} workloads",
-        evidence=(*map(str, comparisons), *((f"too few answers: {', '.join(others)}",) if others else ())),
+        evidence=(*draft_profile.lines(tallies), *map(str, findings), *((f"too few answers: {', '.join(others)}",) if others else ())),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
         cell=f"{len(binding)} kinds compared",
-        figures={**_figures(run), "kinds": float(len(binding)), "answers": float(len(counted))},
+        figures={**figures, "kinds": float(len(binding)), "answers": float(len(counted))},
     )
 
 

@@ -19,6 +19,7 @@ from pytest_specdec.judge.parameter_laws import PARAMETERS, LawToken, given, par
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.token_distribution import NOISE
@@ -166,7 +167,15 @@ def _harmful(captured: Captured) -> Verdict | None:
         return None
     name = f"{' and '.join(named)} is answered with a server error"
     headline = f"{name}: {len(failed)} requests, first {min(failed)}; the baseline answers all of them"
-    return say(captured, Outcome.FAIL, headline, names=name, cell=f"{named[0]} harmful", figures={"failed_requests": float(len(failed))})
+    return say(
+        captured,
+        Outcome.FAIL,
+        headline,
+        names=name,
+        cell=f"{named[0]} harmful",
+        figures={"failed_requests": float(len(failed))},
+        parameters={captured.arm: dict.fromkeys(named, ParameterEffect.HARMFUL.value)},
+    )
 
 
 def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
@@ -234,6 +243,7 @@ def _broken(
         cell=f"{counts.most_common(1)[0][0]} {matrix[_parts(counts.most_common(1)[0][0])[0]][1]}",
         names=name,
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
+        parameters=_by_arm(captured, matrix),
     )
 
 
@@ -295,6 +305,7 @@ def _refused(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, Par
         evidence=(*_lines(matrix, captured.speculative), *messages(captured.speculative.answers)),
         cell=f"{len(names)} refused",
         figures={"refused_parameters": float(len(names))},
+        parameters=_by_arm(captured, matrix),
     )
 
 
@@ -310,6 +321,7 @@ def _unbound(captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tupl
         settle="requests on which the parameters bind, as suites/parameters sends them",
         cell="did not bind",
         figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},
+        parameters=_by_arm(captured, matrix),
     )
 
 
@@ -338,7 +350,14 @@ def _passed(
             "baseline_bound_tokens": float(sum(token.binds for token in baseline.tokens)),
             "law_tokens": float(len(mine.tokens)),
         },
+        parameters=_by_arm(captured, matrix),
     )
+
+
+def _by_arm(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> dict[str, dict[str, str]]:
+    """Return the matrix as a verdict keeps it."""
+    theirs = {name: effect.value for name, (effect, _) in matrix.items()}
+    return {BASELINE: theirs, captured.arm: {name: effect.value for name, (_, effect) in matrix.items()}}
 
 
 def _lines(matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]], arm: Transcript) -> tuple[str, ...]:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.draft_steps import DraftStep, steps
 from pytest_specdec.model.workload import Route
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.captured_run import CapturedRun
-    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.transcript import Answer, Timing
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["DraftedAnswer", "answers", "kinds"]
 
 _LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _IN_FLIGHT = (1, 2, 4, 8, 16)
+_MOMENTS = 9
+"""At which the requests in flight are counted, evenly over the time of one."""
 
 
 _FORESEEABLE = {
@@ -39,6 +42,8 @@ class DraftedAnswer:
     """What its request is: ``requests with a grammar``."""
     prompts: frozenset[str]
     """By these names its prompt is known: answers that share one have the same task."""
+    prompt: str
+    """The first of them."""
     own: bool
     """Whether it is to the workload that the test sends."""
     grammar: bool
@@ -51,6 +56,8 @@ class DraftedAnswer:
     """Draft tokens that it took; None where unknown."""
     per_step: tuple[int, ...]
     """Draft tokens of every step with a draft; empty where unknown."""
+    steps: tuple[DraftStep, ...]
+    """Its verify steps, the last one left out; empty where unknown."""
 
 
 def answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
@@ -63,12 +70,20 @@ def answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
 
 def _of_part(part: Captured, *, own: bool) -> Iterator[DraftedAnswer]:
     requests = {request.id: request for request in part.workload.requests}
+    timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
     for answer in part.speculative.answers:
         if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:
-            yield _drafted(part, requests[answer.request_id], answer, own=own)
+            company = part.workload.concurrency if answer.timing is None else _in_flight(answer.timing, timings)
+            yield _drafted(part, requests[answer.request_id], answer, company, own=own)
 
 
-def _drafted(part: Captured, request: Request, answer: Answer, *, own: bool) -> DraftedAnswer:
+def _in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
+    """Return how many were in flight for three quarters of its time, itself included: a workload has fewer at its end than it says."""
+    moments = [timing.sent_s + (timing.done_s - timing.sent_s) * (index + 0.5) / _MOMENTS for index in range(_MOMENTS)]
+    return sorted(sum(other.sent_s <= moment <= other.done_s for other in timings) for moment in moments)[_MOMENTS // 4]
+
+
+def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, own: bool) -> DraftedAnswer:
     choice, counters = answer.choice, part.speculative.counters
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
     drafted = None if counters is None else counters.drafts > 0
@@ -78,7 +93,8 @@ def _drafted(part: Captured, request: Request, answer: Answer, *, own: bool) -> 
         drafted = True
     return DraftedAnswer(
         name=f"{part.workload.name}/{request.id}",
-        kinds=kinds(part, request, answer),
+        kinds=kinds(part, request, answer, company),
+        prompt=request.prompt_key,
         prompts=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
         own=own,
         grammar=request.grammar,
@@ -87,11 +103,12 @@ def _drafted(part: Captured, request: Request, answer: Answer, *, own: bool) -> 
         drafted=drafted,
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
+        steps=steps(answer),
     )
 
 
-def kinds(part: Captured, request: Request, answer: Answer) -> frozenset[str]:
-    """Return every kind that a request is of, from a closed set of plural nouns."""
+def kinds(part: Captured, request: Request, answer: Answer, company: int) -> frozenset[str]:
+    """Return every kind that a request is of, from a closed set of plural nouns; ``company`` requests were in flight, itself included."""
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     temperature = body.get("temperature", 1.0)
     named = {
@@ -114,7 +131,7 @@ def kinds(part: Captured, request: Request, answer: Answer) -> frozenset[str]:
         "answers in one piece": not part.workload.stream,
     }
     longer = {f"prompts of more than {tokens} tokens": prompt > tokens for tokens in _LENGTHS}
-    busier = {f"requests with more than {most} in flight": part.workload.concurrency > most for most in _IN_FLIGHT}
+    busier = {f"requests with more than {most} in flight": company > most for most in _IN_FLIGHT}
     return frozenset(name for name, is_one in {**named, **longer, **busier}.items() if is_one)
 
 

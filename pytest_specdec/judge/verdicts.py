@@ -45,6 +45,7 @@ def say(
     cell: str = "",
     names: str = "",
     figures: Mapping[str, float] | None = None,
+    parameters: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Verdict:
     """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
     drafting = _drafting(captured)
@@ -62,6 +63,7 @@ def say(
         cell=cell,
         names=names,
         figures=figures or {},
+        parameters=parameters or {},
     )
     if captured.on_verdict is not None:
         captured.on_verdict(verdict)

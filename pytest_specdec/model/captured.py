@@ -50,6 +50,8 @@ class Capabilities:
     """Engine and model; empty if unknown."""
     scored_with: str = ""
     """The engine's own options under which its tokens can be scored; empty if unknown."""
+    context_tokens: int = 0
+    """The longest sequence, prompt and answer together, as its endpoints tell it; 0 where they tell none."""
     streams: tuple[Stream, ...] = ()
     """Copy-heavy prompts answered one at a time, for the bursts of their chunks; empty where the server counts its drafts itself."""
     penalty_window: PenaltyWindow = field(default_factory=PenaltyWindow)

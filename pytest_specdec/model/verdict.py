@@ -49,6 +49,8 @@ class Verdict:
     """The bug it names, empty when it names none."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Numbers for machines, by name; units in the names."""
+    parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What each arm does with each sampling parameter, by arm and parameter: ``honoured``, ``refused``; empty where that is not judged."""
 
     @property
     def red(self) -> bool:

@@ -1,6 +1,6 @@
 """Requests at the ends of contexts: prompts of exact lengths as token ids, answers that run up to the limit and one token beyond.
 
-The limit is known when a run is planned: :func:`fitted` puts the numbers in, and what is sent is in the plan.
+Where the config states the limit, :func:`fitted` puts the numbers in when a run is planned; else when the servers have told theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["EDGES", "LONG", "fitted", "is_open"]
+__all__ = ["EDGES", "LIMITED", "LONG", "fitted", "is_open"]
+
+LIMITED = "limit-"
+"""How the ids begin of requests whose length follows from the limit."""
 
 _WORDS = (307, 451, 389, 512, 640, 333, 478, 395)
 """Token ids of every vocabulary, again and again."""

@@ -23,6 +23,9 @@ _TEXT = "so he can do it if the man is on time and we do so on the way to the da
 _LENGTHS = tuple(range(40, 56)) + tuple(range(120, 136)) + tuple(range(504, 520))
 """Words of a prompt: 16 lengths in a row, of which one fills whole blocks of 16 tokens whatever stands before them."""
 
+_ECHOED = 4
+"""One request of so many has its prompt echoed."""
+
 
 def top_lists(
     prompts: Prompts,
@@ -54,13 +57,19 @@ def prompt_lengths(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return completions at temperature 0 that ask for the log-probabilities of their prompts' tokens."""
+    """Return completions at temperature 0 that ask for the log-probabilities of their prompts' tokens, every fourth by an echo of it.
+
+    Every second echo is followed by one token only.
+    """
     asked: list[Request] = []
-    for words in _LENGTHS:
+    for number, words in enumerate(_LENGTHS):
+        echoed = number % _ECHOED == 1
         text = " ".join(islice(cycle(_TEXT.split()), words))
-        body: dict[str, JSON] = {"prompt": text, "max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "prompt_logprobs": 0}
-        asked.append(Request(id=f"words-{words:03}", route=Route.COMPLETIONS, body=body))
-    return _workload(name, asked, take, traffic)
+        most = 1 if number % (2 * _ECHOED) == 1 + _ECHOED else max_tokens
+        wanted: dict[str, JSON] = {"echo": True, "logprobs": 1} if echoed else {"prompt_logprobs": 0}
+        body: dict[str, JSON] = {"prompt": text, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, **wanted}
+        asked.append(Request(id=f"words-{words:03}{'#echo' if echoed else ''}", route=Route.COMPLETIONS, body=body))
+    return _workload(name, asked, take, {"version": 2, **traffic})
 
 
 def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:

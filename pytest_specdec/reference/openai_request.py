@@ -59,6 +59,8 @@ class EngineRequest:
     logprobs: int | None = None
     """Most probable tokens reported beside each emitted one; None for no log-probabilities at all."""
     prompt_logprobs: int | None = None
+    echo: bool = False
+    """Whether the answer begins with its prompt, in text and log-probabilities."""
     grammar: str | None = None
     """A grammar for llguidance, which every emitted token keeps, behind the reasoning where there is some."""
     reasons: bool = False
@@ -86,7 +88,7 @@ _BOTH: Final = frozenset({
     *structured_fields.NAMES,
 })  # fmt: skip
 _KNOWN: Final = {
-    Route.COMPLETIONS: _BOTH | {"prompt"},
+    Route.COMPLETIONS: _BOTH | {"echo", "prompt"},
     Route.CHAT: _BOTH | {"messages", "chat_template_kwargs", "max_completion_tokens", "top_logprobs", *tool_fields.NAMES},
 }
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
@@ -162,7 +164,8 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         ignore_eos=fields.flag("ignore_eos"),
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         logprobs=_logprobs(route, fields, limits),
-        prompt_logprobs=_prompt_logprobs(fields, limits),
+        prompt_logprobs=_prompt_logprobs(route, fields, limits),
+        echo=route is Route.COMPLETIONS and fields.flag("echo"),
         grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _tool_grammar(fields, tools, tokenizer, limits),
         reasons=route is Route.CHAT and _thinking(fields),
         tools=None if tools is None or tools.choice == "none" else tools,
@@ -189,6 +192,8 @@ def _refuse_together(request: EngineRequest) -> None:
         raise Refusal(message=message, param="min_tokens")
     if request.n > 1 and request.temperature == 0:
         raise Refusal(message="n must be 1 when using greedy sampling", param="n")
+    if request.echo and (request.stream or request.n > 1):
+        raise Refusal(message="echo is available for one choice, not streamed", param="echo")
     if request.stream and request.prompt_logprobs is not None:
         raise Refusal(message="prompt_logprobs are not available when stream is true", param="prompt_logprobs")
     if request.include_usage and not request.stream:
@@ -353,8 +358,11 @@ def _reported(fields: Fields, name: str, limits: ServerLimits) -> int | None:
     return fields.integer(name, low=0, high=limits.max_logprobs)
 
 
-def _prompt_logprobs(fields: Fields, limits: ServerLimits) -> int | None:
+def _prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
+    """Return what is reported of the prompt: as much as of the answer where it is echoed, unless the request says."""
     top = _reported(fields, "prompt_logprobs", limits)
+    if top is None and route is Route.COMPLETIONS and fields.flag("echo"):
+        top = _reported(fields, "logprobs", limits)
     if top is not None and not limits.prompt_logprobs:
         raise Refusal(
             message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"

@@ -200,8 +200,11 @@ class ResponseOptions:
         reading = self._read(reader, text, ended=True)
         message: dict[str, JSON] = {"role": "assistant", **_said(reading.content, reasoning), **self._calls(reading.pieces)}
         choice: dict[str, JSON] = {"index": sequence.index}
-        choice |= {"message": message} if self.route is Route.CHAT else {"text": text}
-        choice["logprobs"] = self._logprobs(sequence.entries)
+        choice |= {"message": message} if self.route is Route.CHAT else {"text": self._echoed_text() + text}
+        if self.request.echo and self.request.logprobs is not None:
+            choice["logprobs"] = self._flat([*sequence.prompt_entries, *sequence.entries], first=self.request.prompt[0])
+        else:
+            choice["logprobs"] = self._logprobs(sequence.entries)
         choice |= {"finish_reason": self._finished(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify(sequence.emitted)
@@ -209,6 +212,11 @@ class ResponseOptions:
             choice["prompt_token_ids"] = self.request.prompt if self.request.return_token_ids else None
             choice["prompt_logprobs"] = self._prompt_logprobs(sequence)
         return choice
+
+    def _echoed_text(self) -> str:
+        """Return the prompt where it is echoed; vLLM leaves it out where it also reports token ids, which this server does not."""
+        echoed = self.request.prompt if self.request.echo else ()
+        return b"".join(self.tokenizer.pieces[token] for token in echoed).decode("utf-8", "replace")
 
     def _prompt_logprobs(self, sequence: RunningSequence) -> JSON:
         if self.request.prompt_logprobs is None or sequence.index != 0:
@@ -228,15 +236,22 @@ class ResponseOptions:
             return None
         if self.route is Route.CHAT:
             return {"content": [self._spoken(entry) for entry in entries]}
-        words = [self._word(entry.token) for entry in entries]
-        offsets = [sum(map(len, words[:i])) for i in range(len(words))]
+        return self._flat(entries)
+
+    def _flat(self, entries: Several[Entry], *, first: int | None = None) -> dict[str, JSON]:
+        """Return the lists of the completions route; ``first`` is the first token of an echoed prompt, which nothing predicts."""
+        words = [*([] if first is None else [self._word(first)]), *(self._word(entry.token) for entry in entries)]
+        unpredicted: list[JSON] = [] if first is None else [None]
         return {
-            "text_offset": offsets,
-            "token_logprobs": [self._rounded(entry.logprob) for entry in entries],
-            "tokens": words,
+            "text_offset": [sum(map(len, words[:i])) for i in range(len(words))],
+            "token_logprobs": [*unpredicted, *(self._rounded(entry.logprob) for entry in entries)],
+            "tokens": [*words],
             "top_logprobs": [
-                {self._word(token): self._rounded(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
-                for entry in entries
+                *unpredicted,
+                *(
+                    {self._word(token): self._rounded(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
+                    for entry in entries
+                ),
             ],
         }
 

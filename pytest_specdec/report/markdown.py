@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.report import answer, failure, speed_table, table
+from pytest_specdec.report import answer, failure, parameter_table, speed_table, table
 from pytest_specdec.report.escape import escaped, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import PytestOutcome, counted
@@ -108,10 +108,7 @@ def _code(text: str) -> str:
 
 def _tail(run: Run) -> Iterator[str]:
     yield from _detectable(run)
-    capabilities = table.capability_rows(run)
-    if capabilities:
-        yield "\n### Capabilities\n"
-        yield from _table([[escaped(cell.text) for cell in row] for row in capabilities])
+    yield from _capabilities(run)
     if run.notes:
         yield "\n### Notes\n"
         yield from (f"- {escaped(note)}" for note in run.notes)
@@ -121,6 +118,14 @@ def _tail(run: Run) -> Iterator[str]:
     yield f"\nRun directory: `{_code(run.directory)}`"
     if run.red:
         yield f"\nJudge the same answers again: `{_code(run.commands.replay)}`"
+
+
+def _capabilities(run: Run) -> Iterator[str]:
+    """Yield what each server does with the features that were probed, and with the parameters that were judged."""
+    features = [[cell.text for cell in row] for row in table.capability_rows(run)]
+    for index, rows in enumerate(filter(None, (features, parameter_table.rows(run)))):
+        yield "" if index else "\n### Capabilities\n"
+        yield from _table([[escaped(text) for text in row] for row in rows])
 
 
 def _detectable(run: Run) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.report import parameter_table
 from pytest_specdec.report.formats import ReportFormat, When
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def document(run: Run) -> JSON:
         "environment": codec.encode(run.environment),
         "status": codec.encode(run.status),
         "capabilities": {arm: _capabilities_summary(known) for arm, known in run.capabilities.items()},
+        "parameters": codec.encode(parameter_table.effects(run)),
         "notes": list(run.notes),
         "judgements": [codec.encode(judgement) for judgement in run.judgements],
     }

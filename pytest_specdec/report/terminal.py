@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import answer, speed_table, table
+from pytest_specdec.report import answer, parameter_table, speed_table, table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import counted
@@ -148,6 +148,12 @@ def _capabilities(run: Run) -> Iterator[Line]:
     if rows and (refused or run.verbose):
         yield _plain("capabilities:")
         yield from _table(rows)
+    parameters = parameter_table.rows(run)
+    if parameters and run.verbose:
+        yield _plain("parameters:")
+        yield from _table([[CellText(text=text) for text in row] for row in parameters])
+    elif lacking := parameter_table.not_honoured(parameter_table.effects(run)):
+        yield _plain(f"parameters not honoured: {lacking}")
 
 
 FORMAT = ReportFormat(name="terminal", target="terminal", when=When.SUMMARY, render=lines)

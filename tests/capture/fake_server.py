@@ -55,6 +55,7 @@ parser.add_argument("--hang-on-scoring", action="store_true")
 parser.add_argument("--reasoning", default="", help="the name under which chat answers give the beginning of their text")
 parser.add_argument("--reasoning-tokens", type=int, default=3, help="how long that is")
 parser.add_argument("--slow", type=float, default=0.0, help="seconds per answer")
+parser.add_argument("--max-model-len", type=int, help="tell it in the card of the model")
 parser.add_argument("--served-version", default="1.2.3")
 parser.add_argument("--print-secrets", action="store_true")
 parser.add_argument("--count-prompts", action="store_true", help="count a prompt token per request in the file of --metrics")
@@ -178,7 +179,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path in {"/health", "/version"}:
             self.reply(200, {"version": options.served_version})
         else:
-            self.reply(200, {"data": [{"id": name} for name in options.models.split(",")]})
+            more = {"max_model_len": options.max_model_len} if options.max_model_len else {}
+            self.reply(200, {"data": [{"id": name, **more} for name in options.models.split(",")]})
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

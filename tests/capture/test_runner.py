@@ -26,6 +26,7 @@ from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.prompts.context import EDGES
 
 
 @pytest.fixture
@@ -55,6 +56,18 @@ def variables_of(pid):
         return Path("/proc", pid, "environ").read_text(errors="replace").split("\0")
     except OSError:
         return []
+
+
+@pytest.mark.parametrize("limit, lengths", [(200, {"limit-exact": 176, "limit-plus-1": 177}), (None, {})])
+def test_prompts_up_to_the_context_are_filled_from_what_the_server_tells(run, config, directory, with_args, limit, lengths):
+    told = with_args(config, **({"max_model_len": limit} if limit else {}))
+    status = run(told, EDGES)
+    assert (status.state, status.missing) == (State.COMPLETE, ())
+    for arm in ("baseline", "control", "draft-k3"):
+        transcript = transcripts.read(directory, arm, "edges")
+        assert transcript.digest == run.plan.workload("edges").digest
+        assert {answer.request_id: len(answer.prompt_token_ids) for answer in transcript.answers} == lengths
+    assert run_documents.read_capabilities(directory)["baseline"].context_tokens == (limit or 0)
 
 
 def logs(directory):

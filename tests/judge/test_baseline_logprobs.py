@@ -103,3 +103,37 @@ def test_a_pass_needs_speculation_and_answers_that_failed_are_left_out():
     assert judged(answers(), counters=SpecCounters()).outcome is Outcome.NOT_SPECULATING
     mine = [replace(answers()[0], status=400, choices=()), *answers()[1:]]
     assert judged(mine).figures["tokens"] == 2 * 2 * 24
+
+
+ECHO = "so he can do it"
+
+
+def echoed(text=ECHO + " now", prompt=TRUE):
+    return [replace(each, choices=(replace(each.choice, text=text),)) for each in answers(prompt=prompt)]
+
+
+def echo_judged(mine, theirs=None, control=None):
+    body = {"temperature": 0, "max_tokens": 64, "prompt": ECHO, "echo": True, "logprobs": 1}
+    workload = a_workload([Request(id=f"chat-{i:02}", route=Route.COMPLETIONS, body=body) for i in range(3)], scored=False)
+    theirs = echoed() if theirs is None else theirs
+    return logprobs.judge(captured("logprobs", mine, theirs, theirs if control is None else control, workload=workload))
+
+
+def test_an_echo_of_the_prompt_with_the_baselines_values_passes():
+    assert echo_judged(echoed()).outcome is Outcome.PASS
+
+
+def test_a_text_without_the_echo_fails_where_the_baselines_has_it():
+    verdict = echo_judged(echoed("o he can do it now"))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the text does not begin with the prompt that is echoed")
+    assert verdict.short or verdict.evidence[0].startswith("chat-00")
+
+
+def test_a_text_without_the_echo_is_no_finding_where_one_boot_of_the_baseline_lacks_it_too():
+    assert echo_judged(echoed("now"), control=echoed("now")).outcome is Outcome.PASS
+    assert echo_judged(echoed("now"), theirs=echoed("now")).outcome is Outcome.PASS
+
+
+def test_an_echo_without_its_values_fails_and_one_that_the_baseline_ignores_is_refused():
+    assert echo_judged(echoed(prompt=None)).names == "log-probabilities of prompts are missing"
+    assert echo_judged(echoed(prompt=None), theirs=echoed(prompt=None)).outcome is Outcome.REFUSED

@@ -31,7 +31,8 @@ def refused(name):
     return answer(name, status=400, error=REFUSED)
 
 
-def judged(workload, *wrong, gaps=None, control=None, **fields):
+def judged(workload, *wrong, gaps=None, control=None, sent=None, **fields):
+    """Judge answers to ``workload``, which the plan has as ``sent`` where that is left open."""
     base = lawful(workload)
     ours, control = base | {each.request_id: each for each in wrong}, base | (control or {})
     scores = {}
@@ -44,7 +45,7 @@ def judged(workload, *wrong, gaps=None, control=None, **fields):
             for arm, answers in arms.items()
         }
     arms = [list(answers.values()) for answers in (ours, base, control)]
-    return context.judge(captured("context", *arms, workload=workload, **{"scores": scores, **fields}))
+    return context.judge(captured("context", *arms, workload=sent or workload, **{"scores": scores, **fields}))
 
 
 @pytest.mark.parametrize("workload, longest", [(LONG_256, LIMIT - 1), (EDGES_256, LIMIT)])
@@ -83,6 +84,24 @@ def test_what_one_boot_of_the_baseline_refuses_decides_nothing():
 def test_without_a_known_limit_nothing_is_tried():
     verdict = judged(fitted(EDGES, None))
     assert (verdict.outcome, verdict.cell) == (Outcome.REFUSED, "limit unknown")
+
+
+@pytest.mark.parametrize("workload, longest", [(LONG, LIMIT - 1), (EDGES, LIMIT)])
+def test_a_limit_that_the_baseline_told_is_as_good_as_one_of_the_config(workload, longest):
+    told = {"baseline": Capabilities(context_tokens=LIMIT)}
+    filled = LONG_256 if workload is LONG else EDGES_256
+    assert judged(filled).figures["longest_tokens"] == longest
+    sent = judged(filled, refused(filled.requests[0].id), sent=workload, capabilities=told)
+    assert (sent.outcome, sent.names) == (Outcome.FAIL, ContextFlaw.REFUSED.value)
+    verdict = judged(filled, sent=workload, capabilities=told)
+    assert (verdict.outcome, verdict.figures["longest_tokens"]) == (Outcome.PASS, longest)
+
+
+@pytest.mark.parametrize("told, words", [(0, "is unknown"), (131072, "is 131072 tokens, too long to be filled")])
+def test_a_pass_says_where_nothing_went_up_to_the_limit(told, words):
+    verdict = judged(fitted(LONG, None), sent=LONG, capabilities={"baseline": Capabilities(context_tokens=told)})
+    assert verdict.outcome is Outcome.PASS
+    assert f"the server's longest sequence {words}: none goes up to it" in verdict.evidence
 
 
 def test_without_scores_the_tokens_are_undecided():

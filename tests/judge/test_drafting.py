@@ -19,6 +19,8 @@ from tests.judge.captured_values import SPECULATING, a_pair, answer, requests
 KINDS = traffic.kinds()
 FULL, DEAD, OFF = ((1, 4, 3, 4), (3, 3, 3)), ((1,) * 12, (3,) * 11), ((1,) * 12, (0,) * 11)
 SHORTER = ((1, 3, 3, 2, 3), (2, 2, 2, 2))
+FIRST = ((1, *(2,) * 10, 1), (3,) * 11)
+LONG_RUNS = ((1, *(4,) * 10, 1), (3,) * 11)
 PLAIN = {"name": "plain", "concurrency": 1}
 
 
@@ -77,6 +79,53 @@ def test_shorter_drafts_of_prompt_lookup_are_no_finding():
     alone = Workload(version=1, requests=requests(5), **PLAIN)
     verdict = judged((KINDS, answered(KINDS, SHORTER)), (alone, answered(alone)), pair=a_pair(DraftKind.NGRAM))
     assert verdict.outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("kind", [DraftKind.MODEL, DraftKind.NGRAM])
+def test_a_kind_that_accepts_the_first_draft_token_only_is_named(kind):
+    ways = [("seeded", FIRST), ("drawn", FIRST)]
+    verdict = judged((KINDS, answered(KINDS, LONG_RUNS, ways)), pair=a_pair(kind))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "only the first draft token is accepted for requests above temperature 0")
+
+
+def test_a_variant_that_accepts_the_first_draft_token_only_is_named_with_its_rates():
+    plain = Workload(name="plain", version=1, requests=requests(20))
+    verdict = judged((plain, answered(plain, FIRST)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "draft tokens behind the first are never accepted")
+    assert verdict.short[1].endswith("binomial test over prompts")
+    assert verdict.figures["accepted_at_position_1"] == 1.0
+    assert any(line.startswith("all traffic: 200 steps, 3.00 drafted and 1.00 accepted") for line in verdict.evidence)
+
+
+def test_counters_by_position_name_it_where_answers_show_no_windows():
+    counters = SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=70, accepted_per_position=(70, 0, 0))
+    parts = []
+    for name in map(str, range(12)):
+        workload = Workload(name=name, version=1, requests=requests(4))
+        bare = [answer(request.id, range(12), finish="length") for request in workload.requests]
+        parts.append(a_part(workload, bare, bare, family="speed", counters=counters))
+    assert drafting.judged(a_run(*parts, alpha=5e-4)).names == "draft tokens behind the first are never accepted"
+
+
+def test_drafts_that_end_where_answers_grow_past_a_length_are_named():
+    plain = Workload(name="plain", version=1, requests=requests(20))
+    ending = ((1, *(4,) * 6, *(1,) * 6), (3,) * 6 + (0,) * 6)
+    verdict = judged((plain, answered(plain, ending, prompt_tokens=40)))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "drafting ends beyond 64 tokens of context")
+    assert verdict.short[1].endswith("McNemar's exact test over answers")
+    assert judged((plain, answered(plain, ending, prompt_tokens=40)), pair=a_pair(DraftKind.NGRAM)).outcome is not Outcome.FAIL
+
+
+def test_drafting_that_is_off_but_for_the_last_answers_of_a_crowd_is_off():
+    """As those finish, fewer are in flight, and drafting sets in."""
+    crowd, alone = (
+        Workload(version=1, requests=requests(40), name="crowd", concurrency=16),
+        Workload(version=1, requests=requests(20), **PLAIN),
+    )
+    tail = ((1,) * 9 + (4, 4), (0,) * 8 + (3, 3))
+    assert (
+        judged((crowd, answered(crowd, tail)), (alone, answered(alone))).names == "drafting is off for requests with more than 8 in flight"
+    )
 
 
 def test_other_prompts_do_not_prove_that_prompt_lookup_is_off():

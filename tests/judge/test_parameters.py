@@ -101,6 +101,7 @@ def test_the_baselines_own_answers_pass_with_what_bound():
     for name in ("allowed_token_ids", "logit_bias", "bad_words", "repetition_penalty", "frequency_penalty", "top_k"):
         assert f"{name}: baseline honoured, {VARIANT} honoured" in verdict.evidence
     assert f"presence_penalty: baseline not asked, {VARIANT} not asked" in verdict.evidence
+    assert {arm: effects["bad_words"] for arm, effects in verdict.parameters.items()} == {"baseline": "honoured", VARIANT: "honoured"}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_one_token_against_an_exact_law_fails_by_the_parameters_name(request_id,
     verdict = judged({request_id: tokens})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
     assert request_id in verdict.short[0]
+    assert verdict.parameters[VARIANT][name.partition(" ")[0]] == "ignored"
 
 
 def test_a_penalty_that_is_not_taken_is_a_wrong_choice():
@@ -200,6 +202,7 @@ def test_a_server_error_names_the_parameter_that_its_requests_share():
     failed = [ServerFailure(request_id=i, ending=FailureKind.ERROR, recurred=True) for i in ("min_p", "warm")]
     verdict = judged(statuses={(VARIANT, "min_p"): 500, (VARIANT, "warm"): 500}, server_failures=failed)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "min_p is answered with a server error")
+    assert verdict.parameters == {VARIANT: {"min_p": "harmful"}}
 
 
 def test_several_parameters_at_once_are_one_fault_and_its_place_is_named():

@@ -28,8 +28,8 @@ def test_a_prompt_is_the_same_in_every_kind_but_the_long_one():
 
 def test_each_kind_is_known_by_its_request():
     part = a_part(WORKLOAD, [], [answer()])
-    plain = kinds(part, WORKLOAD.requests[0], answer())
-    more = [kinds(part, request, answer()) - plain for request in WORKLOAD.requests[1:6]]
+    plain = kinds(part, WORKLOAD.requests[0], answer(), 8)
+    more = [kinds(part, request, answer(), 8) - plain for request in WORKLOAD.requests[1:6]]
     assert more == [
         {"requests with log-probabilities"},
         {"requests with a grammar"},

@@ -53,7 +53,7 @@ def test_the_ends_of_the_ranges_are_honoured(baseline, body):
         ("allowed_token_ids", [True]),
         ("allowed_token_ids", [4096]),
         ("best_of", 2),
-        ("echo", True),
+        ("echo", 1),
         ("include_stop_str_in_output", 1),
         ("skip_special_tokens", "no"),
         ("min_tokens", 17),

@@ -177,7 +177,39 @@ def test_prompt_logprobs_are_refused_where_they_are_switched_off():
         status, error = client.refused({"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": 1})
         assert (status, error["param"]) == (400, "prompt_logprobs")
         assert "--no-prompt-logprobs" in error["message"]
+        assert client.refused({"prompt": [5, 6], "max_tokens": 1, "echo": True, "logprobs": 1})[0] == 400
+        assert client.complete({"prompt": [5, 6], "max_tokens": 1, "echo": True})["choices"][0]["text"]
         assert client.complete({"prompt": [5, 6], "max_tokens": 1, "logprobs": 1})["choices"][0]["logprobs"]
+
+
+ECHOED = {"prompt": "import os\nimport sys\n", "temperature": 0, "ignore_eos": True, "return_token_ids": True, "echo": True}
+
+
+@pytest.mark.parametrize("most", [1, 9])
+def test_an_echo_is_the_prompt_before_the_answer_in_text_and_raw_logprobs(server, distribution, most):
+    asked = {**ECHOED, "max_tokens": most}
+    plain = server.complete({**asked, "echo": False})["choices"][0]
+    answer = server.complete({**asked, "logprobs": 2, "return_tokens_as_token_ids": True})
+    choice = answer["choices"][0]
+    lists, tokens = choice["logprobs"], choice["prompt_token_ids"] + choice["token_ids"]
+    assert choice["text"] == ECHOED["prompt"] + plain["text"]
+    assert (choice["token_ids"], answer["usage"]["completion_tokens"]) == (plain["token_ids"], most)
+    assert lists["tokens"] == [f"token_id:{i}" for i in tokens]
+    assert (lists["token_logprobs"][0], lists["top_logprobs"][0]) == (None, None)
+    assert {len(listed) for listed in lists.values()} == {len(tokens)}
+    np.testing.assert_allclose(lists["token_logprobs"][1:], distribution(tokens)[range(len(tokens) - 1), tokens[1:]], atol=1e-4)
+
+
+def test_an_echo_without_logprobs_is_text_alone(server):
+    choice = server.complete({**ECHOED, "max_tokens": 3})["choices"][0]
+    assert choice["text"].startswith(ECHOED["prompt"])
+    assert (choice["logprobs"], choice["prompt_logprobs"]) == (None, None)
+
+
+@pytest.mark.parametrize("more", [{"stream": True}, {"n": 2, "temperature": 1.0}])
+def test_an_echo_of_several_choices_or_a_stream_is_refused(baseline, more):
+    status, error = baseline.refused({**ECHOED, **more})
+    assert (status, error["param"]) == (400, "echo")
 
 
 def test_logprobs_are_raw_whatever_the_temperature(server, distribution):

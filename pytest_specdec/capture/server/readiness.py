@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, ServerSetup
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "wait"]
+__all__ = ["SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "parsed", "wait"]
 
 _OK = 200
 SECONDS = 10.0
@@ -150,12 +150,12 @@ def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
 
 def listed(text: str | None) -> dict[str, Mapping[str, JSON]]:
     """Return the models of a reply of ``/v1/models`` by the name that they are asked for; none in place of anything else."""
-    models = _object(text).get("data")
+    models = parsed(text).get("data")
     cards = [card for card in models if isinstance(card, Mapping)] if isinstance(models, Sequence) else []
     return {str(card["id"]): card for card in cards if card.get("id")}
 
 
-def _object(text: str | None) -> Mapping[str, JSON]:
+def parsed(text: str | None) -> Mapping[str, JSON]:
     """Return the object that an endpoint answered with; an empty one in place of anything else."""
     try:
         return sse.parsed(text or "{}")

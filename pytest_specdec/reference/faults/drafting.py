@@ -39,4 +39,25 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"),
         alone=True,
     ),
+    PlantedFault(
+        id="dead-draft-tails",
+        does="Drafts tokens at random behind the first of every draft.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"),
+    ),
+    PlantedFault(
+        id="dead-draft-tails-sampled",
+        does="Drafts tokens at random behind the first of every draft above temperature 0.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="only the first draft token is accepted for requests above temperature 0"),
+    ),
+    PlantedFault(
+        id="drafts-off-grown",
+        does="Drafts nothing beyond 64 tokens of context.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"),
+    ),
+    PlantedFault(
+        id="drafts-off-in-company",
+        does="Drafts nothing in steps of more than four sequences.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"),
+        alone=True,
+    ),
 )

@@ -84,4 +84,19 @@ ROWS = (
         expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
         mirrors=("vllm-project/vllm#53488",),
     ),
+    PlantedFault(
+        id="echo-torn",
+        does="Drops the first character of echoed prompts.",
+        expected=in_(Place.REFERENCE, logprobs="the text does not begin with the prompt that is echoed"),
+    ),
+    PlantedFault(
+        id="echo-lists-short",
+        does="Lists no log-probability of the last token of an echoed prompt.",
+        expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"),
+    ),
+    PlantedFault(
+        id="echo-logprobs-shifted",
+        does="Lists each token of an echoed prompt with the log-probability of the one before it.",
+        expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED),
+    ),
 )

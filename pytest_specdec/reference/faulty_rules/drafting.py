@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _LONG: Final = 400
 """Tokens."""
+_GROWN: Final = 64
+"""Tokens of context."""
+_CROWD: Final = 4
+"""Sequences of a step, at most, for which it drafts."""
 
 
 def _without(rows: Rows[RunningSequence], proposal: DraftProposal, is_of_kind: Callable[[EngineRequest], bool]) -> DraftProposal:
@@ -63,15 +67,17 @@ def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dra
     return _without(rows, proposal, lambda request: len(request.prompt) > _LONG)
 
 
-def _at_random(rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool]) -> DraftProposal:
-    """Return the drafts with others in place of dead ones; of those q is one-hot, so that what comes out is right."""
+def _at_random(
+    rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
+) -> DraftProposal:
+    """Return the drafts with others in place of dead ones from ``first`` on; of those q is one-hot, so that what comes out is right."""
     tokens, q = proposal.tokens.copy(), None if proposal.q is None else proposal.q.copy()
     for slot, row in enumerate(rows):
         if row.grammar is None and is_dead(row):
-            tokens[slot] = (7 * len(row.tokens) + np.arange(proposal.width)) % _LONG
+            tokens[slot, first:] = (7 * len(row.tokens) + np.arange(first, proposal.width)) % _LONG
             if q is not None:
-                q[slot] = 0.0
-                q[slot, np.arange(proposal.width), tokens[slot]] = 1.0
+                q[slot, first:] = 0.0
+                q[slot, np.arange(first, proposal.width), tokens[slot, first:]] = 1.0
     return replace(proposal, tokens=tokens, q=q)
 
 
@@ -91,3 +97,27 @@ def dead_drafts_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -
 def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Draft one token fewer where a step has several sequences."""
     return replace(proposal, counts=np.maximum(proposal.counts - (len(rows) > 1), 0))
+
+
+@instead_of("drafts")
+def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Draft one token, and anything behind it."""
+    return _at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
+
+
+@instead_of("drafts")
+def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Do so above temperature 0."""
+    return _at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
+
+
+@instead_of("drafts")
+def drafts_off_grown(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Draft in short contexts only."""
+    return replace(proposal, counts=proposal.counts * np.array([len(row.tokens) <= _GROWN for row in rows]))
+
+
+@instead_of("drafts")
+def drafts_off_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Draft for few sequences at a time only."""
+    return replace(proposal, counts=proposal.counts * (len(rows) <= _CROWD))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -111,3 +111,36 @@ def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     if (len(logits) + 1) % _BLOCK:
         return logits
     return np.concatenate([logits[:-_BLOCK], -logits[-_BLOCK:]])
+
+
+def _echo(body: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the choice of a completions answer that begins with its prompt; the first token has no log-probability."""
+    choice = body["choices"][0] if body["choices"] else {}
+    lists = choice.get("logprobs") or {}
+    return choice if (lists.get("token_logprobs") or [0.0])[0] is None else None
+
+
+@instead_of("reply")
+def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
+    """Begin an echo with its second character."""
+    if (choice := _echo(body)) is not None:
+        choice["text"] = choice["text"][1:]
+    return body
+
+
+@instead_of("reply")
+def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
+    """Leave the last token of the prompt out of its lists."""
+    if (choice := _echo(body)) is not None:
+        for listed in choice["logprobs"].values():
+            del listed[body["usage"]["prompt_tokens"] - 1]
+    return body
+
+
+@instead_of("reply")
+def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
+    """Give each token of the prompt the value of the one before it."""
+    if (choice := _echo(body)) is not None:
+        values, count = choice["logprobs"]["token_logprobs"], body["usage"]["prompt_tokens"]
+        values[2:count] = values[1 : count - 1]
+    return body

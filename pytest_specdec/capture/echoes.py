@@ -1,0 +1,45 @@
+"""Echoes: the log-probabilities of a prompt that a completions answer begins with, apart from those of the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["Echo", "read"]
+
+_LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """An echoed prompt."""
+
+    logprobs: tuple[float, ...] | None
+    """Natural-log probabilities of its tokens from the second on; None where one of them is no number."""
+    rest: Mapping[str, JSON]
+    """The lists of the answer behind it."""
+
+
+def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
+    """Return the echo in a choice's lists; None where they do not begin with null, which only the first token of a prompt has.
+
+    It takes as many entries as the prompt has tokens, however many there are: one too few shows in the lists behind it.
+    """
+    lists = choice.get("logprobs")
+    values = lists.get("token_logprobs") if isinstance(lists, Mapping) else None
+    if not isinstance(lists, Mapping) or not isinstance(values, list) or not values or values[0] is not None or not prompt_tokens:
+        return None
+    rest = {name: listed[prompt_tokens:] if name in _LISTS and isinstance(listed, list) else listed for name, listed in lists.items()}
+    return Echo(logprobs=_numbers(values[1:prompt_tokens]), rest=rest)
+
+
+def _numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
+    numbers = tuple(float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v))
+    return numbers if len(numbers) == len(values) else None

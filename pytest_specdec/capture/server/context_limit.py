@@ -1,0 +1,34 @@
+"""The context limit of a running server: the tokens of its longest sequence, as its own endpoints tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.server.readiness import get, listed, parsed
+
+if TYPE_CHECKING:
+    from pytest_specdec.engines.protocol import ServerSetup
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["read"]
+
+
+def read(setup: ServerSetup, model: str) -> int:
+    """Return the limit in tokens, prompt and answer together; 0 where the server tells none.
+
+    vLLM and SGLang have ``max_model_len`` in the card of the model. llama.cpp has the context of a slot in ``/props``, and where that is
+    switched off the one that the model was trained for, in its card: a server may serve less, and then refuses what is longer.
+    """
+    cards = listed(get(setup, "/v1/models"))
+    card = cards.get(model) or next(iter(cards.values()), {})
+    if limit := _count(card, "max_model_len"):
+        return limit
+    return _count(parsed(get(setup, "/props")), "default_generation_settings", "n_ctx") or _count(card, "meta", "n_ctx_train")
+
+
+def _count(found: JSON, *path: str) -> int:
+    """Return the number at ``path``; 0 where there is none."""
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0

@@ -1,0 +1,131 @@
+"""Draft profile: drafted and accepted tokens per step, by position, and by the traffic, context and temperature that they belong to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.draft_steps import DraftStep, steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.captured_run import CapturedRun
+    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["DraftTally", "figures", "lines", "profile"]
+
+ALL = "all traffic"
+_CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+
+
+@dataclass(slots=True)
+class DraftTally:
+    """Sums over steps with a draft."""
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_position: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Steps in which the position, from 1, was accepted."""
+
+    def add(self, step: DraftStep, drafted: int) -> None:
+        """Count one step."""
+        self.steps += 1
+        self.drafted += drafted
+        self.accepted += step.accepted
+        for position in range(1, step.accepted + 1):
+            self.by_position[position] += 1
+
+    def add_counted(self, counters: SpecCounters) -> None:
+        """Count what a server counted."""
+        self.steps += counters.drafts
+        self.drafted += counters.draft_tokens
+        self.accepted += counters.accepted_tokens
+        for position, count in enumerate(counters.accepted_per_position, 1):
+            self.by_position[position] += count
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of steps in which each position was accepted."""
+        return tuple(self.by_position[position] / self.steps for position in sorted(self.by_position)) if self.steps else ()
+
+    def __str__(self) -> str:
+        positions = " ".join(f"{share:.0%}" for share in self.shares)
+        rates = f"{self.drafted / self.steps:.2f} drafted and {self.accepted / self.steps:.2f} accepted per step with a draft"
+        return f"{self.steps:,} steps, {rates}" + (f"; by position {positions}" if positions else "")
+
+
+def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
+    """Return the tallies of all traffic and of each group in it, by name; from the answers' windows, else from counters by workload."""
+    tallies: dict[str, DraftTally] = defaultdict(DraftTally)
+    for part in run.parts:
+        if not _add_steps(part, tallies):
+            _add_counters(part, tallies)
+    return {name: tally for name, tally in sorted(tallies.items(), key=_order) if tally.steps}
+
+
+def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
+    """Count the steps that the answers show; False where they show none of known length."""
+    requests = {request.id: request for request in part.workload.requests}
+    found = False
+    for answer in part.speculative.answers:
+        if not answer.ok or len(answer.choices) != 1 or answer.request_id not in requests:
+            continue
+        groups = (ALL, _company(part), _temperature(requests[answer.request_id]))
+        for step in steps(answer):
+            if step.drafted:
+                found = True
+                for group in (*groups, _context(step.context)):
+                    tallies[group].add(step, step.drafted)
+    return found
+
+
+def _add_counters(part: Captured, tallies: dict[str, DraftTally]) -> None:
+    counters = part.speculative.counters
+    if counters is None:
+        return
+    temperatures = {_temperature(request) for request in part.workload.requests}
+    for group in (ALL, _company(part), *(temperatures if len(temperatures) == 1 else ())):
+        tallies[group].add_counted(counters)
+
+
+def _company(part: Captured) -> str:
+    return f"{part.workload.concurrency} in flight"
+
+
+def _context(tokens: int) -> str:
+    limit = next((each for each in _CONTEXTS if tokens <= each), 0)
+    return f"context up to {limit}" if limit else f"context above {_CONTEXTS[-1]}"
+
+
+def _temperature(request: Request) -> str:
+    value = request.body.get("temperature", 1.0)
+    number = float(value) if isinstance(value, int | float) else 1.0
+    return "temperature 0" if number == 0 else "temperature up to 1" if number <= 1 else "temperature above 1"
+
+
+def _order(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:
+    """Return a sort key: all traffic first, then groups by name, numbers as numbers."""
+    name = item[0]
+    number = next((word for word in name.split() if word.isdigit()), "0")
+    return name != ALL, name.replace(number, ""), int(number)
+
+
+def lines(tallies: Mapping[str, DraftTally]) -> tuple[str, ...]:
+    """Return a line for each group."""
+    return tuple(f"{name}: {tally}" for name, tally in tallies.items())
+
+
+def figures(tallies: Mapping[str, DraftTally]) -> dict[str, float]:
+    """Return drafted and accepted tokens per step of each group, and of all traffic the share of steps that accept each position."""
+    found: dict[str, float] = {}
+    for name, tally in tallies.items():
+        key = name.replace(" ", "_")
+        found[f"drafted_per_step_{key}"] = tally.drafted / tally.steps
+        found[f"accepted_per_step_{key}"] = tally.accepted / tally.steps
+    shares: Sequence[float] = tallies[ALL].shares if ALL in tallies else ()
+    return {**found, **{f"accepted_at_position_{position}": share for position, share in enumerate(shares, 1)}}

@@ -1,0 +1,54 @@
+"""The matrix of parameters: what each server does with each sampling parameter, over all verdicts that say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.report.run import Run
+
+__all__ = ["effects", "not_honoured", "rows"]
+
+_HONOURED = "honoured"
+_WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "did not bind", "not asked")
+"""Of a parameter that several workloads ask for, the first that one of them shows."""
+
+
+def effects(run: Run) -> dict[str, dict[str, str]]:
+    """Return what each arm does with each parameter, by arm and parameter; empty where no verdict says."""
+    found: dict[str, dict[str, str]] = {}
+    for judgement in run.judgements:
+        for arm, parameters in (judgement.verdict.parameters if judgement.verdict else {}).items():
+            of_arm = found.setdefault(arm, {})
+            for name, effect in parameters.items():
+                of_arm[name] = min(of_arm.get(name, effect), effect, key=_badness)
+    return {arm: found[arm] for arm in sorted(found)}
+
+
+def _badness(effect: str) -> int:
+    return _WORST_FIRST.index(effect) if effect in _WORST_FIRST else len(_WORST_FIRST)
+
+
+def rows(run: Run) -> tuple[tuple[str, ...], ...]:
+    """Return a header, and a row per parameter that was asked for, with a column per arm; empty without one."""
+    by_arm = effects(run)
+    names = dict.fromkeys(name for of_arm in by_arm.values() for name, effect in of_arm.items() if effect != _WORST_FIRST[-1])
+    if not names:
+        return ()
+    header = ("parameter", *by_arm)
+    body = [(name, *(of_arm.get(name, "-") for of_arm in by_arm.values())) for name in names]
+    return tuple(tuple(printable(text) for text in row) for row in (header, *body))
+
+
+def not_honoured(by_arm: Mapping[str, Mapping[str, str]]) -> str:
+    """Return in one line what is refused, ignored or answered with a failure, and by which arms; empty where nothing is."""
+    arms: dict[tuple[str, str], list[str]] = {}
+    for arm, parameters in by_arm.items():
+        for name, effect in parameters.items():
+            if _badness(effect) < _WORST_FIRST.index(_HONOURED):
+                arms.setdefault((name, effect), []).append(arm)
+    return printable("; ".join(f"{name} {effect} by {', '.join(named)}" for (name, effect), named in arms.items()))
