@@ -63,6 +63,7 @@ ROWS = (
         id="neighbours-target",
         does="Verifies every second row's draft against the distribution of the row before.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
+        mirrors=("vllm-project/vllm#14645",),
     ),
     PlantedFault(
         id="bonus-of-neighbour",

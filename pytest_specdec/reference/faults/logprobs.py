@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
 
 __all__ = ["ROWS"]
@@ -83,5 +84,18 @@ ROWS = (
         does="Reports noise for the last 16 tokens of prompts whose length is a multiple of 16.",
         expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
         mirrors=("vllm-project/vllm#53488",),
+    ),
+    PlantedFault(
+        id="logprobs-fail",
+        does="Answers every request for log-probabilities with a 500.",
+        expected=in_(
+            Place.REFERENCE,
+            may=dict.fromkeys(
+                (Family.LIVENESS, Family.CONCURRENCY, Family.SPEED, Family.INVARIANTS), "They ask for log-probabilities too."
+            ),
+            logprobs="the server answers 5xx to a request with logprobs",
+        ),
+        alone=True,
+        mirrors=("vllm-project/vllm#6967",),
     ),
 )

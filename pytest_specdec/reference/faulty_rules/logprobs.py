@@ -111,3 +111,11 @@ def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     if (len(logits) + 1) % _BLOCK:
         return logits
     return np.concatenate([logits[:-_BLOCK], -logits[-_BLOCK:]])
+
+
+@instead_of("admit")
+def logprobs_fail(request: EngineRequest) -> None:
+    """Fail with an exception on a request for log-probabilities."""
+    if request.logprobs is not None:
+        msg = "unsupported operand type(s) for +: 'NoneType' and 'float'"
+        raise TypeError(msg)
