@@ -23,6 +23,7 @@ ROWS = (
         id="padding-leaks",
         does="Gives the last row of a batch that had to be padded the token of the padding.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
+        mirrors=("NVIDIA/TensorRT-LLM#5791",),
     ),
     PlantedFault(
         id="wrong-at-three",
