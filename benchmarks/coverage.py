@@ -1,7 +1,7 @@
 """Coverage of public reports: ``python -m benchmarks.coverage --write`` writes docs/coverage.md, ``--check`` says whether it is stale.
 
 For every record of records.json: the suite that would find it, the planted faults that mirror it, or why the reference engine cannot have
-it. A record with neither is open.
+it and the test that would catch it elsewhere. A record with neither is open.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def records() -> tuple[Record, ...]:
 
 
 def not_expressible() -> Mapping[str, str]:
-    """Return by key why the reference engine cannot have such a fault."""
-    reasons: dict[str, str] = json.loads((HERE / "not_expressible.json").read_text(encoding="utf-8"))
-    return reasons
+    """Return by key why the reference engine cannot have such a fault, and the test that would catch it on an engine that can."""
+    reasons: dict[str, dict[str, str]] = json.loads((HERE / "not_expressible.json").read_text(encoding="utf-8"))
+    return {key: f"{one['why']} Test: {one['test']}" for key, one in reasons.items()}
 
 
 def covered() -> Mapping[str, tuple[str, ...]]:
@@ -90,7 +90,8 @@ def _head(known: Sequence[Record], mirrored: Mapping[str, Sequence[str]], reason
     yield "# Coverage: public reports, and the planted faults that mirror them"
     yield ""
     yield "Written by `python -m benchmarks.coverage --write`; do not edit. A fault mirrors a report where its row names it (`mirrors=`)."
-    yield "The suite is the one that would find such a fault first. Titles are in our words."
+    yield "The suite is the one that would find such a fault first. Titles are in our words. Where the reference engine cannot have"
+    yield "a fault, the test is named that would catch it on an engine that can."
     yield ""
     yield f"{len(known)} reports: {kinds['mirrored']} mirrored, {kinds['not expressible']} not expressible, {kinds['open']} open."
     yield ""
@@ -129,7 +130,7 @@ def main() -> int:
     if options.check and PAGE.read_text(encoding="utf-8") != text:
         print(f"{PAGE.name} is stale: python -m benchmarks.coverage --write", file=sys.stderr)
         return 1
-    print(text.split("\n")[5])
+    print(text.split("\n")[6])
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
+from pytest_specdec.judge import own_drafts
 from pytest_specdec.judge.bursts import uncounted
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
@@ -91,10 +92,11 @@ LEAST_PROMPTS = 20
 
 
 def judged(captured: Captured) -> Verdict:
-    """Return whether as many tokens are accepted as the gates ask, by a workload that is not timed."""
+    """Return whether as many tokens are accepted as the gates ask, by a workload that is not timed, and as the drafter alone calls for."""
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
-    return speculating(captured, rejecting=False) or _gated(captured, acceptance_length(captured.speculative))
+    length = acceptance_length(captured.speculative)
+    return speculating(captured, rejecting=False) or own_drafts.worse(captured) or _gated(captured, length)
 
 
 def _gated(captured: Captured, length: AcceptanceLength | None) -> Verdict:
@@ -152,7 +154,8 @@ def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
-    lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters)]
+    alone = own_drafts.own_drafts(captured)
+    lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters), *([f"drafter: {alone}"] if alone else [])]
     proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
     measured = shown(length) if length else _by_bursts(captured)
     return say(

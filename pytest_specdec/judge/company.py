@@ -29,6 +29,7 @@ WRONG_ALONE = "tokens are wrong alone and in company"
 IN_COMPANY = "answers go wrong only in company"
 _BESIDE: Mapping[str, str] = {
     "sampling": "answers go wrong beside requests that sample",
+    "seeds": "answers go wrong beside requests with a seed",
     "penalties": "answers go wrong beside requests with penalties",
     "grammar": "answers go wrong beside requests with a grammar",
     "log-probabilities": "answers go wrong beside requests for log-probabilities",
@@ -121,6 +122,7 @@ def _traits(request: Request) -> set[str]:
     body = request.body
     asked = {
         "sampling": body.get("temperature") != 0,
+        "seeds": request.seed is not None,
         "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
         "grammar": request.grammar,
         "log-probabilities": bool(body.get("logprobs")),

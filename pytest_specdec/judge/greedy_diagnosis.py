@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACCEPTED_UNVERIFIED",
     "AFTER_FULL",
+    "AT_DRAFTS",
     "BONUS",
     "EVERYWHERE",
     "IGNORED",
@@ -99,6 +100,7 @@ IGNORED = "penalties or biases are ignored"
 IGNORED_AT_DRAFTS = f"{IGNORED} at draft positions"
 AFTER_FULL = "state after a fully accepted draft: the KV cache or the positions behind it are wrong"
 EVERYWHERE = "nearly every token is wrong: the target is verified at other positions or by another distribution"
+AT_DRAFTS = "draft positions are verified wrongly, the one behind a whole draft rightly: they may see tokens ahead of their own"
 UNNAMED = "wrong tokens, cause not identified"
 
 _MOST = 0.9
@@ -150,7 +152,8 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
 def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str:
     """Tell a wrong state from a wrong draw: the former spares all tokens before an answer's first rejection, at whichever slot.
 
-    A state that is wrong behind fully accepted drafts spares all tokens up to the first bonus, also behind rejections.
+    A state that is wrong behind fully accepted drafts spares all tokens up to the first bonus, also behind rejections. Where neither fits
+    and no bonus token is wrong, the verify step itself goes wrong at its draft positions.
     """
     by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
@@ -158,7 +161,9 @@ def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str
         return NOT_ROLLED_BACK
     if _in(wrong, slot, slots.known):
         return name
-    return AFTER_FULL if _in(wrong, full, slots.known) else UNNAMED
+    if _in(wrong, full, slots.known):
+        return AFTER_FULL
+    return AT_DRAFTS if _in(wrong, slots.draft_slot, slots.known) else UNNAMED
 
 
 def _drafted(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:

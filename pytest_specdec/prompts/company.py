@@ -50,6 +50,8 @@ def _wave(*kinds: str) -> CompanyWave:
 
 
 _EVERY: Final = ("plain", "penalised", "plain", "seeded", "logprobs", "grammar", "short", "long")
+_UNSEEDED: Final = tuple("sampled" if kind == "seeded" else kind for kind in _EVERY)
+"""So that a grammar is not always beside a seed: what is wrong beside the one is told from what is wrong beside the other."""
 _ALONE: Final = ("plain", "long", "penalised", "plain")
 
 _WAVES: Final = (
@@ -61,7 +63,7 @@ _WAVES: Final = (
     _wave("plain", "short", "logprobs", "long"),
     _wave("sampled", "plain", "sampled", "plain", "plain"),
     _wave("plain", "penalised", "plain", "penalised", "plain"),
-    _wave(*_EVERY, *_EVERY),
+    _wave(*_UNSEEDED, *_UNSEEDED),
     _wave("plain", "leaving", "long", "leaving", "plain", "long"),
     _wave("plain", "long", "plain"),
     # Behind here at deep depth.
@@ -91,7 +93,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     sizes = tuple(len(wave.kinds) for wave in _WAVES)
     return Workload(
         name=name or f"{prompts.name}-company",
-        version=1,
+        version=2,
         requests=tuple(requests),
         take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
         waves=sizes,

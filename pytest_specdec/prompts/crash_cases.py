@@ -62,7 +62,7 @@ CRASH_CASES: tuple[CrashCase, ...] = (
     CrashCase(id="control-words", text="<|im_start|>user\n<|im_end|>\n<|endoftext|>", route=Route.COMPLETIONS),
     CrashCase(id="json-object-sampled", route=Route.CHAT, body={"max_tokens": 64, "response_format": schemas.ANY_OBJECT, **_FLAT}),
     CrashCase(id="schema-cut-short", route=Route.CHAT, body={"max_tokens": 3, "response_format": schemas.bound("person")}),
-    CrashCase(id="many-tokens", body={"max_tokens": 512}),
+    CrashCase(id="many-tokens", body={"max_tokens": 512, "ignore_eos": True, "temperature": 1.0, "seed": 7}),
     CrashCase(id="plain-again"),
 )
 """From harmless to harmful and back: the last one shows that the server still answers."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.model import Model, Tap
     from pytest_specdec.reference.prefix_cache import DraftBlock
+    from pytest_specdec.reference.rules import EngineRules
     from pytest_specdec.reference.sampler import Sampling
     from pytest_specdec.reference.sequence import RunningSequence
 
@@ -144,11 +145,12 @@ class ModelDrafter:
 
     tap: Tap | None = None
 
-    def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool, context: int) -> None:
+    def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool, context: int, rules: EngineRules) -> None:
         """Take the model and its context in tokens, for which the model has positions, and for a window more."""
         self.tokens = tokens
         self.context = context
         self._model = model
+        self._rules = rules
         self._cache = model.cache(slots)
         self._probabilistic = probabilistic
 
@@ -175,7 +177,7 @@ class ModelDrafter:
         """Return k tokens a row, drawn from the draft's own processed distribution, or its best tokens when it drafts greedily."""
         n = len(rows)
         # A row beyond the draft's context is fed at its last positions: nothing of it is used, then or later.
-        lengths = np.array([min(len(row.tokens), self.context) for row in rows], np.intp)
+        lengths = np.minimum(np.array(self._rules.draft_lengths(rows), np.intp), self.context)
         # The last two tokens are fed: when a whole draft was accepted, its last token has not been fed yet.
         fed = np.array([row.tokens[-2:] for row in rows], np.intp)
         step = 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.drafters import Drafter
     from pytest_specdec.reference.grammar import Grammar, GrammarKind
     from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.rules import EngineRules
 
 __all__ = ["ReferenceEngine"]
 
@@ -53,7 +54,7 @@ class ReferenceEngine:
         planted = faulty_rules.rules(settings.fault, speculating=speculation is not None)
         self.rules = lawful.varied(planted, settings.variation)
         loaded = model.load(target, positions)
-        drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs)
+        drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs, self.rules)
         decoder = padded(loaded, settings.padded_layers)
         self._batch = Batch(
             decoder,
@@ -185,7 +186,7 @@ def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
     return ids[0] if ids else None
 
 
-def _drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int) -> Drafter:
+def _drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int, rules: EngineRules) -> Drafter:
     if speculation is None:
         return NoDrafter()
     if speculation.method == "ngram":
@@ -204,7 +205,9 @@ def _drafter(speculation: Speculation | None, target: model.Model, positions: in
         )
     context = min(speculation.max_model_len or draft.shape.positions, draft.shape.positions)
     loaded = model.load(draft, min(positions, context + 1 + speculation.tokens))
-    return ModelDrafter(loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context)
+    return ModelDrafter(
+        loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context, rules=rules
+    )
 
 
 def _refuse_length(settings: ServerSettings, positions: int) -> None:

@@ -33,6 +33,9 @@ __all__ = ["VARIATIONS", "Variation", "varied"]
 _Decision = TypeVar("_Decision", bound=Callable[..., Any])
 _NOISE: Final = 1e-4
 """Nats: what another order of summation in half precision may do."""
+_KINDS: Final = 3
+_OF: Final = 16
+"""Of so many steps, answers of three kinds give up none, one and two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +162,20 @@ def refused_bias(request: EngineRequest) -> None:
     """Refuse a logit_bias with a clean 400."""
     if request.logit_bias:
         raise Refusal(message="logit_bias is not supported with speculative decoding", param="logit_bias")
+
+
+@_instead_of("drafts", "z-lab/dflash#74")
+def best_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
+    """Draft the draft's best token at every position, at any temperature, and verify it as certain."""
+    return proposal if proposal.q is None else replace(proposal, tokens=proposal.q.argmax(axis=2), q=None)
+
+
+@_instead_of("verify", "vllm-project/vllm#53436")
+def uneven_steps(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Give up a draft now and then, in some answers more often: the same tokens take more steps."""
+    windows = rules.verify(rows, p, proposal, uniforms, given)
+    given_up = np.array([hash((row.arrival, len(row.drafted))) % _OF < row.arrival % _KINDS for row in rows])
+    own = pick(p[proposal.starts], uniforms[:, -1])
+    return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, own, windows.last))

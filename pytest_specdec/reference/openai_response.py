@@ -13,7 +13,8 @@ import numpy as np
 from starlette.responses import JSONResponse, Response
 
 from pytest_specdec.model.workload import Route
-from pytest_specdec.reference.rules import EngineRules, StreamState
+from pytest_specdec.reference.emission import StreamState
+from pytest_specdec.reference.rules import EngineRules
 from pytest_specdec.reference.tool_calls import ToolCallReader, ToolReading
 
 if TYPE_CHECKING:

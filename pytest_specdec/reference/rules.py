@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_specdec.reference.emission import StopMatch, TokenCounts
 from pytest_specdec.reference.rejection_sampler import accept, bonus, residual
 from pytest_specdec.reference.rejection_sampler import verify as windows
 from pytest_specdec.reference.sampler import Sampling, distributions
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.emission import EmittedToken, StreamState, WrittenText
     from pytest_specdec.reference.grammar import Grammar, Grammars
     from pytest_specdec.reference.model import Span
     from pytest_specdec.reference.openai_request import EngineRequest
@@ -31,12 +33,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.tool_calls import ToolCallReader, ToolReading
 
 __all__ = [
-    "EmittedToken",
     "EngineRules",
-    "StopMatch",
-    "StreamState",
-    "TokenCounts",
-    "WrittenText",
     "admit",
     "behind",
     "cached",
@@ -47,6 +44,7 @@ __all__ = [
     "cut",
     "deal",
     "distribute",
+    "draft_lengths",
     "drafts",
     "draw",
     "drop",
@@ -84,59 +82,6 @@ __all__ = [
     "verify",
     "warm",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmittedToken:
-    """One token of a window, as its answer takes it."""
-
-    count: int
-    """Tokens of the answer, this one included."""
-    at: int
-    """Its place in the window, from 0."""
-    of: int
-    """Tokens of the window."""
-    room: int
-    """Tokens that the context still takes behind it."""
-    eos: bool
-    """Whether it is an end of sequence."""
-    stop_id: bool
-    """Whether it is among the request's ``stop_token_ids``."""
-
-    @property
-    def last(self) -> bool:
-        """Whether it is the window's last."""
-        return self.at == self.of - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenText:
-    """The text of an answer with its newest token."""
-
-    text: str
-    before_token: int
-    """Characters that were there before the newest token."""
-    before_window: int
-    """Characters that were there before the newest token's window."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopMatch:
-    """A stop string in a text."""
-
-    stop: str
-    at: int
-    """Characters in front of it."""
-    finish_reason: str = "stop"
-
-
-@dataclass(slots=True, kw_only=True)
-class StreamState:
-    """What was sent of one sequence's stream."""
-
-    chunks: int = 0
-    memory: dict[str, object] = field(default_factory=dict)
-    """Of a rule that needs one."""
 
 
 def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
@@ -312,6 +257,11 @@ def drafts(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal: 
     return draft
 
 
+def draft_lengths(rows: Rows[RunningSequence]) -> list[int]:
+    """Return how many tokens a draft model's cache holds of each of ``rows`` once it is fed the last one: those of the sequence."""
+    return [len(row.tokens) for row in rows]
+
+
 def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
     """Put a preempted sequence before those that wait, and return True; it is given up for False."""
     waiting.appendleft(sequence)
@@ -326,15 +276,6 @@ def count(drafted: int, accepted: int) -> tuple[int, int]:
 def identify(token_ids: list[int]) -> list[int]:
     """Return the ids that are reported for emitted tokens."""
     return token_ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCounts:
-    """The tokens of an answer, as usage reports them."""
-
-    prompt: int
-    completion: int
-    total: int
 
 
 def usage(sequences: Rows[RunningSequence]) -> TokenCounts:
@@ -432,6 +373,7 @@ class EngineRules:
     cached: Callable[[int], int] = cached
     warm: Callable[[RunningSequence], None] = warm
     drafts: Callable[[DraftProposal, Rows[RunningSequence]], DraftProposal] = drafts
+    draft_lengths: Callable[[Rows[RunningSequence]], list[int]] = draft_lengths
     resume: Callable[[deque[RunningSequence], RunningSequence], bool] = resume
     count: Callable[[int, int], tuple[int, int]] = count
     text: Callable[[Rows[bytes], tuple[str, ...]], Text] = Text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.reference.rules import EmittedToken, EngineRules, WrittenText
+from pytest_specdec.reference.emission import EmittedToken, WrittenText
+from pytest_specdec.reference.rules import EngineRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

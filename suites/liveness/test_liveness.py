@@ -11,7 +11,7 @@ from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL
 
-CRASH_CASES = ALL.liveness(version=2, take={Depth.SMOKE: 13})
+CRASH_CASES = ALL.liveness(version=3, take={Depth.SMOKE: 13})
 
 
 @pytest.mark.specdec(CRASH_CASES, family="liveness")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.greedy_diagnosis import AFTER_FULL, BONUS, EVERYWHERE, NOT_ROLLED_BACK
+from pytest_specdec.judge.greedy_diagnosis import AFTER_FULL, AT_DRAFTS, BONUS, EVERYWHERE, NOT_ROLLED_BACK
 from tests.judge.captured_values import VARIANT, answer, captured, score
 
 WINDOWS = (1, 4, 2, 1, 4, 2, 1, 2, 1, 2)
@@ -24,6 +24,7 @@ def named(wrong):
     ((4, 11), BONUS),
     ((7, 8, 11, 12, 14), NOT_ROLLED_BACK),
     ((2, 7, 11, 14), ""),
+    ((1, 6, 7, 12, 14), AT_DRAFTS),
     (range(1, 20), EVERYWHERE),
     (range(1, 12), ""),
 ])  # fmt: skip

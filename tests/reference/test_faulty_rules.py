@@ -302,5 +302,12 @@ def test_min_p_that_fails_raises_for_min_p_alone():
         read(EngineRequest(prompt=(1,), max_tokens=1, min_p=0.1), {"min_p": 0.1})
 
 
+def test_log_probabilities_that_fail_raise_for_requests_that_want_some():
+    admit = rules("logprobs-fail", speculating=True).admit
+    admit(EngineRequest(prompt=(1,), max_tokens=1))
+    with pytest.raises(TypeError):
+        admit(EngineRequest(prompt=(1,), max_tokens=1, logprobs=0))
+
+
 def test_every_fault_of_parameters_is_tried():
     assert {row.id for row in parameters.ROWS} == {*HARMED, "penalties-ignored", "min-p-fails"}

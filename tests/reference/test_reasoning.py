@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference.cli import ServerSettings
 from pytest_specdec.reference.engine import ReferenceEngine
+from pytest_specdec.reference.faulty_rules import rules
+from pytest_specdec.reference.openai_request import EngineRequest
 from pytest_specdec.reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
 
@@ -136,3 +139,15 @@ def test_a_grammar_begins_behind_the_last_token_of_the_reasoning_and_goes_back_b
     grammar.retreat(2)
     assert (inner.at, list(grammar.mask())) == (0, [True, True, True, True, False])
     assert grammar.allowed((0, 3, 0)) == (0, 3, 0)
+
+
+@pytest.mark.parametrize("ended, counted", [(False, 8), (True, 6)])
+def test_what_a_limit_discards_counts_as_reasoning_only_while_that_goes_on(ended, counted):
+    """The prefill's token and two steps of three and four tokens, of which a limit left six."""
+    split = ReasoningSplit(9)
+    for token in (1, 2, 3, 4, 5, 9 if ended else 6):
+        split.take(token, token)
+    request = EngineRequest(prompt=(1, 2), max_tokens=6)
+    sequence = SimpleNamespace(request=request, reasoning=split, accepted=[2, 3], completion_tokens=6)
+    usage = rules("reasoning-counts-discarded", speculating=True).usage([sequence])
+    assert (usage.completion, split.tokens) == (6, counted)

@@ -23,6 +23,7 @@ ROWS = (
         id="padding-leaks",
         does="Gives the last row of a batch that had to be padded the token of the padding.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
+        mirrors=("NVIDIA/TensorRT-LLM#5791",),
     ),
     PlantedFault(
         id="wrong-at-three",
@@ -63,6 +64,7 @@ ROWS = (
         id="neighbours-target",
         does="Verifies every second row's draft against the distribution of the row before.",
         expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
+        mirrors=("vllm-project/vllm#14645",),
     ),
     PlantedFault(
         id="bonus-of-neighbour",

@@ -26,6 +26,6 @@ ROWS = (
         does="Kills the server when a step verifies the drafts of four sequences or more.",
         expected=in_(Place.REFERENCE, may=IN_FLIGHT, greedy="dies with several requests in flight"),
         alone=True,
-        mirrors=("snowflakedb/ArcticInference#145",),
+        mirrors=("snowflakedb/ArcticInference#145", "sgl-project/sglang#34152", "vllm-project/vllm#42603"),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
 
 __all__ = ["ROWS"]
@@ -98,5 +99,18 @@ ROWS = (
         id="echo-logprobs-shifted",
         does="Lists each token of an echoed prompt with the log-probability of the one before it.",
         expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED),
+    ),
+    PlantedFault(
+        id="logprobs-fail",
+        does="Answers every request for log-probabilities with a 500.",
+        expected=in_(
+            Place.REFERENCE,
+            may=dict.fromkeys(
+                (Family.LIVENESS, Family.CONCURRENCY, Family.SPEED, Family.INVARIANTS), "They ask for log-probabilities too."
+            ),
+            logprobs="the server answers 5xx to a request with logprobs",
+        ),
+        alone=True,
+        mirrors=("vllm-project/vllm#6967",),
     ),
 )

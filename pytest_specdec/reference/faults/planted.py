@@ -56,7 +56,7 @@ class PlantedFault:
     """By place where it can be planted."""
     alone: bool = False
     """Whether it kills or hangs the server, or lives in load: then no other fault shares its run."""
-    drafting: Mapping[str, int] = field(default_factory=dict)
+    drafting: Mapping[str, int | str] = field(default_factory=dict)
     """Further keys of the speculative setting that it needs to show."""
     reasons: bool = False
     """Whether it shows only where answers begin with reasoning."""

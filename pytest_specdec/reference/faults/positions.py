@@ -22,7 +22,7 @@ ROWS = (
     PlantedFault(
         id="drafts-see-ahead",
         does="Lets each draft position see the token behind it in the verify step.",
-        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="wrong tokens"),
+        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="draft positions are verified wrongly"),
         mirrors=("vllm-project/vllm-ascend#15329",),
     ),
     PlantedFault(

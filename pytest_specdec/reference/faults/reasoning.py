@@ -28,4 +28,11 @@ ROWS = (
         reasons=True,
         mirrors=("vllm-project/vllm#46118",),
     ),
+    PlantedFault(
+        id="reasoning-counts-discarded",
+        does="Counts accepted tokens that the limit discarded as reasoning, where it cuts an answer short of its text.",
+        expected=in_(Place.REFERENCE, may=TEXT_WRONG, invariants="reasoning tokens"),
+        reasons=True,
+        mirrors=("sgl-project/sglang#39826", "sgl-project/sglang#37450"),
+    ),
 )

@@ -12,8 +12,8 @@ from pytest_specdec.reference.tokenizer import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_specdec.reference.emission import EmittedToken, TokenCounts
     from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.rules import EmittedToken, TokenCounts
     from pytest_specdec.reference.sequence import RunningSequence
 
 

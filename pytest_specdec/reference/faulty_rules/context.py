@@ -12,8 +12,8 @@ from pytest_specdec.reference.faulty_rules.registry import instead_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pytest_specdec.reference.emission import EmittedToken
     from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.rules import EmittedToken
 
 _WINDOW: Final = 4
 

@@ -9,8 +9,8 @@ from pytest_specdec.reference import rules
 from pytest_specdec.reference.faulty_rules.registry import instead_of
 
 if TYPE_CHECKING:
+    from pytest_specdec.reference.emission import EmittedToken
     from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.rules import EmittedToken
 
 
 @instead_of("end")

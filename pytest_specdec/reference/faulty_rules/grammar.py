@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.emission import EmittedToken
     from pytest_specdec.reference.grammar import Grammar, Grammars
     from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.rules import EmittedToken
 
 _EARLY: Final = 8
 """Tokens of a document after which a fault begins."""

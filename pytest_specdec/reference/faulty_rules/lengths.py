@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.reference import rules
+from pytest_specdec.reference.emission import StopMatch
 from pytest_specdec.reference.faulty_rules.registry import instead_of
-from pytest_specdec.reference.rules import StopMatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pytest_specdec.reference.emission import EmittedToken, WrittenText
     from pytest_specdec.reference.openai_request import EngineRequest
-    from pytest_specdec.reference.rules import EmittedToken, WrittenText
 
 
 @instead_of("match")

@@ -144,3 +144,11 @@ def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
         values, count = choice["logprobs"]["token_logprobs"], body["usage"]["prompt_tokens"]
         values[2:count] = values[1 : count - 1]
     return body
+
+
+@instead_of("admit")
+def logprobs_fail(request: EngineRequest) -> None:
+    """Fail with an exception on a request for log-probabilities."""
+    if request.logprobs is not None:
+        msg = "unsupported operand type(s) for +: 'NoneType' and 'float'"
+        raise TypeError(msg)

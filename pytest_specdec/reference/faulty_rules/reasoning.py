@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_specdec.reference import rules
 from pytest_specdec.reference.faulty_rules.registry import instead_of
 from pytest_specdec.reference.faulty_rules.streaming import said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
-    from pytest_specdec.reference.rules import StreamState
-    from pytest_specdec.reference.sequence import Delta
+    from pytest_specdec.reference.emission import StreamState, TokenCounts
+    from pytest_specdec.reference.sequence import Delta, RunningSequence
 
 
 @instead_of("send")
@@ -36,3 +37,13 @@ def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
     if not body["choices"] and "completion_tokens_details" in usage:
         usage["completion_tokens_details"]["reasoning_tokens"] = usage["completion_tokens"]
     return body
+
+
+@instead_of("usage")
+def reasoning_counts_discarded(sequences: Rows[RunningSequence]) -> TokenCounts:
+    """Take the tokens that the end of an answer discarded for reasoning, where it had not ended."""
+    for sequence in sequences:
+        split = sequence.reasoning
+        if split is not None and split.characters is None:
+            split.tokens = 1 + sum(kept + 1 for kept in sequence.accepted)
+    return rules.usage(sequences)

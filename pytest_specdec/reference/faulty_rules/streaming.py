@@ -9,7 +9,7 @@ from pytest_specdec.reference.faulty_rules.registry import instead_of
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
-    from pytest_specdec.reference.rules import StreamState
+    from pytest_specdec.reference.emission import StreamState
     from pytest_specdec.reference.sequence import Delta
 
 _THIRD: Final = 2

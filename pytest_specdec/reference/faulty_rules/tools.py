@@ -10,7 +10,7 @@ from pytest_specdec.reference.faulty_rules.registry import instead_of
 from pytest_specdec.reference.tool_calls import CLOSING, OPENING, ToolReading
 
 if TYPE_CHECKING:
-    from pytest_specdec.reference.rules import StreamState
+    from pytest_specdec.reference.emission import StreamState
     from pytest_specdec.reference.sequence import Delta
     from pytest_specdec.reference.tool_calls import ToolCallReader
 

@@ -1,0 +1,69 @@
+"""What the rules are given of an answer that is emitted: its newest token, its text, a stop in it, its stream, its counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["EmittedToken", "StopMatch", "StreamState", "TokenCounts", "WrittenText"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedToken:
+    """One token of a window, as its answer takes it."""
+
+    count: int
+    """Tokens of the answer, this one included."""
+    at: int
+    """Its place in the window, from 0."""
+    of: int
+    """Tokens of the window."""
+    room: int
+    """Tokens that the context still takes behind it."""
+    eos: bool
+    """Whether it is an end of sequence."""
+    stop_id: bool
+    """Whether it is among the request's ``stop_token_ids``."""
+
+    @property
+    def last(self) -> bool:
+        """Whether it is the window's last."""
+        return self.at == self.of - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenText:
+    """The text of an answer with its newest token."""
+
+    text: str
+    before_token: int
+    """Characters that were there before the newest token."""
+    before_window: int
+    """Characters that were there before the newest token's window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopMatch:
+    """A stop string in a text."""
+
+    stop: str
+    at: int
+    """Characters in front of it."""
+    finish_reason: str = "stop"
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamState:
+    """What was sent of one sequence's stream."""
+
+    chunks: int = 0
+    memory: dict[str, object] = field(default_factory=dict)
+    """Of a rule that needs one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounts:
+    """The tokens of an answer, as usage reports them."""
+
+    prompt: int
+    completion: int
+    total: int
