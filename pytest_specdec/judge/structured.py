@@ -141,7 +141,7 @@ def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdic
     return (
         _failed(captured, mine, others, wanted)
         or _stuck(captured, mine, others)
-        or broken(captured, masks)
+        or broken(captured, masks, {document.request_id for document in endless(mine.documents)})
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
