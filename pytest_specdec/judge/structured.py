@@ -384,7 +384,7 @@ def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, .
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*_rates(piles), *counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
+    return (*counted, *_rates(piles), *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
 def _group(document: Document, *, many: bool) -> str:
