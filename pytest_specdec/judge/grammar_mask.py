@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.documents import Flaw
+from pytest_specdec.judge.grammar_faults import STUCK
 from pytest_specdec.judge.greedy_gap import RESOLUTION
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import say
@@ -20,7 +21,7 @@ from pytest_specdec.stats import proportions
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
@@ -131,11 +132,11 @@ def masked(captured: Captured) -> MaskedAnswers | None:
     )
 
 
-def broken(captured: Captured, found: MaskedAnswers | None) -> Verdict | None:
+def broken(captured: Captured, found: MaskedAnswers | None, stuck: Collection[str] = ()) -> Verdict | None:
     """Return a failure where tokens are outside the mask, or allowed and not the best.
 
     One answer is proof where the server's release computed the masks. Elsewhere Fisher's exact test decides, one-sided, against each of the
-    baseline's boots: another release may read a rule of a grammar in another way.
+    baseline's boots: another release may read a rule of a grammar in another way. ``stuck`` are the requests with endless white space.
     """
     if found is None:
         return None
@@ -152,9 +153,13 @@ def broken(captured: Captured, found: MaskedAnswers | None) -> Verdict | None:
         short=_first(captured, found, first),
         evidence=(*(_line(found, one) for one in wrong[:20]), *found.evidence),
         cell=f"{len(wrong)} break the mask",
-        names=Flaw.FORM.value if forbidden else WORSE,
+        names=_name(forbidden, stuck) if forbidden else WORSE,
         figures={"mask_breaking_answers": float(len(wrong)), **found.figures},
     )
+
+
+def _name(forbidden: Sequence[MaskedAnswer], stuck: Collection[str]) -> str:
+    return STUCK if 2 * sum(one.mask.request_id in stuck for one in forbidden) > len(forbidden) else Flaw.FORM.value
 
 
 def _more_than_peers(captured: Captured, found: MaskedAnswers) -> bool:

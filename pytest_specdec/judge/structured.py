@@ -141,7 +141,7 @@ def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdic
     return (
         _failed(captured, mine, others, wanted)
         or _stuck(captured, mine, others)
-        or broken(captured, masks)
+        or broken(captured, masks, {document.request_id for document in endless(mine.documents)})
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
@@ -384,7 +384,7 @@ def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, .
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*_rates(piles), *counted, *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
+    return (*counted, *_rates(piles), *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
 
 
 def _group(document: Document, *, many: bool) -> str:

@@ -153,3 +153,20 @@ def test_the_control_is_held_to_the_masks_beside_the_baseline_alone():
     )
     assert structured.judge(seen.as_control()).outcome is Outcome.FAIL
     assert structured.judge(seen).outcome is Outcome.PASS
+
+
+def test_forbidden_white_space_until_the_limit_is_named_as_such():
+    endless = [answer(f"chat-{i:02}", (7, 8, 6), text='{"a":' + " " * 40, finish="length") for i in range(2)]
+    asked = [Request(id=f"chat-{i:02}", route=Route.CHAT, body={"response_format": OBJECT}) for i in range(2)]
+    good = GrammarMasks(release="1", server_release="1", answers=tuple(mask(i) for i in range(2)))
+    bad = replace(good, answers=tuple(mask(i, forbidden=2) for i in range(2)))
+    seen = captured(
+        "structured",
+        endless,
+        texts(2),
+        texts(2),
+        workload=a_workload(asked),
+        grammar_masks={"baseline": good, "control": good, VARIANT: bad},
+    )
+    verdict = structured.judge(seen)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is stuck in white space until the limit")
