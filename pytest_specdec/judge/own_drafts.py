@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "OwnDrafts", "own_drafts", "worse"]
 
 NAME = "drafts are worse than the drafter's own"
-_ENOUGH, _MOST = 30, 0.25
+_ENOUGH, _MOST = 20, 0.25
 """Rejections of a token that the drafter alone proposes, and their part of all rejections: near-ties of the drafter are far fewer."""
 
 

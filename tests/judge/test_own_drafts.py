@@ -20,18 +20,18 @@ COUNT = 20
 FULL = SpecCounters(drafts=140, draft_tokens=420, accepted_tokens=200)
 
 
-def seen(right=(), *, windows=WINDOWS, drafted=None, counters=FULL, workload=None, pair=None, scored=True):
+def seen(right=(), *, count=COUNT, right_in=COUNT, windows=WINDOWS, drafted=None, counters=FULL, workload=None, pair=None, scored=True):
     """Answers of a variant whose draft model alone proposes the emitted token at ``right``, and another one at all other rejections."""
-    mine = [answer(f"chat-{i:02}", range(20), windows=windows, drafted=drafted) for i in range(COUNT)]
-    wrong = {at: 3.0 for at in REJECTED if at not in right}
-    own = tuple(score(VARIANT, each, wrong.items(), under="draft") for each in mine)
+    mine = [answer(f"chat-{i:02}", range(20), windows=windows, drafted=drafted) for i in range(count)]
+    wrong = [{at: 3.0 for at in REJECTED if at not in right or i >= right_in} for i in range(count)]
+    own = tuple(score(VARIANT, each, gaps.items(), under="draft") for each, gaps in zip(mine, wrong, strict=True))
     return captured(
         "speed",
         mine,
         mine,
         mine,
         counters=counters,
-        workload=workload or a_workload(requests(COUNT)),
+        workload=workload or a_workload(requests(count)),
         pair=pair,
         alpha=1e-3,
         draft_scores={VARIANT: own} if scored else {},
@@ -53,10 +53,9 @@ def test_drafts_that_are_wrong_alone_too_pass_and_are_counted():
 
 def test_one_in_four_is_the_line_and_few_are_none():
     """Near-ties of the drafter flip its choice now and then."""
-    assert speed.judge(seen(right=(2,))).outcome is Outcome.PASS, "20 are too few"
-    many = seen(right=(2,))
-    doubled = replace(many, speculative=replace(many.speculative, answers=(*many.speculative.answers, *many.speculative.answers)))
-    assert speed.judge(doubled).outcome is Outcome.FAIL, "40 of 160"
+    assert speed.judge(seen(right=(2,), count=19)).outcome is Outcome.PASS, "19 of 76 are too few"
+    assert speed.judge(seen(right=(2,))).outcome is Outcome.FAIL, "20 of 80"
+    assert speed.judge(seen(right=(2,), count=24, right_in=20)).outcome is Outcome.PASS, "20 of 96 are less than a quarter"
 
 
 def test_drafts_of_prompt_lookup_follow_from_the_tokens():
