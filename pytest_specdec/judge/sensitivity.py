@@ -12,7 +12,7 @@ from pytest_specdec.judge.verdicts import likely
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import catalogue_tables
 from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
-from pytest_specdec.stats.fault_models import leak, tilt_name, tilted
+from pytest_specdec.stats.fault_models import CATALOGUE, leak, tilt_name, tilted
 from pytest_specdec.stats.power import EvidenceGrowth, growth
 
 if TYPE_CHECKING:
@@ -138,20 +138,21 @@ def promise(observed: Observed, book: WealthProcess, log_barrier: float, untesta
 def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     if observed.q is None:
         return
-    split = SplitRemainder.of(observed.distribution.p, observed.q)
+    split, right = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
     for one, truth, table in catalogue_tables(observed):
-        slots = _slots(observed, (split.q * one.accept(split.p, split.q)).sum(axis=1))
+        slots = _slots(observed, (split.q * one.accept(split.p, split.q)).sum(axis=1), right)
         yield one.name, {one.name: growth(table, truth, barriers[one.name]).times(slots)}
 
 
 def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     if observed.q is None:
         return
-    bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed) if one.leak is not None)
+    leaky = [one for one in CATALOGUE if one.leak is not None]
+    bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed, leaky) if one.leak is not None)
     share = (observed.slot_chances.draft * observed.drafted)[:, None]
     p, kept = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
-        slots = _slots(observed, kept + size * (1.0 - kept))
+        slots = _slots(observed, kept + size * (1.0 - kept), kept)
         truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
         yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _next_to(size, bets)}
 
@@ -163,17 +164,16 @@ def _next_to(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable
         yield words, table
 
 
-def _slots(observed: Observed, accepted: Floats) -> float:
-    """Return by what factor draft slots become rarer where draft tokens are ``accepted`` [N] so often instead of rightly.
+def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
+    """Return by what factor draft slots become rarer where draft tokens are ``accepted`` [N] so often instead of as is ``right`` [N].
 
     A window of k drafts has ``sum_{j<k} a^j`` draft slots of ``sum_{j<=k} a^j`` tokens, a being the mean acceptance.
     """
-    assert observed.q is not None
     chance = observed.slot_chances.draft * observed.drafted
     if not chance.any():
         return 1.0
     shares = []
-    for rate in (accepted, overlap(observed.distribution.p, observed.q)):
+    for rate in (accepted, right):
         powers = float(np.average(rate, weights=chance)) ** np.arange(observed.k + 1)
         shares.append(float(powers[:-1].sum() / powers.sum()))
     return shares[0] / shares[1]

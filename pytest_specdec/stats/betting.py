@@ -12,8 +12,9 @@ decoding than in scoring) pays some bettor on either arm. It cancels in the diff
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import log, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from scipy.special import logsumexp, stdtr
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.stats.fault_models import Fault
-    from pytest_specdec.stats.token_distribution import Bools, Floats, TokenDistribution
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
 __all__ = [
     "DOUBT",
@@ -44,6 +45,8 @@ __all__ = [
     "wealth_process",
     "weighed",
 ]
+
+Array = TypeVar("Array", "Floats", "Bools")
 
 RESERVE = 0.05
 """Share of p in every bet: one surprising token cannot bankrupt a bettor."""
@@ -115,8 +118,8 @@ def unweighted(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = 
 
 
 def bet(distribution: TokenDistribution, m: Floats) -> Floats:
-    """Return the log payoffs [N] at the emitted tokens of a bettor with view ``m`` [N, K+1]."""
-    return at_outcome(table(distribution, m), distribution)
+    """Return the log payoffs [N] at the emitted tokens of a bettor with view ``m`` [N, K+1]: ``table`` without the other outcomes."""
+    return _payoffs(distribution, m, distribution.noise, distribution.outcome[:, None])[:, 0]
 
 
 def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
@@ -131,26 +134,65 @@ def table(distribution: TokenDistribution, m: Floats, noise: float | None = None
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``,
     s being ``noise`` or else the distribution's own. The remainder counts as many small tokens there.
     """
-    spread = distribution.noise if noise is None else noise
-    rare, elsewhere = _outside(distribution, m)
-    p, m = _conditioned(distribution.p, distribution.core), _conditioned(m, distribution.core)
-    m = np.where(m.sum(axis=1, keepdims=True) > 0, RESERVE * p + (1.0 - RESERVE) * m, p)
-    widening = _widening(p, m, spread)
+    return _payoffs(distribution, m, distribution.noise if noise is None else noise, None)
+
+
+def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
+    """Return the log payoffs [N, M] for ``outcomes`` [N, M], or [N, K+1] for all."""
+    core = _core(distribution)
+    view = _conditioned(m, distribution.core)
+    view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
+    widening = 1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (view * core.flattening).sum(axis=1, keepdims=True))
+    bets = _at(outcomes, core.bets)
+    inside = np.where(bets, np.log(np.where(bets, _at(outcomes, view), 1.0)) - _at(outcomes, core.log_p) - np.log(widening), 0.0)
+    if core.bound is None:
+        return inside
+    rare, elsewhere = _outside(distribution, core.bound, m)
+    return np.where(_at(outcomes, distribution.violation), rare, inside + elsewhere)
+
+
+def _at(outcomes: Ints | None, values: Array) -> Array:
+    return values if outcomes is None else np.take_along_axis(values, outcomes, axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Core:
+    """What every view of one distribution is held against."""
+
+    p: Floats
+    """[N, K+1], conditioned on the core."""
+    log_p: Floats
+    """[N, K+1]; 0 where nothing is bet."""
+    bets: Bools
+    """[N, K+1]."""
+    flattening: Floats
+    """[N, K+1], see ``_flattening``."""
+    bound: Floats | None
+    """[N], the bound of violations, 1 where none is possible; None where that is everywhere."""
+
+
+@lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other
+def _core(distribution: TokenDistribution) -> _Core:
+    p = _conditioned(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
-    inside = np.where(bets, np.log(np.where(bets, m, 1.0)) - np.log(np.where(bets, p, 1.0)) - np.log(widening), 0.0)
-    return np.where(distribution.violation, rare, inside + elsewhere)
+    possible = distribution.violation.any(axis=1)
+    return _Core(
+        p=p,
+        log_p=np.log(np.where(bets, p, 1.0)),
+        bets=bets,
+        flattening=_flattening(p),
+        bound=np.where(possible, distribution.violation_bound, 1.0) if possible.any() else None,
+    )
 
 
-def _widening(p: Floats, m: Floats, noise: Floats | float) -> Floats:
-    """Return what payoffs are divided by, [N, 1], for a view ``m`` of a distribution ``p`` that is known up to ``noise``."""
+def _flattening(p: Floats) -> Floats:
+    """Return ``sum p^2 - p_i`` [N, K+1], by which noise of unit variance raises an outcome; the remainder is many small tokens."""
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
-    flattening = np.concatenate([concentration - p[:, :-1], concentration], axis=1)
-    return np.asarray(1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (m * flattening).sum(axis=1, keepdims=True)))
+    return np.concatenate([concentration - p[:, :-1], concentration], axis=1)
 
 
-def _outside(distribution: TokenDistribution, m: Floats) -> tuple[Floats, Floats]:
-    """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 for a share within the bound."""
-    bound = np.where(distribution.violation.any(axis=1), distribution.violation_bound, 1.0)
+def _outside(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
+    """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 for a share within the ``bound`` [N]."""
     share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     share = RESERVE * bound + (1.0 - RESERVE) * share
     bets = (share > bound) & (bound < 1.0)
@@ -196,10 +238,12 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
     Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the remainder: an upper bound of p(x)
     serves, and an unknown raw probability counts as 0. Under truncation as :func:`table`.
     """
-    listed = at_outcome(table(distribution, distribution.raw), distribution)
+    listed = bet(distribution, distribution.raw)
     whole = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
     payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(whole, distribution.chosen_bound, 1.0)
-    return np.where(whole, np.log(payoff) - np.log(_widening(distribution.p, distribution.raw, distribution.noise))[:, 0], listed)
+    raised = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
+    widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, raised)
+    return np.where(whole, np.log(payoff) - np.log(widening), listed)
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:

@@ -178,10 +178,11 @@ def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[A
 
 def _at_any_draft(one: Alternative, p: Floats) -> Floats:
     """Return the distribution [N, K+1] behind a draft that is certain of a token drawn from ``p``, of the remainder an unknown one."""
-    mixed = p[:, -1:] * p
-    for top_token in range(p.shape[1] - 1):
-        mixed += p[:, top_token : top_token + 1] * at_drafts(one, p, one_hot(np.full(len(p), top_token), p.shape[1]))
-    return np.asarray(mixed)
+    split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p  # the same, whichever top token is certain
+    mixed = np.zeros_like(split)
+    for top_token, certain in enumerate(np.eye(p.shape[1] - 1, split.shape[1])):
+        mixed += p[:, top_token : top_token + 1] * one.distribution(split, np.broadcast_to(certain, split.shape))
+    return np.asarray(p[:, -1:] * p + merged(mixed))
 
 
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
@@ -264,21 +265,20 @@ def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], s
     }
 
 
-def catalogue_tables(observed: Observed) -> Iterator[tuple[Alternative, Floats, Floats]]:
-    """Yield every fault of the catalogue with its distribution and log payoffs, both [N, K+1]; none without a draft distribution."""
+def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOGUE) -> Iterator[tuple[Alternative, Floats, Floats]]:
+    """Yield each of ``faults`` with its distribution and log payoffs, both [N, K+1]; none without a draft distribution."""
     if observed.q is None:
         return
     p, share = observed.distribution.p, (observed.slot_chances.draft * observed.drafted)[:, None]
-    for one in CATALOGUE:
+    for one in faults:
         m = at_drafts(one, p, observed.q)
         yield one, share * m + (1.0 - share) * p, betting.weighed(betting.table(observed.distribution, m), share)
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
     """Return the mean log payoff [N] of ``bettor`` if its own distribution is right; None where that is no table."""
-    for one, distribution, table in catalogue_tables(observed):
-        if one.name == bettor.name:
-            return np.asarray((distribution * table).sum(axis=1))
+    for _, distribution, table in catalogue_tables(observed, (one for one in CATALOGUE if one.name == bettor.name)):
+        return np.asarray((distribution * table).sum(axis=1))
     for one in GENERIC:
         if one.name == bettor.name:
             m = one.distribution(observed.distribution.p, observed.distribution.p)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_specdec.model.transcript import Position
+    from pytest_specdec.stats.token_distribution import Floats, Ints
 
 __all__ = ["FLOOR", "INVALID_ABOVE", "NORMAL_UP_TO", "TOLERATED", "Calibration", "NoiseComparison", "calibrate", "compare", "squares"]
 
@@ -84,12 +85,13 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
     distribution: a token drawn cold is chosen for what noise adds to it, which makes a slope too.
     """
     known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
-    squared, line = squares(known), _line([(delta, position) for delta, position in known if unprocessed and math.isfinite(delta)])
+    deltas, listed = np.array([delta for delta, _ in known]), _TopTokens.of([position for _, position in known])
+    squared, line = _squares(deltas, listed), _line(deltas, listed) if unprocessed else _Line()
     measured = Calibration(
-        noise=math.sqrt(math.fsum(squared) / len(squared)) if squared else None,
+        noise=math.sqrt(float(squared.mean())) if len(squared) else None,
         tokens=len(squared),
         noise_error=_root_error(squared),
-        largest=max((abs(delta) for delta, _ in known), default=0.0),
+        largest=float(np.abs(deltas).max(initial=0.0)),
         scoring_bias=line.slope,
         scoring_bias_error=line.error,
     )
@@ -97,11 +99,11 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
     return biased if biased.is_biased else measured
 
 
-def _root_error(squared: Sequence[float]) -> float:
+def _root_error(squared: Floats) -> float:
     """Return the standard error of the root of the mean of ``squared``: half the mean's own error over the root."""
     if len(squared) < 2:  # noqa: PLR2004 - a spread needs two
-        return math.inf if squared else 0.0
-    root = math.sqrt(math.fsum(squared) / len(squared))
+        return math.inf if len(squared) else 0.0
+    root = math.sqrt(float(squared.mean()))
     if not math.isfinite(root):
         return 0.0
     return float(np.std(squared, ddof=1)) / math.sqrt(len(squared)) / (2.0 * root) if root > 0.0 else 0.0
@@ -109,13 +111,56 @@ def _root_error(squared: Sequence[float]) -> float:
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
     """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of the tokens whose weight exceeds 0.05, each an estimate of the noise's square."""
-    weighted = ((delta, _weight(position)) for delta, position in deltas)
-    return [delta * delta / weight for delta, weight in weighted if weight > _LEAST_WEIGHT]
+    pairs = list(deltas)
+    return list(map(float, _squares(np.array([delta for delta, _ in pairs]), _TopTokens.of([position for _, position in pairs]))))
 
 
-def _weight(position: Position) -> float:
-    squares = math.fsum(math.exp(2.0 * logprob) for logprob in position.top_logprobs)
-    return 1.0 - 2.0 * math.exp(position.logprob) + squares
+def _squares(deltas: Floats, listed: _TopTokens) -> Floats:
+    weight = listed.weight
+    heavy = weight > _LEAST_WEIGHT
+    return np.asarray(deltas[heavy] ** 2 / weight[heavy])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _TopTokens:
+    """The top tokens of N positions, one behind the other."""
+
+    chosen: Floats
+    """[N], the log-probability of each position's own token."""
+    position: Ints
+    """[M], the position that each belongs to, from 0."""
+    logprobs: Floats
+    """[M]."""
+
+    @classmethod
+    def of(cls, positions: Sequence[Position]) -> _TopTokens:
+        lengths = np.array([len(position.top_logprobs) for position in positions], dtype=np.int64)
+        return cls(
+            chosen=np.array([position.logprob for position in positions]),
+            position=np.repeat(np.arange(len(positions)), lengths),
+            logprobs=np.array([logprob for position in positions for logprob in position.top_logprobs]),
+        )
+
+    def _sums(self, values: Floats) -> Floats:
+        return np.asarray(np.bincount(self.position, values, minlength=len(self.chosen)), dtype=np.float64)
+
+    @property
+    def weight(self) -> Floats:
+        """[N], ``1 - 2 p_x + sum p^2``."""
+        return np.asarray(1.0 - 2.0 * np.exp(self.chosen) + self._sums(np.exp(2.0 * self.logprobs)))
+
+    @property
+    def remainder(self) -> Floats:
+        """[N], what the top tokens leave."""
+        return np.maximum(0.0, 1.0 - self._sums(np.exp(self.logprobs)))
+
+    @property
+    def surprise(self) -> Floats:
+        """[N], ``log p(x) - E_p log p``, the remainder taken to be as improbable a token as the last top token."""
+        known = np.where(np.isfinite(self.logprobs), self.logprobs, 0.0)
+        last = np.zeros(len(self.chosen))
+        np.minimum.at(last, self.position, known)
+        return np.asarray(self.chosen - self._sums(np.exp(known) * known) - self.remainder * last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,20 +173,16 @@ class _Line:
     """Logit noise left about the line, nats."""
 
 
-def _line(known: Sequence[tuple[float, Position]]) -> _Line:
+def _line(deltas: Floats, listed: _TopTokens) -> _Line:
     """Fit delta to surprise: weighted least squares with an intercept, the slope's error by White's (1980) estimator.
 
     Tokens are taken whose distribution is listed but for a quarter: of the mean of log p only the top tokens are known, and a long tail
     flattens the slope. Noise of sd s alone makes a slope of some -s^2/4.
     """
-    usable = [
-        (delta, position) for delta, position in known if _weight(position) > _LEAST_WEIGHT and _remainder(position) < _MOST_REMAINDER
-    ]
-    if len(usable) < _LEAST_TOKENS:
+    usable = np.isfinite(deltas) & (listed.weight > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
+    if usable.sum() < _LEAST_TOKENS:
         return _Line()
-    deltas = np.array([delta for delta, _ in usable])
-    surprise = np.array([_surprise(position) for _, position in usable])
-    inverse = 1.0 / np.array([_weight(position) for _, position in usable])
+    deltas, surprise, inverse = deltas[usable], listed.surprise[usable], 1.0 / listed.weight[usable]
     centred = surprise - np.average(surprise, weights=inverse)
     spread = float((inverse * centred**2).sum())
     if spread == 0.0:
@@ -150,17 +191,6 @@ def _line(known: Sequence[tuple[float, Position]]) -> _Line:
     residual = deltas - np.average(deltas, weights=inverse) - slope * centred
     error = math.sqrt(float(((inverse * centred * residual) ** 2).sum())) / spread
     return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * residual**2).mean())))
-
-
-def _remainder(position: Position) -> float:
-    return max(0.0, 1.0 - math.fsum(map(math.exp, position.top_logprobs)))
-
-
-def _surprise(position: Position) -> float:
-    """Return ``log p(x) - E_p log p``, the remainder taken to be as improbable a token as the last top token."""
-    listed = [logprob for logprob in position.top_logprobs if math.isfinite(logprob)]
-    mean = math.fsum(math.exp(logprob) * logprob for logprob in listed)
-    return position.logprob - mean - _remainder(position) * min(listed, default=0.0)
 
 
 TOLERATED = 1.3

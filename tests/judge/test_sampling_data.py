@@ -43,7 +43,7 @@ def drawn(prompt, body, random, *, tokens=64, wrong=False):
         logits = toy_speculation.TARGET[last] if wrong else moved(toy_speculation.TARGET[last], said, prompt, body)
         mass = np.exp(logits - logits.max())
         mass = np.where(mass >= (0.0 if wrong else body.get("min_p", 0.0)), mass, 0.0)
-        said.append(int(random.choice(toy_speculation.VOCABULARY, p=mass / mass.sum())))
+        said.append(toy_speculation.draw(random, mass / mass.sum()))
     return said
 
 

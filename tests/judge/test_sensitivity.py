@@ -31,9 +31,9 @@ def test_where_more_drafts_are_accepted_fewer_tokens_stand_at_draft_slots():
     right = overlap(seen.distribution.p, seen.q)
     powers = float(right[seen.slots.draft_slot].mean()) ** np.arange(4)
     share = powers[:3].sum() / powers.sum()
-    assert _slots(seen, right) == pytest.approx(1.0)
-    assert _slots(seen, np.ones(seen.tokens)) == pytest.approx(0.75 / share)
-    assert _slots(seen, np.zeros(seen.tokens)) == pytest.approx(1.0 / share)
+    assert _slots(seen, right, right) == pytest.approx(1.0)
+    assert _slots(seen, np.ones(seen.tokens), right) == pytest.approx(0.75 / share)
+    assert _slots(seen, np.zeros(seen.tokens), right) == pytest.approx(1.0 / share)
 
 
 def shown(observed, truth, seed=0):

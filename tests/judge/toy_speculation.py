@@ -26,6 +26,13 @@ def chain(seed, spread=1.6):
 TARGET = chain(1)
 DRAFT = 0.9 * TARGET + 0.8 * np.random.default_rng(2).normal(size=TARGET.shape)
 STALE = 0.5 * TARGET + 0.9 * np.random.default_rng(3).normal(size=TARGET.shape)
+CERTAIN = np.eye(VOCABULARY)
+
+
+def draw(random, p):
+    """Draw as ``random.choice(len(p), p=p)`` does, without its checks of p."""
+    mass = p.cumsum()
+    return int((mass / mass[-1]).searchsorted(random.random(), side="right"))
 
 
 def softmax(logits):
@@ -69,29 +76,30 @@ class Server:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    lookup: Lookup | None = None
+    """The context of the answer that is being written."""
 
     def distribution(self, table, last):
         logits = table[last] + self.noise * self.random.normal(size=VOCABULARY)
         return processed(logits, self.temperature, self.top_k, self.top_p)
 
-    def propose(self, prompt, emitted):
+    def propose(self, emitted):
         k = self.draft.tokens
         if not self.speculates or not emitted:
             return []
         if self.draft.kind is DraftKind.NGRAM:
-            found = Lookup((*prompt, *emitted), shortest=self.draft.ngram_min, longest=self.draft.ngram_max).propose(k)
-            return [(token, np.eye(VOCABULARY)[token]) for token in found]
+            return [(token, CERTAIN[token]) for token in self.lookup.propose(k)]
         proposed, last = [], emitted[-1]
         for _ in range(k):
             q = self.distribution(DRAFT, last)
             if self.draft.sampling is DraftSampling.GREEDY:
-                q = np.eye(VOCABULARY)[q.argmax()]
-            last = int(self.random.choice(VOCABULARY, p=q))
+                q = CERTAIN[q.argmax()]
+            last = draw(self.random, q)
             proposed.append((last, q))
         return proposed
 
     def window(self, prompt, emitted, *, stale):
-        draft = self.propose(prompt, emitted)
+        draft = self.propose(emitted)
         self.drafts += bool(draft)
         self.drafted += len(draft)
         out, last = [], (emitted or prompt)[-1]
@@ -103,12 +111,12 @@ class Server:
                 self.accepted += 1
                 continue
             rest = p if self.fault == "resample-from-p" else np.maximum(p - q, 0.0)
-            out.append(int(self.random.choice(VOCABULARY, p=rest / rest.sum())))
+            out.append(draw(self.random, rest / rest.sum()))
             return out
         p = self.distribution(STALE if stale else TARGET, last)
         if self.fault == "bonus-from-q" and draft:
             p = self.distribution(DRAFT, last)
-        out.append(int(self.random.choice(VOCABULARY, p=p)))
+        out.append(draw(self.random, p))
         return out
 
     def _leaks(self):
@@ -116,12 +124,15 @@ class Server:
 
     def answer(self, request_id, prompt, tokens):
         emitted, windows, rejected = [], [], False
+        self.lookup = Lookup(prompt, shortest=max(self.draft.ngram_min, 1), longest=self.draft.ngram_max)
         while len(emitted) < tokens:
             before = self.drafted
             out = self.window(prompt, emitted, stale=rejected and self.fault == "stale")
             drafted = self.drafted - before
             rejected |= len(out) < drafted + 1
             emitted += out
+            for token in out:
+                self.lookup.append(token)
             windows.append(len(out))
         choice = Choice(token_ids=tuple(emitted[:tokens]), windows=tuple(windows) if self.speculates else None, finish_reason="length")
         return Answer(request_id=request_id, status=200, prompt_token_ids=tuple(prompt), choices=(choice,))

@@ -21,7 +21,7 @@ import pytest
     ids=" ".join,
 )
 def test_a_session_captures_once(project, args):
-    result = project.tests().run(*args, subprocess=True)
+    result = project.tests().run(*args, subprocess="-n2" in args or "randomly" in args)
     result.assert_outcomes(passed=8 if "--dist=each" in args else 4)
     assert len(project.captures) == 1
     assert project.captures[0]["workloads"] == ["chat", "code"]

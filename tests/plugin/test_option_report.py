@@ -59,7 +59,7 @@ CASES = [*((*case, ()) for case in WRONG), (*WRONG[0], ("-n2",))]
 @pytest.mark.parametrize("change, names, found, workers", CASES, ids=[" ".join([case[1], case[2], *case[3]]) for case in CASES])
 def test_a_wrong_format_is_a_usage_error_before_the_capture(project, package, change, names, found, workers):
     package.write_text(package.read_text().replace(*change))
-    result = project.tests().run(f"--specdec-report={names}", *workers, subprocess=True)
+    result = project.tests().run(f"--specdec-report={names}", *workers, subprocess=bool(workers))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert found in result.stderr.str()
     assert "Traceback" not in result.stderr.str()

@@ -10,6 +10,7 @@ from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats.betting import (
     Bettor,
     Earnings,
+    bet,
     counterpart,
     difference,
     least_score,
@@ -121,6 +122,18 @@ def test_no_view_of_violations_gains_whatever_their_mass_within_the_bound_and_th
     core = p[:3] / p[:3].sum()
     truth = np.array([*((1 - mass * bound) * (1 - band) * core), (1 - mass * bound) * band, mass * bound])
     assert truth @ np.exp(table(distribution, m[None, :]))[0] <= 1.0 + 1e-12
+
+
+@pytest.mark.parametrize("violated", [False, True])
+def test_a_bet_pays_what_the_table_has_for_the_emitted_token(violated):
+    """Two distributions in turn: what one is held against is not kept for the other."""
+    p, m = np.random.default_rng(3).dirichlet(np.ones(4), size=(2, 6))
+    core = np.array([[True, True, True, False]] * 6) if violated else None
+    for seed in (0, 1):
+        outcome = np.random.default_rng(seed).integers(4, size=6)
+        distribution = distribution_of(p[::-1] if seed else p, outcome, core=core, violation=None if core is None else ~core)
+        assert bet(distribution, m).tolist() == table(distribution, m)[np.arange(6), outcome].tolist()
+        assert (outcome == 3).any()
 
 
 def test_what_was_asked_and_not_done_is_seen_in_the_tokens_own_probabilities():
