@@ -8,7 +8,6 @@ import pytest
 
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.config import load
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import pressure
@@ -18,7 +17,6 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts import pressure as prompts
 from tests.capture.test_reference_capture import CONFIG, workload
-from tests.engines.doubles import configs
 
 TOGETHER = prompts.together(max_tokens=48, take={Depth.STANDARD: 8})
 WANTED = [
@@ -44,17 +42,3 @@ def test_servers_with_a_small_cache_preempt_and_are_judged_by_the_usual_one(plac
     }
     (judgement,) = (each for each in plan.judgements if each.family is Family.PRESSURE)
     assert pressure.judge(captured.read(directory, plan, judgement, ())).outcome is Outcome.PASS
-
-
-@pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm"])
-def test_other_engines_are_pressed_and_count_it(engine, tmp_path):
-    config = load.load(configs.write(engine, tmp_path))
-    directory, plan = RunDirectory.create(tmp_path / "run"), make(config, WANTED[1:], Depth.STANDARD)
-    status = record(config, plan, directory, deadline_s=None, tell=lambda _: None)
-    assert status.state is State.COMPLETE, status
-    arms = {arm: transcripts.read(directory, arm, TOGETHER.name) for arm in ("baseline", "draft-k3", "control")}
-    assert all(arms[arm].preemptions > 0 for arm in ("baseline", "draft-k3"))
-    assert not arms["control"].preemptions
-    assert arms["draft-k3"].counters.drafts > 0, "a reading for the one count takes nothing from the other"
-    verdict = pressure.judge(captured.read(directory, plan, plan.judgements[0], ()))
-    assert verdict.outcome is Outcome.PASS, verdict

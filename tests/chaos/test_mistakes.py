@@ -130,7 +130,7 @@ def test_mistakes_stay_where_they_were_made(servers, seen, tmp_path):
     named = [
         "the JSON schema of request ticket-0 cannot be used at $.type: \"'objekt' is not valid" in report
         and "correct the schema" in report,
-        found["mine", "long"]["outcome"] == "pass" and "novel" in flat((among / "run/report.md").read_text()),
+        found["mine", "long"]["outcome"] == "pass" and "first novel: " in str(found["mine", "long"]["evidence"]),
         f"{servers[2]} answers with a web page, not as a model's server" in report and "found a web page titled 'Sign in'" in report,
         f"{servers[3]} answers with a web page" in report and "502: a web page titled '502 Bad Gateway'" in report,
     ]

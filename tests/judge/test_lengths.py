@@ -89,7 +89,7 @@ def test_answers_that_end_where_they_should_pass_with_the_places_that_were_seen(
     [
         (LengthFlaw.OVERRUN, gave("max-2", 5, finish="length")),
         (LengthFlaw.STOP_REASON, gave("sys", 3, text(2), stop_string="import ")),
-        (LengthFlaw.STOP_REASON, gave("sys", 3, text(2), stop_token_id=3)),
+        (LengthFlaw.STOP_REASON, gave("sys", 3, text(2), stop_token_id=7)),
         (LengthFlaw.STOP_REASON, gave("ids", 3, text(2), stop_token_id=7)),
         (LengthFlaw.STOP_REASON, gave("plain", PLAIN, finish="length", stop_string="sys\n")),
         (LengthFlaw.UNDERSHOT, gave("plain", 9, finish="length")),
