@@ -5,6 +5,7 @@ That two addresses are of one server shows only where its counters can be read, 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.progress import Reporter
@@ -61,20 +62,40 @@ class _Visited:
     """Verify steps meanwhile; None where they are not counted."""
 
 
-def check(recipes: ServerRecipes, reporter: Reporter) -> None:
-    """Raise EngineError unless the plan's attached servers can be compared: reachable, not one and the same, of one model and tokenizer."""
+def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
+    """Return the variants whose attached servers cannot be compared with the baseline's, each with the reason; others go on without them.
+
+    Comparable servers are reachable, not one and the same, of one model and tokenizer. Raises EngineError where that is wrong of the
+    baseline or of all variants.
+    """
     boots = _distinct([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
+    refused: dict[str, EngineError] = {}
     arms = [recipes.arm(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
     for arm in arms:
         arm.recipe = replace(arm.recipe, boot_s=min(arm.recipe.boot_s, _FIRST_S))
     try:
         for boot, arm in zip(boots, arms, strict=True):
             reporter.step(boot, "booting", boot.arm)
-            arm.start()
-        _compare(boots, arms)
+            with _noted(boot, refused):
+                arm.start()
+        _compare([each for each in zip(boots, arms, strict=True) if each[0].arm not in refused], refused)
     finally:
         for arm in arms:
             arm.stop(0.0)
+    if refused and {boot.arm for boot in boots if boot.role is Role.VARIANT} <= refused.keys():
+        raise next(iter(refused.values()))
+    return {name: str(error) for name, error in refused.items()}
+
+
+@contextmanager
+def _noted(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
+    """Enter the error of a variant, and let that of any other server go on."""
+    try:
+        yield
+    except EngineError as error:
+        if boot.role is not Role.VARIANT:
+            raise
+        refused[boot.arm] = error
 
 
 def _distinct(boots: Sequence[Boot]) -> list[Boot]:
@@ -85,20 +106,28 @@ def _distinct(boots: Sequence[Boot]) -> list[Boot]:
     return list(by_arm.values())
 
 
-def _compare(boots: Sequence[Boot], arms: Sequence[ArmServer]) -> None:
-    if not arms or boots[0].role not in {Role.BASELINE, Role.CONTROL}:
+def _compare(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
+    if not servers or servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
-    for arm in arms[1:]:
-        _two_servers(arms[0], arm)
-    baseline, *others = [_visited(boot, arm) for boot, arm in zip(boots, arms, strict=True)]
+    (first, arm), *others = servers
+    for boot, other in others:
+        with _noted(boot, refused):
+            _two_servers(arm, other)
+    baseline = _visited(first, arm)
     if baseline.drafts:
         what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
         found = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
         raise EngineError(what, where=_url(baseline.arm), found=found, expected="none", remedy=remedy)
-    for boot, other in zip(boots[1:], others, strict=True):
-        if boot.role is Role.VARIANT:
-            _same_model(baseline, other)
-        _same_prompts(baseline, other)
+    for boot, other in others:
+        if boot.arm not in refused:
+            with _noted(boot, refused):
+                _same_server(boot, baseline, _visited(boot, other))
+
+
+def _same_server(boot: Boot, baseline: _Visited, other: _Visited) -> None:
+    if boot.role is Role.VARIANT:
+        _same_model(baseline, other)
+    _same_prompts(baseline, other)
 
 
 def _url(arm: ArmServer) -> str:

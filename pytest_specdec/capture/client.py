@@ -68,6 +68,8 @@ _REFUSED = range(400, 500)
 _TOO_MANY = 429
 _AGAIN_S = 0.5
 """Seconds before a request refused with a 429 is sent again, where the reply names none; doubled each time."""
+_FRAME = 4
+"""Parts of a stream beside those with tokens: a role, usage, the end."""
 _MAX_MESSAGE = 2_000
 """Characters of a server's error that are kept."""
 _ASK_S = 30.0
@@ -204,7 +206,7 @@ class Client:
                 return failed(self._message(error), ending, error.status_code, _retry_after_s(error.response.headers))
             except _LOST as error:
                 if limits.overdue or isinstance(error, _TIMED_OUT):
-                    return failed(f"no answer within {deadline_s:g} s", FailureKind.HUNG)
+                    return failed(_overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
                 return failed(f"connection lost: {error.__cause__ or error!r}", FailureKind.DIED)
             except _MALFORMED as error:
                 return failed(_outside(error), FailureKind.ERROR)
@@ -240,7 +242,7 @@ class Client:
     def _error_text(self, error: object) -> str:
         """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
-        return self._setup.secrets.mask(str(text))[:_MAX_MESSAGE]
+        return self._setup.secrets.mask(sse.web_page(str(text)) or str(text))[:_MAX_MESSAGE]
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:
@@ -305,6 +307,15 @@ def _retry_after_s(headers: Mapping[str, str]) -> float:
     """Return the seconds of ``retry-after``; 0 without it, and for a date."""
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdecimal() else 0.0
+
+
+def _overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
+    """Say what came until the deadline: nothing, a part of an answer, or a stream that goes on behind the limit of its request."""
+    none = f"no answer within {deadline_s:g} s"
+    most = body.get("max_completion_tokens") or body.get("max_tokens")
+    if isinstance(most, int) and parts > most + _FRAME:
+        return f"{none}: its stream has no end, {parts:,} parts came where max_tokens is {most}"
+    return f"{none}: it began and has no end, {parts:,} parts came" if parts else none
 
 
 def _outside(error: Exception) -> str:

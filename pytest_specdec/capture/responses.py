@@ -128,6 +128,8 @@ def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
         tool_calls=_assembled([choice]),
         token_ids=_ids(choice, "token_ids"),
         finish_reason=_string(choice, "finish_reason"),
+        stop_string=stop if isinstance(stop := choice.get("stop_reason"), str) else None,
+        stop_token_id=_stop_id(choice),
         logprobs=_logprobs(choice.get("logprobs")),
         listed=_listed(choice.get("logprobs")),
     )
@@ -146,10 +148,18 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int |
         tool_calls=_assembled(parts),
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
+        stop_string=next((choice.stop_string for choice in reversed(choices) if choice.stop_string is not None), None),
+        stop_token_id=next((choice.stop_token_id for choice in reversed(choices) if choice.stop_token_id is not None), None),
         logprobs=tuple(value for part in logprobs for value in part) if logprobs else None,
         listed=tuple(value for part in listed for value in part) if listed else None,
         windows=lengths if plausible else None,
     )
+
+
+def _stop_id(choice: Mapping[str, JSON]) -> int | None:
+    """Read a stop token id; what is none is no ``stop_reason`` of vLLM's, and never makes an answer unreadable."""
+    reason = choice.get("stop_reason")
+    return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < _MAX_INT else None
 
 
 def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:

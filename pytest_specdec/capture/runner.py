@@ -22,12 +22,12 @@ from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_specdec.capture.remaining import ReusableResults
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.status import Progress
 
 __all__ = ["begin", "record", "resume"]
@@ -69,11 +69,19 @@ def record(
         for device in _devices() if started else ():
             locked.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
         if any(boot.attached for boot in boots):
-            attachment.check(recipes, reporter)
+            boots = _comparable(boots, attachment.check(recipes, reporter), completeness)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     grammar_masks.compute(config, plan, directory)
     return run_documents.read_status(directory)
+
+
+def _comparable(boots: Sequence[Boot], refused: Mapping[str, str], completeness: Completeness) -> tuple[Boot, ...]:
+    """Return the boots but for those of the variants that are refused, whose reason is entered."""
+    for boot in boots:
+        if boot.arm in refused:
+            completeness.failed(boot, refused[boot.arm])
+    return tuple(boot for boot in boots if boot.arm not in refused)
 
 
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:

@@ -27,7 +27,20 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Usage
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DONE", "WAITED_S", "Arrival", "Burst", "Event", "ReceivedResponse", "arrivals", "first", "objects", "parsed", "read"]
+__all__ = [
+    "DONE",
+    "WAITED_S",
+    "Arrival",
+    "Burst",
+    "Event",
+    "ReceivedResponse",
+    "arrivals",
+    "first",
+    "objects",
+    "parsed",
+    "read",
+    "web_page",
+]
 
 WAITED_S = 0.0005
 """A chunk so soon behind another had been waiting: this client reads one in 10 to 90 us, and a step of a server takes a millisecond."""
@@ -122,8 +135,11 @@ class ReceivedResponse:
     def events(self) -> tuple[Event, ...]:
         """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out.
 
-        Raises ValueError when there are more than anything has, or their text is no UTF-8.
+        Raises ValueError when there are more than anything has, their text is no UTF-8, or the body is a web page.
         """
+        if page := web_page(self.body):
+            msg = f"expected server-sent events, found {page}"
+            raise ValueError(msg)
         ends, body, events, start = list(accumulate(map(len, self.parts))), self.body, [], 0
         for blank in _BLANK.finditer(body):
             if data := _data(body[start : blank.start()]):
@@ -170,6 +186,9 @@ def _data(block: bytes) -> str:
 
 def parsed(text: str | bytes) -> Mapping[str, JSON]:
     """Return the JSON object that a server sent. Raises ValueError when it is none, or has NaN in it, which JSON has not."""
+    if page := web_page(text):
+        msg = f"expected a JSON object, found {page}"
+        raise ValueError(msg)
     if _values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
         msg = "JSON of too many values"
         raise ValueError(msg)
@@ -182,6 +201,21 @@ def parsed(text: str | bytes) -> Mapping[str, JSON]:
         msg = f"expected a JSON object, found {str(text)[:100]!r}"
         raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
     return data
+
+
+_PAGE = re.compile(r"\ufeff?\s*(?:<\?xml[^>]*>\s*)?<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_TITLE = re.compile(r"<(title|h1)\b[^>]*>\s*([^<]*[^<\s])", re.IGNORECASE)
+_PAGE_HEAD, _MAX_TITLE = 8192, 80
+
+
+def web_page(text: str | bytes) -> str:
+    """Return ``a web page titled '…'`` where a text is one, as proxies and wrong addresses answer; empty where it is none."""
+    beginning = text[:_PAGE_HEAD]
+    page = beginning.decode(errors="replace") if isinstance(beginning, bytes) else beginning
+    if not _PAGE.match(page):
+        return ""
+    title = _TITLE.search(page)
+    return f"a web page titled {title[2][:_MAX_TITLE]!r}" if title else "a web page (HTML)"
 
 
 def _values(text: str | bytes) -> int:

@@ -49,7 +49,9 @@ class ExchangeLimits:
         self.overdue = False
         """Whether the time was used up and the socket shut."""
         self._max_bytes = max_bytes
-        self._bytes = self._parts = 0
+        self._bytes = 0
+        self.parts = 0
+        """Pieces of the body that came."""
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._expire)
@@ -83,8 +85,8 @@ class ExchangeLimits:
     def count(self, part: bytes) -> None:
         """Count what came. Raises ValueError when it is more than the most."""
         self._bytes += len(part)
-        self._parts += 1
-        if self._bytes > self._max_bytes or self._parts > _MAX_PARTS:
+        self.parts += 1
+        if self._bytes > self._max_bytes or self.parts > _MAX_PARTS:
             msg = f"a body of more than {self._max_bytes:,} bytes, or {_MAX_PARTS:,} parts"
             raise ValueError(msg)
 

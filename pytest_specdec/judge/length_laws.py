@@ -38,6 +38,8 @@ class LengthFlaw(StrEnum):
     EARLY = "min_tokens is not reached"
     STEPS = "min_tokens is counted in steps"
     UNDERSHOT = "max_tokens is undershot by part of a window"
+    STOP_REASON = "stop_reason names another stop than the one that ended the answer"
+    STOP_REASON_LOST = "stop_reason is missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +321,35 @@ def _undershot(case: LengthCase) -> Breach | None:
     return _breach(case, LengthFlaw.UNDERSHOT, f"finish_reason 'length' after {tokens} of {most} allowed tokens")
 
 
+def _stop_reason(case: LengthCase) -> Breach | None:
+    """Hold the stop that a server names against the strings that its request asks for, or against the last token.
+
+    Ids that the request does not list may end an answer: vLLM names those of a model's generation config too.
+    """
+    choice, limits = case.choice, case.limits
+    named = choice.stop_token_id if choice.stop_string is None else choice.stop_string
+    if named is None:
+        return _unnamed(case)
+    last = choice.token_ids[-1] if choice.token_ids else None
+    unseen = last is None or last not in limits.stop_ids
+    ends = named in limits.stop_strings if isinstance(named, str) else named == last or (unseen and named in limits.stop_ids)
+    if ends and case.stopped:
+        return None
+    what = f"stop_reason {quoted(named) if isinstance(named, str) else named} beside finish_reason {choice.finish_reason!r}"
+    asked_for = [*map(quoted, limits.stop_strings), *(["stop_token_ids"] if limits.stop_ids else [])]
+    what += f", where the request asks for {', '.join(asked_for) or 'no stop'}" + ("" if last is None else f" and the last token is {last}")
+    return _breach(case, LengthFlaw.STOP_REASON, what)
+
+
+def _unnamed(case: LengthCase) -> Breach | None:
+    """Look for an answer of the very tokens and the end of the baseline's, which names its stop."""
+    twin, own = case.twin, case.choice
+    if twin is None or not own.token_ids or (own.token_ids, own.finish_reason) != (twin.token_ids, twin.finish_reason):
+        return None
+    named = twin.stop_token_id if twin.stop_string is None else twin.stop_string
+    return None if named is None else _breach(case, LengthFlaw.STOP_REASON_LOST, f"no stop_reason; the baseline's is {named!r}")
+
+
 _LAWS: tuple[Callable[[LengthCase], Breach | None], ...] = (
     _overrun,
     _miscounted,
@@ -329,4 +360,5 @@ _LAWS: tuple[Callable[[LengthCase], Breach | None], ...] = (
     _passed_id,
     _despite,
     _undershot,
+    _stop_reason,
 )

@@ -22,7 +22,7 @@ from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, refused, speculating, unscorable
 from pytest_specdec.judge.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed
-from pytest_specdec.judge.verdicts import say
+from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.proportions import Interval
 
 __all__ = ["judge"]
@@ -122,7 +123,32 @@ def judge(captured: Captured) -> Verdict:
         wanted = formats(captured.workload.requests)
         return server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
     except (SchemaError, Unresolvable, RecursionError) as error:
-        return say(captured, Outcome.INVALID, f"the JSON schema of a request cannot be used: {str(error).splitlines()[0]}")
+        return _wrong_schema(captured, error)
+
+
+def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
+    """Return INVALID with the first request whose schema is none; a reference that leads nowhere shows only where an answer is read."""
+    wrong: dict[str, Exception] = {request.id: each for request in captured.workload.requests if (each := _schema_error(request))}
+    place, found = next(iter(wrong.items()), ("", error))
+    where = f" at {found.json_path}" if isinstance(found, SchemaError) else ""
+    reason = found.message if isinstance(found, SchemaError) else str(found).splitlines()[0]
+    others = f"; {len(wrong)} requests of {len(captured.workload.requests)} have such a schema" if len(wrong) > 1 else ""
+    return say(
+        captured,
+        Outcome.INVALID,
+        f"the JSON schema of {f'request {place}' if place else 'a request'} cannot be used{where}: {quoted(reason, 160)}{others}",
+        short=("remedy       correct the schema in the suite; no answer of this workload was judged, other workloads were",),
+        evidence=messages(captured.speculative.answers),
+        cell="invalid schema",
+    )
+
+
+def _schema_error(request: Request) -> SchemaError | RecursionError | None:
+    try:
+        formats((request,))
+    except (SchemaError, RecursionError) as error:
+        return error
+    return None
 
 
 def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:

@@ -176,7 +176,7 @@ class RunningSequence:
         None is for a token at which nothing may stop yet.
         """
         before, ended = len(self.text.whole), self.finish_reason == "stop" and (emitted.eos or emitted.stop_id)
-        if ended and emitted.stop_id:
+        if ended and emitted.stop_id and (self.request.ignore_eos or not emitted.eos):  # vLLM names no end of sequence
             self.stop_reason = token
         if not ended or self.request.include_stop:
             self.text.take(token)

@@ -206,6 +206,20 @@ def test_servers_that_are_no_pair_are_one_clear_error(args, found, running, pair
     assert not list(directory.root.glob("transcripts/*"))
 
 
+@pytest.mark.parametrize(
+    "args, found", [(("--template", "<user>"), "other reads prompts otherwise than the baseline"), (None, "no server answers at")]
+)
+def test_of_several_variants_the_one_that_is_no_pair_is_left_out(args, found, running, pair, capture, directory, monkeypatch):
+    monkeypatch.setattr(attachment, "_FIRST_S", 0.1)
+    url = f"http://127.0.0.1:{ports.free()}" if args is None else running(*SPECULATING, *args).url
+    config = pair(running().url, running(*SPECULATING).url)
+    _, status = capture(replace(config, variants=(*config.variants, VariantSettings(name="other", url=url))))
+    assert (status.state, status.error) == (State.INCOMPLETE, "")
+    assert {gap.arm for gap in status.missing} == {"other"}
+    assert all(found in gap.reason for gap in status.missing)
+    assert all(answer.ok for answer in transcripts.read(directory, "mine", "greedy").answers)
+
+
 def answered(ids=(), prompt_tokens=None, status=200):
     usage = None if prompt_tokens is None else Usage(prompt_tokens=prompt_tokens, completion_tokens=8)
     return Answer(request_id="a", status=status, error="too long" if status == 400 else None, prompt_token_ids=ids, usage=usage)

@@ -114,3 +114,25 @@ def test_a_reader_leaves_behind_so_many_events_unless_that_is_the_end(events, pa
     stream = [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n", b"data: [DONE]\n\n"]
     found = sse.read(iter(stream), events=events)
     assert (len(found.parts), found.left) == (parts, left)
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("<!DOCTYPE html><html><title>Sign in</title>", "a web page titled 'Sign in'"),
+        (b"\n <HTML><body><H1 class='x'>502 Bad\xff</H1>", "a web page titled '502 Bad\ufffd'"),
+        ('<?xml version="1.0"?>\n<html xmlns="x"><body>', "a web page (HTML)"),
+        ("<html>" + "<title>" + "x" * 200 + "</title>", f"a web page titled {'x' * 80!r}"),
+        ('{"choices": []}', ""),
+        ("<think>a thought</think>", ""),
+        ("", ""),
+    ],
+)
+def test_a_web_page_is_shown_by_its_title(text, shown):
+    assert sse.web_page(text) == shown
+
+
+@pytest.mark.parametrize("reading", [sse.parsed, lambda body: received(body, set()).events()])
+def test_a_web_page_is_no_answer(reading):
+    with pytest.raises(ValueError, match="found a web page titled 'Sign in'"):
+        reading(b"<html><title>Sign in</title></html>")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -91,6 +92,9 @@ DONE = b"data: [DONE]\n\n"
 USAGE = event(choices=[], usage={"prompt_tokens": 1, "completion_tokens": 2})
 
 
+PAGE = "<!DOCTYPE html>\n<html><head><title> Sign in\n</title></head><body><h1>Hello</h1></body></html>"
+
+
 def streamed(*events):
     return response(b"".join(events), kind="text/event-stream")
 
@@ -123,6 +127,8 @@ def streamed(*events):
         row("200,000 opening brackets", OUTSIDE, response("[" * 200_000)),
         row("a number of 10,000 digits", OUTSIDE, response('{"choices": [{"index": ' + "9" * 10_000 + "}]}")),
         row("no JSON", OUTSIDE, response("<html>")),
+        row("200 with a web page", OUTSIDE, response(PAGE, kind="text/html")),
+        row("502 with a web page", "failed: a web page titled 'Sign in'", response(PAGE, "502 Bad Gateway", kind="text/html")),
         row("204", OUTSIDE, head("204 No Content")),
         row("a body that is empty", OUTSIDE, response("")),
     ],
@@ -139,6 +145,7 @@ def test_an_answer_that_is_no_answer_fails_that_request(served, seen, sent):
         row("a chunk with an error", "failed: engine failed", streamed(event(error={"message": "engine failed"}), DONE)),
         row("usage after [DONE]", "answered 'ab'", streamed(event(choices=[choice()]), DONE, USAGE)),
         row("more text after [DONE]", OUTSIDE, streamed(event(choices=[choice()]), DONE, event(choices=[choice()]))),
+        row("a web page in place of a stream", OUTSIDE, response(PAGE, kind="text/html")),
         row("no [DONE]", "died: connection lost", streamed(event(choices=[choice()]))),
         row("lines that end in CR alone", "answered 'ab'", streamed(event(choices=[choice()]), DONE).replace(b"}\n\n", b"}\r\r")),
         row("lines that end in CRLF", "answered 'abab'", streamed(*2 * [event(choices=[choice()]).replace(b"\n", b"\r\n")], DONE)),
@@ -227,6 +234,41 @@ def test_an_exchange_is_over_at_its_deadline(served, seen, parts):
     outcome = words(asked(served(always(*parts)), streamed=b"event-stream" in parts[0], deadline_s=0.3))
     assert in_good_time(began_s)
     seen(outcome)
+
+
+@pytest.mark.parametrize(
+    "body, streamed",
+    [
+        row(
+            "a stream that goes on for ever behind max_tokens",
+            "hung: no answer within 0.5 s: its stream has no end, N parts came where max_tokens is 4",
+            BODY,
+            True,
+        ),
+        row(
+            "a stream without max_tokens that goes on for ever",
+            "hung: no answer within 0.5 s: it began and has no end, N parts came",
+            {"prompt": "A"},
+            True,
+        ),
+        row(
+            "a stream for ever, in answer to a request for none",
+            "hung: no answer within 0.5 s: it began and has no end, N parts came",
+            BODY,
+            False,
+        ),
+    ],
+)
+def test_an_endless_stream_is_left_at_the_deadline_and_named(served, seen, body, streamed):
+    """A token now and then keeps every read within its time: the timer of the whole exchange ends it."""
+    token = event(choices=[choice(text="a", token_ids=[5], finish_reason=None)])
+    began_s = time.monotonic()
+    server = served(always(head(kind="text/event-stream"), drip(token, 0.02)))
+    sent = asked(server, streamed=streamed, deadline_s=0.5, body=body)
+    assert in_good_time(began_s)
+    assert sent.ending is FailureKind.HUNG
+    assert server.connections == 1, "a stream that has begun is not asked for again"
+    seen("hung: " + re.sub(r"\d+ parts", "N parts", sent.answer.error))
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_specdec.config.config import Config, EngineSettings
+from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import SmallCache
 from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.engines.sglang import SglangDialect
+from pytest_specdec.engines.tensorrt_llm import TensorRtLlmDialect
 
 
 def config(kind, image=None, **args):
@@ -40,8 +43,44 @@ def test_the_reference_engine_gets_blocks_for_one_sequence_and_a_window(args, lo
     assert given == {"max-model-len": longest, "num-gpu-blocks-override": blocks}
 
 
-@pytest.mark.parametrize("kind", ["sglang", "llama_cpp", "tensorrt_llm", "mlx_lm", "transformers"])
+def test_sglang_gets_a_pool_and_a_scheduler_that_overcommits_it():
+    given = engine_of("sglang").small_cache(config("sglang", context_length=512))
+    assert given == {"max-total-tokens": 1152, "schedule-conservativeness": 0.1}
+
+
+@pytest.mark.parametrize(
+    "args, longest",
+    [
+        ({}, {"max_seq_len": 1024}),
+        ({"max-seq-len": 512}, {"max-seq-len": 512}),
+        ({"extra_llm_api_options": {"max_seq_len": 700}}, {"max_seq_len": 700}),
+        ({"max_seq_len": 8192, "extra_llm_api_options": {"kv_cache_config": {"dtype": "fp8", "max_tokens": 9}}}, {"max_seq_len": 1024}),
+    ],
+)
+def test_tensorrt_llm_gets_a_cache_and_the_policy_that_pauses_beside_its_own_options(args, longest):
+    given = engine_of("tensorrt_llm").small_cache(Config(name="c", path=Path("c.yaml"), text="", engine=engine(args), variants=()))
+    pressed = given["extra_llm_api_options"]
+    assert {name: value for name, value in given.items() if name != "extra_llm_api_options"} == longest
+    assert pressed["scheduler_config"] == {"capacity_scheduler_policy": "MAX_UTILIZATION"}
+    stated = args.get("extra_llm_api_options", {}).get("kv_cache_config", {})
+    assert pressed["kv_cache_config"] == {**stated, "max_tokens": next(iter(longest.values())) + 128}
+    assert "max_seq_len" not in pressed, "the flag says it"
+
+
+def test_tensorrt_llm_has_none_where_nothing_would_count_or_options_differ():
+    adapter = engine_of("tensorrt_llm")
+    assert adapter.small_cache(config("tensorrt_llm", backend="tensorrt")) is None
+    variant = VariantSettings(name="v", args={"extra-llm-api-options": {"dtype": "float32"}})
+    assert adapter.small_cache(replace(config("tensorrt_llm"), variants=(variant,))) is None
+
+
+def engine(args):
+    return EngineSettings(kind="tensorrt_llm", model="m", args=args)
+
+
+@pytest.mark.parametrize("kind", ["llama_cpp", "mlx_lm", "transformers"])
 def test_other_engines_have_none(kind):
+    """llama-server preempts nothing: where a unified cache is full, it ends requests with a 500 (llama.cpp#16736)."""
     assert not isinstance(engine_of(kind), SmallCache)
 
 
@@ -50,3 +89,30 @@ def test_other_engines_have_none(kind):
 )
 def test_preemptions_are_read_off_the_counters_whatever_their_prefix(text, counted):
     assert PlainDialect().traffic(text).preemptions == counted
+
+
+@pytest.mark.parametrize(
+    "text, counted",
+    [
+        ("", None),
+        ('sglang:num_running_reqs{tp_rank="0"} 3.0\n', None),
+        ('sglang:num_retracted_reqs{tp_rank="0"} 0.0\n', 0),
+        ('sglang:num_retracted_reqs{tp_rank="0"} 1.0\nsglang:num_retracted_requests_total{tp_rank="0"} 48.0\n', 48),
+    ],
+)
+def test_sglang_counts_retractions_from_the_first_one_on(text, counted):
+    assert SglangDialect().traffic(text).preemptions == counted
+
+
+@pytest.mark.parametrize(
+    "rows, counted",
+    [
+        ("no JSON", None),
+        ("[]", None),
+        ('[{"specDecodingStats": {}}]', None),
+        ('[{"inflightBatchingStats": {"numPausedRequests": 0}}]', 0),
+        ('[{"inflightBatchingStats": {"numPausedRequests": 2}}, {"inflightBatchingStats": {"numPausedRequests": 1}}]', 3),
+    ],
+)
+def test_tensorrt_llm_counts_the_paused_requests_of_its_iterations(rows, counted):
+    assert TensorRtLlmDialect("m", completions_list_tokens=True).traffic(rows).preemptions == counted

@@ -88,6 +88,10 @@ def test_answers_that_end_where_they_should_pass_with_the_places_that_were_seen(
     "flaw, wrong",
     [
         (LengthFlaw.OVERRUN, gave("max-2", 5, finish="length")),
+        (LengthFlaw.STOP_REASON, gave("sys", 3, text(2), stop_string="import ")),
+        (LengthFlaw.STOP_REASON, gave("sys", 3, text(2), stop_token_id=7)),
+        (LengthFlaw.STOP_REASON, gave("ids", 3, text(2), stop_token_id=7)),
+        (LengthFlaw.STOP_REASON, gave("plain", PLAIN, finish="length", stop_string="sys\n")),
         (LengthFlaw.UNDERSHOT, gave("plain", 9, finish="length")),
         (LengthFlaw.USAGE, gave("sys", 3, text(2), usage=Usage(prompt_tokens=3, completion_tokens=5))),
         (LengthFlaw.MISSED, gave("sys", PLAIN, finish="length")),
@@ -112,6 +116,29 @@ def test_each_breach_is_named(flaw, wrong):
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
     assert verdict.headline.startswith(f"{flaw.value}: 1 of 11 answers")
     assert wrong.request_id in verdict.short[0]
+
+
+NAMED = LAWFUL | {"sys": gave("sys", 3, text(2), stop_string="sys\n"), "ids": gave("ids", 3, text(2), stop_token_id=3)}
+
+
+@pytest.mark.parametrize("lost, outcome", [((), Outcome.PASS), (("sys",), Outcome.FAIL), (("ids",), Outcome.FAIL)])
+def test_a_stop_that_the_baseline_names_is_named(lost, outcome):
+    ours = NAMED | {name: LAWFUL[name] for name in lost}
+    verdict = lengths.judge(captured("lengths", *(list(arm.values()) for arm in (ours, NAMED, NAMED)), workload=WORKLOAD))
+    assert verdict.outcome is outcome
+    assert verdict.names == (LengthFlaw.STOP_REASON_LOST.value if lost else "")
+
+
+@pytest.mark.parametrize("fields", [{"stop_token_id": 3}, {}])
+def test_an_id_that_no_request_lists_may_end_an_answer_and_be_named(fields):
+    assert judged(gave("plain", 3, text(2), **fields)).names != LengthFlaw.STOP_REASON.value
+
+
+def test_a_stop_that_another_answer_of_the_baseline_names_is_not_missed():
+    """Its tokens are others, so that something else ended it."""
+    ours = NAMED | {"ids": gave("ids", 2, text(2), more=(7,))}
+    arms = (list(arm.values()) for arm in (ours, NAMED, NAMED))
+    assert lengths.judge(captured("lengths", *arms, workload=WORKLOAD)).outcome is Outcome.PASS
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,7 @@ def test_a_schema_that_cannot_be_used_is_invalid_and_nothing_is_fetched(schema, 
     verdict = judged(texts("{}"), formats=[asked])
     assert verdict.outcome is Outcome.INVALID
     assert "cannot be used" in verdict.headline
+    assert "correct the schema" in verdict.short[0]
     assert not fetched
 
 

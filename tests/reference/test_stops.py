@@ -28,7 +28,7 @@ def ruled(pieces, ids, *, stop=(), stop_ids=(), include=False, least=0, most=40)
         token, text = ids[count - 1], b"".join(pieces[i] for i in ids[:count]).decode()
         if token in stop_ids or token == EOS:
             text = text if include else b"".join(pieces[i] for i in ids[: count - 1]).decode()
-            return text, ids[:count], "stop", token if token in stop_ids else None
+            return text, ids[:count], "stop", None if token == EOS else token
         shorter = b"".join(pieces[i] for i in ids[: count - 1]).decode()
         complete = sorted(
             (at + len(s), stop.index(s), at, s)
@@ -68,6 +68,13 @@ def test_a_stop_token_ends_an_answer_and_has_no_text_unless_asked_for(server, pl
         stop_ids = [plain[CODE][at], 4095]
         answer = server.complete(asked(CODE, stop_token_ids=stop_ids, include_stop_str_in_output=include))
         assert outcome(answer) == ruled(pieces, plain[CODE], stop_ids=stop_ids, include=include)
+
+
+@pytest.mark.parametrize("fields, named", [({}, None), ({"ignore_eos": True}, EOS)])
+def test_an_end_of_sequence_among_the_stop_tokens_is_named_only_where_ends_are_ignored(server, fields, named):
+    """As in vLLM, whose ``check_stop`` looks for the end of sequence first."""
+    _, ids, finish, reason = outcome(server.complete(asked(END, stop_token_ids=[EOS], max_tokens=200, **fields)))
+    assert (ids[-1], finish, reason) == (EOS, "stop", named)
 
 
 @pytest.mark.parametrize("stream", [False, True])

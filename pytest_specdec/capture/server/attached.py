@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed, look
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.sse import web_page
 from pytest_specdec.engines.protocol import AnyEngine, Recognising
 from pytest_specdec.errors import BootError, SpecdecError
 from pytest_specdec.model.workload import Request, Route
@@ -31,6 +32,7 @@ _FINAL = {400, 404, 405, 422, *_DENIED}
 """Statuses that waiting does not change."""
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 """OpenSSL's word for it."""
+_WEB_PAGE = "a web page"
 _LOOK_S = 2.0
 _PAUSE_S = 0.2
 
@@ -136,7 +138,7 @@ class AttachedArm(ArmServer):
 
     def _reached(self, until_s: float) -> ReadyServer:
         """Wait until the server answers one token. Raises BootError when it refuses, or does not answer in time."""
-        setup, last = self.recipe.setup, "nothing answers"
+        setup, is_first = self.recipe.setup, self._speak is not None
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
             if reply.status not in {*_GONE, *_DENIED}:
@@ -145,22 +147,37 @@ class AttachedArm(ArmServer):
                 if isinstance(answer, ReadyServer):
                     return answer
                 reply = answer
+                if is_first and _WEB_PAGE in reply.text:
+                    break  # no waiting makes a model's server of a web site; one that was there before may come back
             if reply.status in _FINAL or is_untrusted(reply):
                 raise refused(setup, reply)
-            last = reply.text
             self._heartbeat()
             if time.monotonic() >= until_s:
                 break
             time.sleep(_PAUSE_S)
-        what = f"no server answers at {setup.url}"
-        found, expected = setup.secrets.mask(last), "an answer to a one-token completion"
-        raise BootError(what, where=setup.url, found=found, expected=expected, remedy="start it, or correct `url`")
+        raise _unanswered(setup, reply)
 
     def _dialect(self) -> Dialect:
         if self._speak is not None:
             self.recipe = replace(self.recipe, dialect=self._speak(self.recipe.setup))
             self._speak = None
         return self.recipe.dialect
+
+
+def _unanswered(setup: ServerSetup, reply: Reply) -> BootError:
+    """Return the error for a server that was waited for in vain."""
+    what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
+    found = setup.secrets.mask(_shown(reply))
+    if _WEB_PAGE in found:
+        what = f"{setup.url} answers with a web page, not as a model's server"
+        remedy = "correct `url`, which names a web site, a login page or a proxy whose server is gone; or start that server"
+    return BootError(what, where=setup.url, found=found, expected="an answer to a one-token completion", remedy=remedy)
+
+
+def _shown(reply: Reply) -> str:
+    """Return a reply in the words of an error: a web page by its title."""
+    page = web_page(reply.text)
+    return f"{reply.status}: {page}" if page else reply.text
 
 
 def is_untrusted(reply: Reply) -> bool:
@@ -173,7 +190,7 @@ def refused(setup: ServerSetup, reply: Reply) -> BootError:
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
         return BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
-    found = setup.secrets.mask(f"{reply.status}: {reply.text}"[:500])
+    found = setup.secrets.mask(f"{reply.status}: {web_page(reply.text) or reply.text}"[:500])
     if reply.status in _DENIED:
         what = f"{setup.url} refuses the key" if setup.api_key or setup.headers else f"{setup.url} asks for a key"
         remedy = "set `api_key: ${MY_KEY}` under `engine:`, or `headers` as the server's gateway wants them"

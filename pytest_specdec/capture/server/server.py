@@ -123,6 +123,8 @@ class ArmServer:
         """Whether the counters are those of the log, which come late."""
         self._drained: SpecCounters | None = None
         """The sum of all readings of counters that are set back by each."""
+        self._paused: int | None = None
+        """The same of preemptions."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -215,6 +217,8 @@ class ArmServer:
         if not dialect.counters_drain:
             return counters
         self._drained = counters if self._drained is None else self._drained + counters
+        paused = dialect.traffic(page or "").preemptions
+        self._paused = self._paused if paused is None else (self._paused or 0) + paused
         return self._drained
 
     def _logged(self) -> SpecCounters | None:
@@ -225,8 +229,12 @@ class ArmServer:
 
     def preemptions(self) -> int | None:
         """Read how many requests the server put off for want of cache; None where it does not count them."""
-        page = get(self.recipe.setup, self.recipe.dialect.counters_path, seconds=SECONDS)
-        return None if page is None else self.recipe.dialect.traffic(page).preemptions
+        dialect = self.recipe.dialect
+        if dialect.counters_drain:
+            self.counters()
+            return self._paused
+        page = get(self.recipe.setup, dialect.counters_path, seconds=SECONDS)
+        return None if page is None else dialect.traffic(page).preemptions
 
     def traffic(self) -> Traffic | None:
         """Return None: only an attached server has other clients."""

@@ -36,6 +36,10 @@ _READY_SINCE = (0, 5, 20)
 _SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.9
 """About what SGLang chooses by itself; it depends on the device and on the chunk size."""
+_PRESSED_TOKENS = 1152
+"""Of a small key-value cache: a multiple of all page sizes."""
+_CONSERVATIVENESS = 0.1
+"""As stated, SGLang admits no request that may have to be retracted; the less, the sooner it runs out."""
 _VERSION = "from importlib.metadata import version; print(version('sglang'))"
 _REMEDY = "install sglang in a venv of its own and set engine.venv; or set engine.executable, a python that has it, or engine.image"
 
@@ -78,6 +82,10 @@ class Sglang:
         self._same_vocabularies(config)
         if config.engine.image:
             docker.check(config)
+
+    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - requests that do not fit are refused by length
+        """Return a pool of some thousand tokens, and a scheduler that counts on short answers and so retracts requests."""
+        return {"max-total-tokens": _PRESSED_TOKENS, "schedule-conservativeness": _CONSERVATIVENESS}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container."""

@@ -6,10 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import top_logprobs
-from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
+from pytest_specdec.engines.plain_dialect import PlainDialect, total, with_usage
 from pytest_specdec.engines.protocol import ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
@@ -18,6 +19,7 @@ from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
+    from pytest_specdec.engines.protocol import Traffic
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["SglangDialect"]
@@ -94,6 +96,12 @@ class SglangDialect(PlainDialect):
         accepted = totals["generation_tokens"] - drafts - totals.get("num_requests", 0)
         drafted = drafts * self._draft_tokens
         return SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=min(max(0, accepted), drafted))
+
+    def traffic(self, text: str) -> Traffic:
+        """Count retractions as preemptions; their counter appears with the first one, a gauge of that name is there from the start."""
+        read = super().traffic(text)
+        retracted, counting = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
+        return replace(read, preemptions=0 if retracted is None and counting is not None else retracted)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Ask the native route for the prompt's log-probabilities from the last token before ``token_ids`` on; the entry there is empty."""

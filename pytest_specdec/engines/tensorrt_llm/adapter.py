@@ -84,6 +84,15 @@ class TensorRtLlm:
         if config.engine.image:
             docker.check(config)
 
+    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
+        """Return a cache for one sequence of at most 1024 tokens, and the policy that pauses requests where it runs out.
+
+        None where an arm has options of its own, and for backends that count no paused requests.
+        """
+        if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
+            return None
+        return options.small_cache(config.engine.args)
+
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container, with the file of options that it reads."""
         model = config.resolve(setup.model)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_specdec.engines import top_logprobs
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
-from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRequest
+from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRequest, Traffic
 from pytest_specdec.engines.tensorrt_llm import structured
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
@@ -114,6 +114,16 @@ class TensorRtLlmDialect(PlainDialect):
             draft_tokens=sum(tokens for _, tokens, _ in drafted),
             accepted_tokens=sum(accepted for _, tokens, accepted in drafted if tokens),
         )
+
+    def traffic(self, text: str) -> Traffic:
+        """Add up the requests that were paused since the last reading; their cache went to others."""
+        try:
+            rows = json.loads(text)
+        except ValueError:
+            rows = ()
+        batches = [row.get("inflightBatchingStats") for row in _objects(rows)]
+        paused = [_count(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
+        return Traffic(preemptions=sum(paused) if paused else None)
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token at temperature 1, untruncated, with the most probable ones; None without a tokenizer to know them by."""

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["FLAG", "command_line", "draft", "drafter", "llm_api_options", "options_text", "speculative_setting"]
+__all__ = [
+    "FLAG",
+    "command_line",
+    "draft",
+    "drafter",
+    "llm_api_options",
+    "names_options",
+    "options_text",
+    "small_cache",
+    "speculative_setting",
+]
 
 FLAG = "extra_llm_api_options"
 """The flag that names the file, from 1.0 on; later releases call it ``config`` as well."""
@@ -30,6 +40,8 @@ _KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
 _COUNTING = frozenset({"tensorrt", "trt"})
 """Backends that count unasked and do not know the switch."""
 _HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
+_PRESSED_TOKENS, _SPARE_TOKENS = 1024, 128
+_LONGEST = "max_seq_len"
 _MODELS = frozenset({"DraftTarget", "Draft_Target"})
 
 
@@ -61,6 +73,35 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
         if isinstance(setting.get(name), str):
             setting[name] = resolve(str(setting[name]))
     return yaml.safe_dump({**options, **({_SETTING: setting} if setting else {})}, sort_keys=False)
+
+
+def names_options(args: Mapping[str, JSON]) -> bool:
+    """Whether ``args`` have options of the LLM API."""
+    return _name(args, FLAG) in args
+
+
+def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    """Return what is laid over ``args`` for a small cache that binds; None for backends whose iterations report no paused requests.
+
+    A started request is paused under MAX_UTILIZATION alone: by default none is started that might have to be (CapacitySchedulerPolicy).
+    """
+    if args.get("backend") in _COUNTING:
+        return None
+    stated = llm_api_options(args)
+    cache, scheduler = ({**_mapping(stated, name)} for name in ("kv_cache_config", "scheduler_config"))
+    longest = _integer(args.get(_name(args, _LONGEST))) or _integer(stated.get(_LONGEST))
+    longest = min(longest or _PRESSED_TOKENS, _PRESSED_TOKENS)
+    pressed: dict[str, JSON] = {
+        **{name: value for name, value in stated.items() if name != _LONGEST},
+        "kv_cache_config": {**cache, "max_tokens": longest + _SPARE_TOKENS},
+        "scheduler_config": {**scheduler, "capacity_scheduler_policy": "MAX_UTILIZATION"},
+    }
+    return {_name(args, _LONGEST): longest, _name(args, FLAG): pressed}
+
+
+def _name(args: Mapping[str, JSON], name: str) -> str:
+    """Return ``name`` as ``args`` write it."""
+    return next((key for key in args if plain(key) == plain(name)), name)
 
 
 def command_line(args: Mapping[str, JSON]) -> list[str]:

@@ -99,6 +99,16 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"),
     ),
     PlantedFault(
+        id="stop-reason-lost",
+        does="Names no stop_reason in the stream of an answer that ends within a window.",
+        expected=in_(Place.REFERENCE, lengths="stop_reason is missing"),
+    ),
+    PlantedFault(
+        id="stop-reason-first-id",
+        does="Names the lowest of the stop_token_ids as the stop_reason of a stream, whichever ended the answer.",
+        expected=in_(Place.REFERENCE, lengths="stop_reason names another stop than the one that ended the answer"),
+    ),
+    PlantedFault(
         id="usage-counts-discarded",
         does="Counts in the usage the accepted tokens that the end of the answer discarded.",
         expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="usage counts tokens that were not answered"),

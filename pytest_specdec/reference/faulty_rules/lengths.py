@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pytest_specdec.reference import rules
 from pytest_specdec.reference.emission import StopMatch
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pytest_specdec.reference.emission import EmittedToken, WrittenText
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.reference.emission import EmittedToken, StreamState, WrittenText
     from pytest_specdec.reference.openai_request import EngineRequest
+    from pytest_specdec.reference.sequence import Delta
 
 
 @instead_of("match")
@@ -120,6 +122,25 @@ def min_tokens_at_bonus(logits: NDArray[np.float32], ids: Sequence[int], held: i
     """Forbid at the last position."""
     if held >= len(logits):
         rules.forbid(logits[-1:], ids, 1)
+
+
+@instead_of("send")
+def stop_reason_lost(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
+    """Name none where the last step brought several tokens."""
+    lost = len(delta.tokens) > 1 and delta.stop_reason is not None
+    return rules.send(_stopped_by(chunk, None) if lost else chunk, delta, state)
+
+
+@instead_of("send")
+def stop_reason_first_id(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
+    """Name the lowest id."""
+    by_id = isinstance(delta.stop_reason, int)
+    return rules.send(_stopped_by(chunk, min(delta.sequence.request.stop_ids)) if by_id else chunk, delta, state)
+
+
+def _stopped_by(chunk: dict[str, JSON], stop: int | None) -> dict[str, JSON]:
+    (choice,) = cast("list[dict[str, JSON]]", chunk["choices"])
+    return chunk | {"choices": [choice | {"stop_reason": stop}]}
 
 
 @instead_of("completion_tokens")

@@ -58,6 +58,8 @@ def parser() -> argparse.ArgumentParser:
     add("--context-length", type=int)
     add("--max-running-requests", type=int)
     add("--mem-fraction-static", type=float)
+    add("--max-total-tokens", type=int)  # fields/schedule.py, as the next
+    add("--schedule-conservativeness", type=float, default=1.0)
     add("--tp-size", "--tensor-parallel-size", type=int, default=1)
     add("--dtype", default="auto", choices=["auto", "half", "float16", "bfloat16", "float", "float32"])
     add("--random-seed", type=int)
@@ -123,7 +125,9 @@ def settings(args: argparse.Namespace) -> ServerSettings:
         port=args.port,
         served_model_name=args.served_model_name or args.model_path,
         max_num_seqs=args.max_running_requests or 64,
-        max_model_len=args.context_length or 1024,
+        # managers/tp_worker.py: the pool bounds a request too. Whom the double retracts does not depend on the conservativeness.
+        max_model_len=min(args.context_length or 1024, (args.max_total_tokens or 2**20) // 16 * 16 - window),
+        blocks=(args.max_total_tokens or 0) // 16,
         speculation=speculation,
         max_logprobs=-1,  # no bound was found in entrypoints/openai/protocol.py
         seed=time.time_ns() if args.random_seed is None else args.random_seed,  # server_args.py: a random one

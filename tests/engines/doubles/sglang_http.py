@@ -220,6 +220,10 @@ class Served:
         lines += [f'sglang:num_requests_total{{{label},is_streaming="{s}"}} {float(n)}' for s, n in self.requests.items() if n]
         lines += [f"sglang:spec_verify_calls_total{{{label}}} {float(self.verify_calls)}"] if self.verify_calls else []
         lines += [f"sglang:spec_accept_length{{{label}}} 2.0", f"sglang:num_running_reqs{{{label}}} 0.0"]
+        # A gauge of the last batch, and a counter that has no series before the first retraction.
+        retracted = self.engine.counters.preemptions
+        lines += [f"sglang:num_retracted_reqs{{{label}}} 0.0"]
+        lines += [f"sglang:num_retracted_requests_total{{{label}}} {float(retracted)}"] if retracted else []
         return PlainTextResponse("\n".join(lines) + "\n")
 
     def finished(self, sequences, *, streaming: bool = False) -> None:

@@ -137,6 +137,7 @@ def settings_of(given, options):
     elif speculative is not None:
         model = speculative.get("speculative_model") or speculative["speculative_model_dir"]
         speculation = Speculation(method="draft_model", tokens=speculative["max_draft_len"], model=model)
+    cache, policy = options.get("kv_cache_config") or {}, (options.get("scheduler_config") or {}).get("capacity_scheduler_policy")
     return ServerSettings(
         model=given.model,
         port=given.port,
@@ -144,6 +145,8 @@ def settings_of(given, options):
         served_model_name=Path(given.model).name if Path(given.model).is_dir() else given.model,
         max_num_seqs=given.max_batch_size,
         max_model_len=given.max_seq_len,
+        # CapacitySchedulerPolicy: under GUARANTEED_NO_EVICT, the default, none is paused.
+        blocks=(cache.get("max_tokens") or 0) // 16 if policy == "MAX_UTILIZATION" else 0,
         speculation=speculation,
         spec_decode_metrics="detailed" if speculation else "none",
         fault=os.environ.get("SPECDEC_FAULT", "") if speculation else "",
@@ -157,13 +160,17 @@ def booted(given, options):
 
     settings = settings_of(given, options)
     rows = deque(maxlen=options.get("iter_stats_max_iterations") or DEFAULT_ROWS)
+    paused = []
 
     class Iterations(Counters):
         """Keeps a row for every verify step, as ``/metrics`` of the real server has one for every iteration."""
 
         def drafted(self, drafted, accepted):
             super().drafted(drafted, accepted)
-            rows.append(row(drafted, accepted))
+            # pyexecutor: len(scheduled_batch.paused_requests) of this iteration
+            paused.append(self.preemptions - sum(paused))
+            rows.append({**row(drafted, accepted), "inflightBatchingStats": {"numPausedRequests": paused[-1]}})
+            paused[:] = [self.preemptions]
 
     class PromptPenalties(ReferenceEngine):
         """Counts the prompt for presence and frequency too (cpp/tensorrt_llm/kernels/penaltyKernels.cu)."""
