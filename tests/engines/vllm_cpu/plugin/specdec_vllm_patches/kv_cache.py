@@ -45,3 +45,24 @@ def kv_stale() -> None:
     rejection_sampler.rejection_sample = rejection_sample
     runner._update_states_after_model_execute = update
     runner._get_slot_mappings = slots
+
+
+@patch
+def prefix_defeated() -> None:
+    """Look nothing up in the prefix cache."""
+    from vllm.v1.core import kv_cache_manager
+
+    kv_cache_manager.KVCacheManager.get_computed_blocks = lambda self, _request: (self.empty_kv_cache_blocks, 0, 0)
+
+
+@patch
+def prefix_without_parent() -> None:
+    """Know a block of the prefix cache by its own tokens, whatever came before them."""
+    from vllm.v1.core import kv_cache_utils
+
+    stock = kv_cache_utils.hash_block_tokens
+
+    def hash_block_tokens(hash_function: Any, _parent: Any, tokens: Any, extra_keys: Any = None) -> Any:
+        return stock(hash_function, None, tokens, extra_keys)
+
+    kv_cache_utils.hash_block_tokens = hash_block_tokens
