@@ -89,6 +89,17 @@ def limit_undershot() -> None:
 
 
 @patch
+def context_ends_early() -> None:
+    """End answers by length where a whole window no longer fits the context."""
+
+    def end(request: Any, context: int, window: list[int], count: int) -> bool:
+        whole = 4
+        return _stops(request, context) or (count == len(window) and request.num_tokens + whole > context and _capped(request))
+
+    _ended(end)
+
+
+@patch
 def min_tokens_at_bonus() -> None:
     """Keep ends of sequence from the last position of a window only until min_tokens is reached."""
     from vllm.v1.sample.logits_processor import builtin
