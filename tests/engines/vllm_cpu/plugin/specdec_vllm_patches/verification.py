@@ -129,3 +129,33 @@ def stale_bonus() -> None:
         return stock(self, metadata, draft_probs, shifted, sampling_metadata)
 
     rejection_sampler.RejectionSampler.forward = forward
+
+
+def _corrected(correct: Callable[[torch.Tensor, int, torch.Tensor, int, int], None]) -> None:
+    """Let ``correct`` change the row of each sequence, given its index, its draft tokens, how many tokens it emits, and its bonus token."""
+    from vllm.v1.sample import rejection_sampler
+
+    stock = rejection_sampler.rejection_sample
+
+    def rejection_sample(draft_token_ids: torch.Tensor, num_draft_tokens: list[int], *args: Any, **kwargs: Any) -> torch.Tensor:
+        output = stock(draft_token_ids, num_draft_tokens, *args, **kwargs)
+        bonus = args[4]
+        emitted = (output != PADDING).sum(dim=1).tolist()
+        start = 0
+        for row, drafted in enumerate(num_draft_tokens):
+            if 0 < emitted[row] <= drafted:
+                correct(output, row, draft_token_ids[start : start + drafted], emitted[row], int(bonus[row, 0]))
+            start += drafted
+        return output
+
+    rejection_sampler.rejection_sample = rejection_sample
+
+
+@patch
+def rejected_emitted() -> None:
+    """Emit the rejected draft token itself in its place."""
+
+    def correct(output: torch.Tensor, row: int, drafts: torch.Tensor, emitted: int, _bonus: int) -> None:
+        output[row, emitted - 1] = drafts[emitted - 1]
+
+    _corrected(correct)
