@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["ECHO_TORN", "OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "beside_the_baselines"]
+__all__ = ["ECHO_TORN", "OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "beside_the_baselines", "echo"]
 
 OF_TOKENS = "reported log-probabilities are not the baseline's"
 OF_PROMPTS = "log-probabilities of prompts are not the baseline's"
@@ -84,9 +84,6 @@ def beside_the_baselines(captured: Captured) -> Verdict:
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
         return say(captured, Outcome.REFUSED, headline, cell="no prompt_logprobs")
-    if torn := _torn(captured):
-        headline = f"{ECHO_TORN}: {len(torn)} answers, the baseline's begin with it; first: {torn[0]}"
-        return say(captured, Outcome.FAIL, headline, evidence=torn[:_SHOWN], cell="echo", names=ECHO_TORN)
     missing = _missing(captured)
     if missing:
         headline = f"{PROMPTS_MISSING}: {len(missing)} answers lack them, the baseline's have them; first: {missing[0]}"
@@ -102,6 +99,15 @@ def beside_the_baselines(captured: Captured) -> Verdict:
         headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{_LEAST - len(pairs)} more such tokens")
     return speculating(captured, rejecting=False) or _passed(captured, pairs, limit, noise)
+
+
+def echo(captured: Captured) -> Verdict | None:
+    """Return FAIL where an echoed prompt does not begin the text although the baseline's does; None otherwise, and where none is echoed."""
+    torn = _torn(captured)
+    if not torn:
+        return None
+    headline = f"{ECHO_TORN}: {len(torn)} answers, the baseline's begin with it; first: {torn[0]}"
+    return say(captured, Outcome.FAIL, headline, evidence=torn[:_SHOWN], cell="echo", names=ECHO_TORN)
 
 
 def _wants_prompts(captured: Captured) -> bool:

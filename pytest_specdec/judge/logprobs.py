@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.baseline_logprobs import beside_the_baselines
+from pytest_specdec.judge.baseline_logprobs import beside_the_baselines, echo
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.logprob_lists import wrong_lists
@@ -191,7 +191,7 @@ def judge(captured: Captured) -> Verdict:
     Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the baseline
     reported stand in for scores: those of its prompts, and at temperature 0 those of the tokens that both answered.
     """
-    broken = server_failure(captured) or refusal(captured) or ended(captured) or wrong_lists(captured)
+    broken = server_failure(captured) or refusal(captured) or echo(captured) or ended(captured) or wrong_lists(captured)
     if broken is not None:
         return broken
     if not captured.workload.scored:

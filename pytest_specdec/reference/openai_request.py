@@ -95,7 +95,6 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (True, False),
     "best_of": (1,),
-    "echo": (False,),
     "length_penalty": (1,),
     "spaces_between_special_tokens": (True, False),
     "suffix": ("",),

@@ -21,13 +21,13 @@ from pytest_specdec.reference.faulty_rules import registry
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = ROOT / "tests/engines/vllm_cpu/plugin/specdec_vllm_patches.py"
+PLUGIN = sorted((ROOT / "tests/engines/vllm_cpu/plugin/specdec_vllm_patches").glob("*.py"))
 SPECULATING = ["target", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
 
 
 def patches():
     """The names of the functions that the vLLM plugin registers; vLLM itself is not installed here."""
-    functions = [node for node in ast.parse(PLUGIN.read_text()).body if isinstance(node, ast.FunctionDef)]
+    functions = [node for path in PLUGIN for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     marked = (function for function in functions if any(ast.unparse(each) == "patch" for each in function.decorator_list))
     return {function.name.replace("_", "-") for function in marked}
 
@@ -62,7 +62,7 @@ def test_no_other_module_that_plants_faults_spells_an_id():
     """Implementations are found by the name of their function."""
     spelt = {
         (path.name, node.value)
-        for path in (*(ROOT / "pytest_specdec/reference").rglob("*.py"), PLUGIN)
+        for path in (*(ROOT / "pytest_specdec/reference").rglob("*.py"), *PLUGIN)
         if path.parent.name != "faults"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in FAULTS

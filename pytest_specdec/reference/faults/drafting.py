@@ -17,7 +17,13 @@ def _off(kind: str, does: str, words: str) -> PlantedFault:
 
 
 ROWS = (
-    _off("logprobs", "Drafts nothing for requests that report log-probabilities.", "drafting is off for requests with log-probabilities"),
+    PlantedFault(
+        id="drafts-off-logprobs",
+        does="Drafts nothing for requests that report log-probabilities.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with log-probabilities")
+        # Answers of vLLM do not tell drafts from rejected ones.
+        | in_(Place.VLLM, may=_MAY, speed="no draft is accepted for requests with log-probabilities"),
+    ),
     _off("sampled", "Drafts nothing above temperature 0.", "drafting is off for requests above temperature 0"),
     _off("grammar", "Drafts nothing for requests with a grammar.", "drafting is off for requests with a grammar"),
     _off("penalties", "Drafts nothing for requests with penalties.", "drafting is off for requests with penalties"),

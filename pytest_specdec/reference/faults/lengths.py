@@ -17,13 +17,13 @@ ROWS = (
     PlantedFault(
         id="stop-missed-mid-window",
         does="Looks for a stop string at the last token of a window only.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="a stop string inside a window is missed"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string inside a window is missed"),
         mirrors=("sgl-project/sglang#23802", "openvinotoolkit/openvino.genai#1719"),
     ),
     PlantedFault(
         id="stop-split-missed",
         does="Looks for a stop string in each window alone, so that one over two windows is missed.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="a stop string over two windows is missed"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string over two windows is missed"),
     ),
     PlantedFault(
         id="limit-before-stop",
@@ -34,7 +34,7 @@ ROWS = (
     PlantedFault(
         id="stop-not-cut",
         does="Leaves the stop string at the end of the text.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string stays in the text"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="the stop string stays in the text"),
     ),
     PlantedFault(
         id="stop-cut-early",
@@ -44,7 +44,7 @@ ROWS = (
     PlantedFault(
         id="text-behind-stop",
         does="Hands out a whole window whose text has a stop string, and stops behind it.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="what stands behind the stop is delivered too"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="what stands behind the stop is delivered too"),
         mirrors=("openvinotoolkit/openvino.genai#1951",),
     ),
     PlantedFault(
@@ -60,7 +60,7 @@ ROWS = (
     PlantedFault(
         id="stop-ids-at-last-only",
         does="Looks for stop_token_ids at the last token of a window only.",
-        expected=in_(Place.REFERENCE, lengths="a stop token inside a window is ignored"),
+        expected=in_(Place.REFERENCE, Place.VLLM, lengths="a stop token inside a window is ignored"),
     ),
     PlantedFault(
         id="stop-ids-ignored",
@@ -70,7 +70,7 @@ ROWS = (
     PlantedFault(
         id="end-missed-mid-window",
         does="Looks for an end of sequence at the last token of a window only.",
-        expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="an end of sequence inside a window is ignored"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="an end of sequence inside a window is ignored"),
         mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
     ),
     PlantedFault(
@@ -86,17 +86,17 @@ ROWS = (
     PlantedFault(
         id="min-tokens-at-bonus",
         does="Keeps ends of sequence from the last position of a window only until min_tokens is reached.",
-        expected=in_(Place.REFERENCE, lengths="min_tokens is not reached"),
+        expected=in_(Place.REFERENCE, Place.VLLM, lengths="min_tokens is not reached"),
     ),
     PlantedFault(
         id="limit-overrun",
         does="Hands out the whole window in which max_tokens is reached.",
-        expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="max_tokens is overrun by part of a window"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is overrun by part of a window"),
     ),
     PlantedFault(
         id="limit-undershot",
         does="Ends an answer by length where another window as long as the last no longer fits.",
-        expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"),
+        expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"),
     ),
     PlantedFault(
         id="stop-reason-lost",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
 
 __all__ = ["ROWS"]
@@ -64,7 +65,12 @@ ROWS = (
     PlantedFault(
         id="rejected-emitted",
         does="Emits the rejected draft token itself in its place.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling=REPEATED),
+        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling=REPEATED)
+        | in_(
+            Place.VLLM,
+            may=TOKENS_WRONG | dict.fromkeys((Family.GREEDY, Family.SAMPLING), "Its tokens are wrong there too."),
+            parameters=RECOVERED,
+        ),
     ),
     PlantedFault(
         id="verified-one-ahead",

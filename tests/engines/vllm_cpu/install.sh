@@ -43,7 +43,9 @@ PY
 fi
 # The fixes and planted faults of tests/engines/vllm_cpu/plugin, copied first so that no build output lands in the source tree.
 source=$(mktemp -d)
-cp "$(dirname "$0")"/plugin/pyproject.toml "$(dirname "$0")"/plugin/specdec_vllm_patches.py "$source"
+cp "$(dirname "$0")"/plugin/pyproject.toml "$source"
+mkdir "$source/specdec_vllm_patches"
+cp "$(dirname "$0")"/plugin/specdec_vllm_patches/*.py "$source/specdec_vllm_patches"
 "$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation --force-reinstall "$source"
 rm -rf "$source"
 ln -sfn "$venv" "$link"
