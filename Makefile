@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PARALLEL := -n 2 --dist=worksteal
+# Three workers of the unit tests keep two cores busy: many of these tests wait for servers.
+UNIT := -n 3 --dist=worksteal
 # Each of the many interpreters that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
@@ -26,10 +28,10 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(PARALLEL) -m 'not statistics or statistics(quick=True)' $(COVERED)
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m 'not statistics or statistics(quick=True)' $(COVERED)
 
 test-statistics: $(INSTALLED) ## size and power of the tests by simulation; `make test` has a part of it
-	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(PARALLEL) -m statistics
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m statistics
 
 faults: $(INSTALLED) ## the suites against each planted fault of the reference engine
 	$(BIN)/python -m pytest tests/faults $(PARALLEL)

@@ -83,6 +83,8 @@ UNPATCHED = {
             "then no draft token is accepted in the very requests judged.",
             Family.PARAMETERS: "Its doses of top_k ask for 1, which kills it.",
             Family.LOGPROBS: "Sampled too: with what memory holds for a temperature, all drafts may be rejected.",
+            Family.INVARIANTS: "Improbable tokens break characters in two.",
+            Family.CONCURRENCY: "A request of its company asks for top_k 1, which kills it.",
             Family.SEEDS: "What memory holds for a temperature is not the same the second time.",
         },
     ),

@@ -360,7 +360,7 @@ def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
     for judgement in json.loads((tmp_path / "run" / "run.json").read_text())["judgements"]:
         outcomes.setdefault((judgement["pair"], judgement["verdict"]["family"]), set()).add(judgement["verdict"]["outcome"])
     assert outcomes["draft-k3", "greedy"] == {"pass"}, ran.stdout[-3000:]
-    assert outcomes["draft-k3", "logprobs"] == {"fail", "refused"}, "it serves no log-probabilities of prompts"
+    assert outcomes["draft-k3", "logprobs"] == {"fail"}, "an echo asks for those of the answer too"
     assert outcomes["draft-k3", "parameters"] == {"pass", "inconclusive"}, "two parameters bind in the five requests of smoke depth"
     assert outcomes["synthetic", "greedy"] == {"fail"}
     assert "fail" in outcomes["synthetic", "parameters"]
