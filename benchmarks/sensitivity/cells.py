@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "Finding", "Found", "Measured", "Store", "captured_by", "cell", "judged_by"]
 
 _CAPTURED_BY = ("suites", "pytest_specdec/capture", "pytest_specdec/model", "pytest_specdec/prompts", "pytest_specdec/reference")
-"""Folders that decide what is captured of a fault."""
+"""Folders whose code decides which answers are captured."""
 _JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")
-"""Folders that decide what is said of it."""
+"""Folders whose code decides the verdicts on them."""
 _FAULTS = {"faults", "faulty_rules"}
 _NO_JUDGEMENT = {"error", "invalid", "failed"}
 

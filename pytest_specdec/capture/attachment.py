@@ -63,7 +63,7 @@ class _Visited:
 
 
 def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
-    """Return the variants whose attached servers cannot be compared with the baseline's, each with the reason; others go on without them.
+    """Return the attached variants that cannot be compared with the baseline, each with the reason; the others are captured.
 
     Comparable servers are reachable, not one and the same, of one model and tokenizer. Raises EngineError where that is wrong of the
     baseline or of all variants.
@@ -89,7 +89,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
 
 @contextmanager
 def _noted(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
-    """Enter the error of a variant, and let that of any other server go on."""
+    """Record the error of a variant; raise that of any other server."""
     try:
         yield
     except EngineError as error:

@@ -285,7 +285,7 @@ class BootSession:
         )
 
     def _filled(self, workload: Workload) -> Workload:
-        """Return ``workload`` with prompts up to the context that the baseline told, or else this server, where the config states none."""
+        """Return ``workload`` with its prompts, up to the limit of the baseline, or else of this server, where the config states none."""
         if not context.is_open(workload):
             return workload
         told = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens

@@ -310,7 +310,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def _overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
-    """Say what came until the deadline: nothing, a part of an answer, or a stream that goes on behind the limit of its request."""
+    """Say what came before the deadline: nothing, part of an answer, or a stream that ran past the request's token limit."""
     none = f"no answer within {deadline_s:g} s"
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if isinstance(most, int) and parts > most + _FRAME:

@@ -157,7 +157,7 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int |
 
 
 def _stop_id(choice: Mapping[str, JSON]) -> int | None:
-    """Read a stop token id; what is none is no ``stop_reason`` of vLLM's, and never makes an answer unreadable."""
+    """Read a stop token id; None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable."""
     reason = choice.get("stop_reason")
     return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < _MAX_INT else None
 

@@ -77,7 +77,7 @@ def record(
 
 
 def _comparable(boots: Sequence[Boot], refused: Mapping[str, str], completeness: Completeness) -> tuple[Boot, ...]:
-    """Return the boots but for those of the variants that are refused, whose reason is entered."""
+    """Return the boots without those of refused variants, whose reasons are recorded."""
     for boot in boots:
         if boot.arm in refused:
             completeness.failed(boot, refused[boot.arm])

@@ -22,18 +22,18 @@ _PACKAGE = "llguidance"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrammarBackend:
-    """What makes the masks of a server whose structured outputs are llguidance's."""
+    """How a server uses llguidance: all that is needed to compute its masks here."""
 
     checkpoint: Path
     """The folder with the model's ``tokenizer.json``."""
     eos_ids: tuple[int, ...]
-    """Tokens that may come where a document may end."""
+    """Tokens that end a document."""
     json_options: Mapping[str, JSON] = field(default_factory=dict)
     """Defaults of ``LLMatcher.grammar_from_json_schema``."""
     release: str = ""
     """Of the server's llguidance; empty if unknown."""
     unknown: str = ""
-    """A setting that makes other grammars than the options here say; empty without one."""
+    """A setting that changes grammars in a way that is not reproduced here; empty without one."""
 
 
 @runtime_checkable

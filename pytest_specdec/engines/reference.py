@@ -137,7 +137,7 @@ class Reference:
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
 
     def grammar_backend(self, config: Config) -> GrammarBackend:
-        """Return llguidance, which it has no other backend than, with the white space of its documents."""
+        """Return llguidance, its only backend, with the white space of its documents."""
         model = _checkpoint(config, config.engine.model, "engine.model")
         end = checkpoint.described(model).get("eos_token_id")
         return GrammarBackend(

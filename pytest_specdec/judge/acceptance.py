@@ -92,7 +92,7 @@ LEAST_PROMPTS = 20
 
 
 def judged(captured: Captured) -> Verdict:
-    """Return whether as many tokens are accepted as the gates ask, by a workload that is not timed, and as the drafter alone calls for."""
+    """Return whether as many tokens are accepted as the gates ask, and as many as the drafter served alone would get right."""
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
     length = acceptance_length(captured.speculative)

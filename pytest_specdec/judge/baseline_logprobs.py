@@ -115,7 +115,7 @@ def _wants_prompts(captured: Captured) -> bool:
 
 
 def _torn(captured: Captured) -> list[str]:
-    """Return the answers whose text does not begin with the prompt that was to be echoed, where every boot of the baseline's does."""
+    """Return answers that do not begin with the echoed prompt, although those of every boot of the baseline do."""
     asked = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
     peers = [_by_key(arm) for arm in (captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control]))]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in asked]

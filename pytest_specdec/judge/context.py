@@ -73,7 +73,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _filled(captured: Captured) -> Captured:
-    """Return the same with the prompts that were sent, where the config states no limit: up to the one that the baseline told."""
+    """Return ``captured`` with the prompts that were sent: without a limit in the config, they go up to that of the baseline."""
     if not is_open(captured.workload):
         return captured
     told = captured.capabilities.get(BASELINE, Capabilities()).context_tokens

@@ -41,7 +41,7 @@ class DeadPosition:
 
     @property
     def p_value(self) -> float:
-        """Of so few prompts with an accepted one, if at least every second prompt has one: exact, binomial."""
+        """Chance of so few prompts with an accepted token if at least half of the prompts have one: exact binomial test."""
         return proportions.greater_than_rate(self.prompts - self.accepted, self.prompts, 1.0 - _SOME)
 
     @property
@@ -51,7 +51,7 @@ class DeadPosition:
 
     @property
     def is_striking(self) -> bool:
-        """Whether it is accepted next to nowhere."""
+        """Whether it is accepted in at most one of twenty prompts."""
         return self.accepted <= _HARDLY * self.prompts
 
     @property
@@ -86,7 +86,7 @@ class DeadPosition:
 
 
 def by_answers(answers: Sequence[DraftedAnswer]) -> tuple[DeadPosition, ...]:
-    """Return every position behind the first, by the verify steps of ``answers``; those left out whose request bends the distribution."""
+    """Return every position behind the first, by verify steps; requests that change the distribution (penalties, biases) are left out."""
     plain = [answer for answer in answers if answer.foreseeable and not answer.grammar]
     most = max((step.drafted or 0 for answer in plain for step in answer.steps), default=0)
     return tuple(_dead(position, _chances(plain, position)) for position in range(2, most + 1))

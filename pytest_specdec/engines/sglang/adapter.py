@@ -39,7 +39,7 @@ _DEFAULT_SHARE = 0.9
 _PRESSED_TOKENS = 1152
 """Of a small key-value cache: a multiple of all page sizes."""
 _CONSERVATIVENESS = 0.1
-"""As stated, SGLang admits no request that may have to be retracted; the less, the sooner it runs out."""
+"""By default SGLang admits no request that it may have to retract; the lower this value, the sooner the cache runs out."""
 _VERSION = "from importlib.metadata import version; print(version('sglang'))"
 _REMEDY = "install sglang in a venv of its own and set engine.venv; or set engine.executable, a python that has it, or engine.image"
 

@@ -116,7 +116,7 @@ class TensorRtLlmDialect(PlainDialect):
         )
 
     def traffic(self, text: str) -> Traffic:
-        """Add up the requests that were paused since the last reading; their cache went to others."""
+        """Add up the requests that were paused since the last reading."""
         try:
             rows = json.loads(text)
         except ValueError:

@@ -81,7 +81,7 @@ def names_options(args: Mapping[str, JSON]) -> bool:
 
 
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return what is laid over ``args`` for a small cache that binds; None for backends whose iterations report no paused requests.
+    """Return what to add to ``args`` so that the cache fills up; None for backends that do not report paused requests.
 
     A started request is paused under MAX_UTILIZATION alone: by default none is started that might have to be (CapacitySchedulerPolicy).
     """
