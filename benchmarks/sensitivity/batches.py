@@ -48,8 +48,8 @@ def _red(fault: str) -> tuple[str, ...]:
 
 
 def alike(faults: Iterable[str]) -> tuple[str, ...]:
-    """Return the faults in an order in which those of the same families are neighbours."""
-    return tuple(sorted(faults, key=_red))
+    """Return the faults in an order in which those of the same families are neighbours, those that need all families behind the others."""
+    return tuple(sorted(faults, key=lambda fault: (own((fault,)) is None, _red(fault))))
 
 
 def quick() -> tuple[str, ...]:

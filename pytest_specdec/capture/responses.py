@@ -163,8 +163,16 @@ def _stop_id(choice: Mapping[str, JSON]) -> int | None:
 
 
 def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
-    """Take the windows from ``steps`` where they cover the tokens: a step without a draft may have gone uncounted."""
-    if steps is None or len(choices) != 1 or sum(steps.windows) < len(choices[0].token_ids):
+    """Take the windows from ``steps`` where they cover the tokens: a step without a draft may have gone uncounted.
+
+    Without any draft each token was a step of its own.
+    """
+    if steps is None or len(choices) != 1:
+        return choices
+    tokens = len(choices[0].token_ids)
+    if tokens and not steps.drafted:
+        return (replace(choices[0], windows=(1,) * tokens, drafted=(0,) * (tokens - 1)),)
+    if sum(steps.windows) < tokens:
         return choices
     return (replace(choices[0], windows=steps.windows, drafted=steps.drafted),)
 

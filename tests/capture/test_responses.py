@@ -124,6 +124,12 @@ def test_steps_beat_chunks_unless_they_fall_short():
     assert responses.of_whole({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
 
 
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_an_answer_without_a_draft_is_a_step_per_token(tokens):
+    choice = responses.of_whole({"choices": [{"token_ids": list(range(tokens))}]}, VerifySteps(accepted=(), drafted=())).choices[0]
+    assert (choice.windows, choice.drafted) == ((1,) * tokens, (0,) * (tokens - 1))
+
+
 def test_several_choices_have_no_windows_of_the_request():
     told = {"choices": [{"index": 1, "token_ids": [1]}, {"index": 0, "token_ids": [2]}]}
     assert [choice.windows for choice in responses.of_whole(told, VerifySteps(accepted=(1,), drafted=(1,))).choices] == [None, None]

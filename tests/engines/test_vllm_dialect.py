@@ -164,6 +164,14 @@ def test_a_distribution_of_no_log_probabilities_is_an_error(logprob):
         VllmDialect().positions(told, [7], top_tokens=1)
 
 
+@pytest.mark.parametrize("lists", [{}, {"per_step_accepted": None, "per_step_drafted": None}])
+def test_an_answer_without_a_draft_is_a_record_without_steps(lists):
+    told = {"metrics": {"speculative_decoding": {"num_spec_steps": 0, **lists}}}
+    assert VllmDialect().steps(told) == VerifySteps(accepted=(), drafted=())
+    told["metrics"]["speculative_decoding"]["num_spec_steps"] = 2
+    assert VllmDialect().steps(told) is None
+
+
 @pytest.mark.parametrize("steps", [[1, None], [1.0], [-1], [True]])
 def test_verify_steps_that_are_no_counts_are_an_error(steps):
     told = {"metrics": {"speculative_decoding": {"per_step_accepted": steps, "per_step_drafted": [3, 3]}}}

@@ -111,12 +111,18 @@ class VllmDialect(PlainDialect):
         return _integers((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
-        """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later)."""
+        """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later).
+
+        An answer without a draft has no lists there, only ``num_spec_steps`` 0: its record has no steps.
+        """
         metrics = reply.get("metrics")
         steps = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
         if not isinstance(steps, Mapping):
             return None
-        accepted, drafted = _integers(steps.get("per_step_accepted")), _integers(steps.get("per_step_drafted"))
+        listed = steps.get("per_step_accepted"), steps.get("per_step_drafted")
+        if listed == (None, None) and steps.get("num_spec_steps") == 0:
+            return VerifySteps(accepted=(), drafted=())
+        accepted, drafted = map(_integers, listed)
         if accepted is None or drafted is None:
             return None
         return VerifySteps(accepted=accepted, drafted=drafted)

@@ -10,7 +10,7 @@ __all__ = ["ROWS"]
 OTHERS = [family for family in Family if family not in {Family.LENGTHS, Family.SPEED}]
 EVERYWHERE: dict[Family, str] = dict.fromkeys(OTHERS, "Every family sees how its own answers end.")
 LIVE: dict[Family, str] = dict.fromkeys(
-    (Family.LIVENESS, Family.INVARIANTS), "Some of its requests have a stop string, or ignore the end of sequence."
+    (Family.LIVENESS, Family.INVARIANTS, Family.PARAMETERS), "Some of its requests have a stop string, or ignore the end of sequence."
 )
 
 ROWS = (

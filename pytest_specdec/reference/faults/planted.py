@@ -78,7 +78,16 @@ TOKENS_WRONG = {
         "A token outside its grammar takes the server down; one inside it may be such that the baseline would not choose it.",
     ),
     **dict.fromkeys(
-        (Family.LOGPROBS, Family.SEEDS, Family.LENGTHS, Family.INVARIANTS, Family.STATE, Family.CONCURRENCY, Family.CONTEXT),
+        (
+            Family.PARAMETERS,
+            Family.LOGPROBS,
+            Family.SEEDS,
+            Family.LENGTHS,
+            Family.INVARIANTS,
+            Family.STATE,
+            Family.CONCURRENCY,
+            Family.CONTEXT,
+        ),
         "Its answers hold wrong tokens too, and may end elsewhere.",
     ),
 }
