@@ -252,11 +252,12 @@ def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]
     names = [name for name in PARAMETERS if name in _names(broken)]
     if len(names) > _SEVERAL:
         return f"sampling parameters are ignored{_place(captured, broken)}"
+    place = _place(captured, broken)
     warmed = all(token.warmed for token in broken)
     cold = {name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in _parts(token.parameter)}
-    if warmed and set(names) <= cold:
+    if warmed and not place and set(names) <= cold:
         return f"{' and '.join(names)} is wrong at temperatures other than 1"
-    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{_place(captured, broken)}"
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"
 
 
 def _place(captured: Captured, broken: Sequence[LawToken]) -> str:

@@ -67,7 +67,14 @@ def judged(changes=None, *, baseline_changes=None, windows=None, statuses=None, 
     said[VARIANT] = {**LAWFUL, **(changes or {})}
     answers = {
         arm: [
-            answer(i, tokens, finish="length", windows=windows, status=(statuses or {}).get((arm, i), 200), error=error)
+            answer(
+                i,
+                tokens,
+                finish="length",
+                windows=windows.get(i, (1, 1, 1, 1)) if isinstance(windows, dict) else windows,
+                status=(statuses or {}).get((arm, i), 200),
+                error=error,
+            )
             for i, tokens in by_id.items()
         ]
         for arm, by_id in said.items()
@@ -145,15 +152,20 @@ def test_a_cut_that_is_not_made_fails_and_one_token_beyond_its_margin_does_not()
     assert judged({"min_p": (75, 76, 77, 74)}, scored={(VARIANT, "min_p"): beyond}).names == "min_p is ignored"
 
 
-def test_a_cut_that_fails_at_other_temperatures_only_says_so():
+@pytest.mark.parametrize(
+    "windows, names",
+    [(None, "min_p is wrong at temperatures other than 1"), ({"warm": (1, 3)}, "min_p is ignored behind the first token of a window")],
+    ids=["anywhere", "in one place"],
+)
+def test_a_cut_that_fails_at_other_temperatures_only_says_so_unless_it_fails_in_one_place(windows, names):
     binding = [listed(t, p_best=0.3) for t in LAWFUL["min_p"]]
     binding = [
         replace(p, top_ids=(*p.top_ids, 901, 902), top_logprobs=(*p.top_logprobs, math.log(0.009), math.log(0.008))) for p in binding
     ]
-    beyond = [listed(75, 71, gap=6.0), listed(76, 72, gap=6.0), listed(77, 73, gap=6.0), listed(74)]
+    beyond = [listed(74), listed(71), listed(76, 72, gap=6.0), listed(77, 73, gap=6.0)]
     own = {(arm, "min_p"): binding for arm in (VARIANT, "baseline", "control")}
-    verdict = judged({"warm": (75, 76, 77, 74)}, scored={**own, (VARIANT, "warm"): beyond})
-    assert verdict.names == "min_p is wrong at temperatures other than 1"
+    verdict = judged({"warm": (74, 71, 76, 77)}, scored={**own, (VARIANT, "warm"): beyond}, windows=windows)
+    assert verdict.names == names
 
 
 def test_a_repetition_penalty_fails_where_more_answers_repeat_than_chance_explains():
