@@ -4,7 +4,7 @@ Plants each fault of the reference engine in a server of its own and runs all su
 at the false-alarm shares of a config with two variants. A cell is a fault under one seed: the engine's ``--seed`` and an offset of the
 requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the fault, the suites or the engine
 change, and the same command resumes what was interrupted. When only judges change, runs that ``--keep`` left there are judged again.
-``--own`` asks only the families that should find the fault, or all where one of those judges whole runs: a third of the time.
+``--own`` asks only the families that should find the fault, and nearly all where one of those judges whole runs: a third of the time.
 
 ``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
 docs/sensitivity.md and benchmarks/results/sensitivity.json. Exit 1 when a cell is not caught by name, or anything else turned red.
@@ -109,7 +109,7 @@ def _make_missing(missing: Sequence[str], seed: int, options: argparse.Namespace
     several, scratch = batches.batches(batches.alike(missing) if options.own else missing, options.batch), options.folder / "runs"
     for number, batch in enumerate(several, 1):
         print(f"seed {seed}, batch {number} of {len(several)}: {', '.join(batch)}", flush=True)
-        asked = (batches.own(batch) if options.own else None) or ()
+        asked = batches.own(batch) if options.own else ()
         run = _run(batch, seed, options.depth, families=asked)
         _make(run, scratch, store)
         if not options.keep:

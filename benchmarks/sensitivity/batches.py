@@ -24,6 +24,10 @@ _STANDARD_ONLY = {Family.PRESSURE}
 """Families without requests at smoke depth."""
 
 
+_DEAR = {Family.SAMPLING, Family.PRESSURE}
+"""Families that take half of the time of a whole run; the others' answers are enough for the judges of whole runs."""
+
+
 def every() -> tuple[str, ...]:
     """Return the faults that can be planted in the reference engine."""
     return planted_in(Place.REFERENCE)
@@ -37,10 +41,12 @@ def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], .
     return (*shared, *((fault,) for fault in several if FAULTS[fault].alone))
 
 
-def own(faults: Iterable[str]) -> tuple[str, ...] | None:
-    """Return the families that should find these faults; None, for all families, where one of them judges whole runs."""
+def own(faults: Iterable[str]) -> tuple[str, ...]:
+    """Return the families that should find these faults; where one of them judges whole runs, all others but the dear ones as well."""
     red = dict.fromkeys(family for fault in faults for family in _red(fault))
-    return None if any(FAMILIES[family].whole_run for family in red) else tuple(red)
+    if any(FAMILIES[family].whole_run for family in red):
+        red |= dict.fromkeys(family for family in Family if family not in _DEAR)
+    return tuple(red)
 
 
 def _red(fault: str) -> tuple[str, ...]:
@@ -48,8 +54,8 @@ def _red(fault: str) -> tuple[str, ...]:
 
 
 def alike(faults: Iterable[str]) -> tuple[str, ...]:
-    """Return the faults in an order in which those of the same families are neighbours, those that need all families behind the others."""
-    return tuple(sorted(faults, key=lambda fault: (own((fault,)) is None, _red(fault))))
+    """Return the faults in an order in which those of the same families are neighbours, those that need nearly all behind the others."""
+    return tuple(sorted(faults, key=lambda fault: (any(FAMILIES[family].whole_run for family in _red(fault)), _red(fault))))
 
 
 def quick() -> tuple[str, ...]:
