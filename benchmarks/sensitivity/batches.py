@@ -24,6 +24,8 @@ _STANDARD_ONLY = {Family.PRESSURE}
 """Families without requests at smoke depth."""
 
 
+_MANY = {"die-after-requests"}
+"""Faults that show after more requests than one family has."""
 _DEAR = {Family.SAMPLING, Family.PRESSURE}
 """Families that take half of the time of a whole run; the others' answers are enough for the judges of whole runs."""
 
@@ -43,10 +45,16 @@ def batches(faults: Iterable[str], most: int = MOST) -> tuple[tuple[str, ...], .
 
 def own(faults: Iterable[str]) -> tuple[str, ...]:
     """Return the families that should find these faults; where one of them judges whole runs, all others but the dear ones as well."""
-    red = dict.fromkeys(family for fault in faults for family in _red(fault))
-    if any(FAMILIES[family].whole_run for family in red):
+    several = tuple(faults)
+    red = dict.fromkeys(family for fault in several for family in _red(fault))
+    if any(map(_needs_many, several)):
         red |= dict.fromkeys(family for family in Family if family not in _DEAR)
     return tuple(red)
+
+
+def _needs_many(fault: str) -> bool:
+    """Whether the traffic of most families is needed to see it."""
+    return fault in _MANY or any(FAMILIES[family].whole_run for family in _red(fault))
 
 
 def _red(fault: str) -> tuple[str, ...]:
@@ -55,7 +63,7 @@ def _red(fault: str) -> tuple[str, ...]:
 
 def alike(faults: Iterable[str]) -> tuple[str, ...]:
     """Return the faults in an order in which those of the same families are neighbours, those that need nearly all behind the others."""
-    return tuple(sorted(faults, key=lambda fault: (any(FAMILIES[family].whole_run for family in _red(fault)), _red(fault))))
+    return tuple(sorted(faults, key=lambda fault: (_needs_many(fault), _red(fault))))
 
 
 def quick() -> tuple[str, ...]:

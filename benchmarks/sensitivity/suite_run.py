@@ -40,7 +40,8 @@ _TIMED = ("answers_come_sooner",)
 _PLUGINS = ("-p", "benchmarks.sensitivity.ordinary", "-p", "no:cacheprovider")
 _REASONING = {"reasoning-end": '":'}
 """An argument with which the small model reasons: up to its first key."""
-_REASONING_TOKENS = 96
+_BOTH = {"tokens": 96, "template": [{"enable_thinking": True}, {"enable_thinking": False}]}
+"""A config's ``reasoning:``; every prompt is asked with reasoning or without."""
 
 
 def families() -> tuple[str, ...]:
@@ -85,13 +86,13 @@ class SuiteRun:
     engine: Mapping[str, JSON] = field(default_factory=dict)
     """Arguments of both arms, on top of the usual ones."""
     reasons: bool = False
-    """Whether answers begin with reasoning."""
+    """Whether answers begin with reasoning, where they are asked to."""
 
     def config(self) -> dict[str, JSON]:
         """Return the config, without idle layers: they change how long tokens take, never which tokens come out."""
         args = {"max-num-seqs": 32, "max-model-len": 1024, "seed": self.seed, **self.engine, **(_REASONING if self.reasons else {})}
         return {
-            **({"reasoning": {"tokens": _REASONING_TOKENS}} if self.reasons else {}),
+            **({"reasoning": _BOTH} if self.reasons else {}),
             "engine": {"kind": "reference", "model": "target", "args": args},
             "variants": {name: {"args": dict(given)} for name, given in self.variants.items()},
         }

@@ -100,7 +100,11 @@ def test_alike_faults_share_a_run_of_their_own_families():
     assert sorted(fault for batch in found for fault in batch) == sorted(batches.every())
     for batch, families_asked in zip(found, asked, strict=True):
         red = {family for fault in batch for family in FAULTS[fault].expected[Place.REFERENCE].red}
-        further = set(Family) - {Family.SAMPLING, Family.PRESSURE} if red & {Family.INVARIANTS, Family.SPEED} else set()
+        further = (
+            set(Family) - {Family.SAMPLING, Family.PRESSURE}
+            if red & {Family.INVARIANTS, Family.SPEED} or "die-after-requests" in batch
+            else set()
+        )
         assert set(families_asked) == red | further
     assert batches.own(["lenient"]) == ("sampling",)
 
