@@ -168,7 +168,7 @@ class _ThenAnother(_Forgiving):
 @instead_of("constrain")
 def grammar_stuck(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
     """Allow nothing but white space after a few tokens."""
-    return _ThenAnother(grammar, _EARLY, grammars.start(grammars.compiled(GrammarKind.REGEX, " {20000}")))
+    return _ThenAnother(grammar, _EARLY, grammars.start(grammars.compiled(GrammarKind.REGEX, " {6000}")))
 
 
 @instead_of("constrain")
