@@ -7,7 +7,8 @@ change, and the same command resumes what was interrupted. When only judges chan
 ``--own`` asks only the families that should find the fault, and nearly all where one of those judges whole runs: a third of the time.
 
 ``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
-docs/sensitivity.md and benchmarks/results/sensitivity.json. Exit 1 when a cell is not caught by name, or anything else turned red.
+docs/sensitivity.md and benchmarks/results/sensitivity.json; what stands there and is not shown now stays, each cell with its date. Exit 1
+when a cell is not caught by name, or anything else turned red.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def main() -> int:
     greens = list(_greens(options))
     print("\n".join([*(tables.lines(cells) if cells else []), *tables.green_lines(greens)]))
     if options.write:
+        cells, greens = (list(tables.with_earlier(mine, kept)) for mine, kept in zip((cells, greens), tables.earlier(RESULTS), strict=True))
         now = results.environment()
         PAGE.write_text(tables.page(cells, greens, now), encoding="utf-8")
         RESULTS.write_text(json.dumps(tables.document(cells, greens, now), indent=1) + "\n", encoding="utf-8")

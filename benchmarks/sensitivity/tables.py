@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from benchmarks.sensitivity.cells import Found
+from benchmarks.sensitivity.cells import Cell, Finding, Found
+from benchmarks.sensitivity.green import GreenRun
 from pytest_specdec.reference.faults.catalogue import FAULTS
 from pytest_specdec.reference.faults.planted import Place
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from benchmarks.sensitivity.cells import Cell, Finding
-    from benchmarks.sensitivity.green import GreenRun
+__all__ = ["document", "earlier", "green_lines", "lines", "page", "with_earlier"]
 
-__all__ = ["document", "green_lines", "lines", "page"]
+Shown = TypeVar("Shown", Cell, GreenRun)
 
 _SHOWN = 70
 """Characters of a name."""
@@ -65,6 +67,33 @@ def green_lines(runs: Sequence[GreenRun]) -> list[str]:
 def document(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str]) -> dict[str, object]:
     """Return everything for benchmarks/results/sensitivity.json."""
     return {**environment, "cells": [asdict(cell) for cell in cells], "green": [asdict(run) for run in runs]}
+
+
+def earlier(path: Path) -> tuple[list[Cell], list[GreenRun]]:
+    """Return the cells and the runs of healthy and lawful servers that a results file holds; none without one."""
+    if not path.exists():
+        return [], []
+    held = json.loads(path.read_text(encoding="utf-8"))
+    cells = [
+        Cell(**{**one, "found": Found(one["found"]), "findings": tuple(_found(finding) for finding in one["findings"])})
+        for one in held["cells"]
+        if one["fault"] in FAULTS
+    ]
+    return cells, [GreenRun(**{**one, "alarms": tuple(one["alarms"])}) for one in held["green"]]
+
+
+def _found(finding: Mapping[str, Any]) -> Finding:
+    return Finding(**{**finding, "found": Found(finding["found"])})
+
+
+def with_earlier(now: Sequence[Shown], before: Sequence[Shown]) -> Iterable[Shown]:
+    """Yield all of both, those of ``now`` in place of the same ones before."""
+    known = {_which(one): one for one in (*before, *now)}
+    return known.values()
+
+
+def _which(one: Cell | GreenRun) -> tuple[str, int, str]:
+    return (one.fault if isinstance(one, Cell) else one.name, one.seed, one.depth)
 
 
 def page(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str]) -> str:

@@ -278,3 +278,19 @@ def test_wrong_options_are_refused(options, message, monkeypatch, capsys):
 def test_what_could_not_be_judged_is_no_green_run():
     assert green.alarms([PASSED]) == ()
     assert len(green.alarms([replace(PASSED, outcome="error"), replace(PASSED, outcome="invalid"), GREEDY])) == 3
+
+
+def test_what_was_written_before_stays_where_nothing_is_newer(tmp_path):
+    old, kept = made(GREEDY, SAMPLING), replace(made(GREEDY), seed=2, date="2026-11-01")
+    runs = [
+        GreenRun(name="healthy", seed=1, depth="smoke", alarms=("greedy of w: fail",)),
+        GreenRun(name="healthy", seed=2, depth="smoke", alarms=()),
+    ]
+    path = tmp_path / "sensitivity.json"
+    assert tables.earlier(path) == ([], [])
+    path.write_text(json.dumps(tables.document([old, kept, replace(kept, fault="no longer planted")], runs, {"date": "2026-11-01"})))
+    cells_before, runs_before = tables.earlier(path)
+    assert (cells_before, runs_before) == ([old, kept], runs)
+    new = replace(old, found=Found.MISSED)
+    assert list(tables.with_earlier([new], cells_before)) == [new, kept]
+    assert list(tables.with_earlier([], runs_before)) == runs
