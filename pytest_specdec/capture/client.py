@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import openai
 
 from pytest_specdec.capture import responses, sse
-from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Transport
+from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Recorder, Transport
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
 from pytest_specdec.model.transcript import Answer, FailureKind, Timing
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BusyTime", "Client", "Exchange", "TimedAnswer"]
+__all__ = ["REFUSED", "BusyTime", "Client", "Exchange", "TimedAnswer", "overdue", "retry_after_s"]
 
 
 class BusyTime:
@@ -64,7 +64,7 @@ class BusyTime:
 
 
 _OK = 200
-_REFUSED = range(400, 500)
+REFUSED = range(400, 500)
 _TOO_MANY = 429
 _AGAIN_S = 0.5
 """Seconds before a request refused with a 429 is sent again, where the reply names none; doubled each time."""
@@ -147,8 +147,24 @@ class Client:
         """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
         leave_after = request.abort_after
         streamed = streamed or leave_after is not None
-        body = {**self._dialect.sent(request, stream=streamed), **self._setup.body}
-        exchange = self.exchange(self._dialect.path(request), body, streamed=streamed, deadline_s=deadline_s, leave_after=leave_after)
+        path, body = self._asked(request, streamed=streamed)
+        exchange = self.exchange(path, body, streamed=streamed, deadline_s=deadline_s, leave_after=leave_after)
+        return self.read(request, exchange, streamed=streamed, pass_index=pass_index)
+
+    def _asked(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
+        return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body}
+
+    def content(self, request: Request, *, deadline_s: float) -> bytes:
+        """Return the bytes of HTTP/1.1 that the openai package would send to have this request streamed."""
+        path, body = self._asked(request, streamed=True)
+        recorder = Recorder()
+        http_client = openai.DefaultHttpxClient(transport=recorder)
+        recording = self._openai.with_options(http_client=http_client)
+        with self._open(path, body, streamed=True, deadline_s=deadline_s, client=recording):
+            return recorder.content
+
+    def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
+        """Return the answer that an exchange brought; one outside the protocol is a failure."""
         if exchange.received is not None and exchange.received.left:
             return _left(request, pass_index, exchange)
         try:
@@ -193,27 +209,29 @@ class Client:
         with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
             sent_s = time.monotonic()
 
-            def failed(error: str, ending: FailureKind | None, status: int | None = None, retry_after_s: float = 0.0) -> Exchange:
+            def failed(error: str, ending: FailureKind | None, status: int | None = None, wait_s: float = 0.0) -> Exchange:
                 done_s = time.monotonic()
-                return Exchange(sent_s=sent_s, done_s=done_s, status=status, error=error, ending=ending, retry_after_s=retry_after_s)
+                return Exchange(sent_s=sent_s, done_s=done_s, status=status, error=error, ending=ending, retry_after_s=wait_s)
 
             try:
                 with self._open(path, body, streamed=streamed, deadline_s=deadline_s) as response:
                     received = sse.read(response.iter_bytes(), events=leave_after)
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
             except openai.APIStatusError as error:
-                ending = None if error.status_code in _REFUSED else FailureKind.ERROR
-                return failed(self._message(error), ending, error.status_code, _retry_after_s(error.response.headers))
+                ending = None if error.status_code in REFUSED else FailureKind.ERROR
+                return failed(self._message(error), ending, error.status_code, retry_after_s(error.response.headers))
             except _LOST as error:
                 if limits.overdue or isinstance(error, _TIMED_OUT):
-                    return failed(_overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
+                    return failed(overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
                 return failed(f"connection lost: {error.__cause__ or error!r}", FailureKind.DIED)
             except _MALFORMED as error:
                 return failed(_outside(error), FailureKind.ERROR)
 
-    def _open(self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float) -> AbstractContextManager[Any]:
+    def _open(
+        self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, client: openai.OpenAI | None = None
+    ) -> AbstractContextManager[Any]:
         """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
-        opened: Any = self._openai.with_streaming_response
+        opened: Any = (client or self._openai).with_streaming_response
         if path == CHAT_COMPLETIONS:
             create, asking = opened.chat.completions.create, ("messages", body.get("messages", []))
         elif path == COMPLETIONS:
@@ -236,10 +254,15 @@ class Client:
     def _message(self, error: openai.APIStatusError) -> str:
         """Return the server's own words: ``error.message`` of its body, where it has one, or where it redirects to."""
         if "location" in error.response.headers:
-            return self._error_text(f"redirected to {error.response.headers['location']}, which is not followed")
-        return self._error_text(error.body) or self._error_text(error.message)
+            return self.error_text(f"redirected to {error.response.headers['location']}, which is not followed")
+        return self.error_text(error.body) or self.error_text(error.message)
 
-    def _error_text(self, error: object) -> str:
+    @property
+    def url(self) -> str:
+        """Of the server, without a path."""
+        return self._setup.url
+
+    def error_text(self, error: object) -> str:
         """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
         return self._setup.secrets.mask(sse.web_page(str(text)) or str(text))[:_MAX_MESSAGE]
@@ -254,7 +277,7 @@ class Client:
             return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
         data = self._dialect.reply(exchange.received.json())
         if data.get("error"):
-            return _failed(request, pass_index, exchange, self._error_text(data["error"]), FailureKind.ERROR)
+            return _failed(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
         if streamed:
             msg = "a body without events in answer to a request for a stream"
             raise ValueError(msg)
@@ -267,7 +290,7 @@ class Client:
         stamped = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
         failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
-            return _failed(request, pass_index, exchange, self._error_text(failed), FailureKind.ERROR)
+            return _failed(request, pass_index, exchange, self.error_text(failed), FailureKind.ERROR)
         chunks = self._dialect.answer(request, [chunk for _, chunk in stamped])
         stamped = [(at_s, chunk) for (at_s, _), chunk in zip(stamped, chunks, strict=True)]
         if any(event.data == sse.DONE for event in events):
@@ -303,13 +326,13 @@ def _is_silent(choice: Choice) -> bool:
     return bool(choice.token_ids) and not choice.written and not choice.tool_calls
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float:
+def retry_after_s(headers: Mapping[str, str]) -> float:
     """Return the seconds of ``retry-after``; 0 without it, and for a date."""
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
-def _overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
+def overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
     """Say what came before the deadline: nothing, part of an answer, or a stream that ran past the request's token limit."""
     none = f"no answer within {deadline_s:g} s"
     most = body.get("max_completion_tokens") or body.get("max_tokens")

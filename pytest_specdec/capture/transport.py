@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextvars import Token
     from typing import Self
 
-__all__ = ["HTTPX", "MAX_BYTES", "ExchangeLimits", "Transport"]
+__all__ = ["HTTPX", "MAX_BYTES", "ExchangeLimits", "Recorder", "Transport"]
 
 HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
 """What this version of openai stands on: httpx, or what came after it."""
@@ -143,6 +143,20 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
     def close(self) -> None:
         """Close what is still open."""
         self._inner.close()
+
+
+class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as above
+    """A transport that sends nothing and keeps what it was to send, as bytes of HTTP/1.1."""
+
+    content = b""
+
+    def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
+        """Keep ``request`` and return an empty response."""
+        request.headers["accept-encoding"] = "identity"
+        lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+        lines += [b"%b: %b" % (name, value) for name, value in request.headers.raw]
+        self.content = b"\r\n".join([*lines, b"", request.read()])
+        return HTTPX.Response(200, headers={"content-type": "text/event-stream"}, content=b"")
 
 
 class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as above

@@ -6,20 +6,24 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.group_replay import Failure
 from pytest_specdec.capture.server import attached
 from pytest_specdec.capture.thread_pool import ThreadPool
+from pytest_specdec.capture.timed import sending
+from pytest_specdec.capture.timed.sending import TimedRequest
 from pytest_specdec.model.transcript import Answer, FailureKind, SpecCounters, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_specdec.capture.client import TimedAnswer
-    from pytest_specdec.capture.deadlines import Deadlines
+    from pytest_specdec.capture.deadlines import Deadline, Deadlines
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.capture.timed.requests import LoadSamples
     from pytest_specdec.engines.protocol import Traffic
     from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Request, Workload
@@ -102,6 +106,7 @@ class WorkloadRunner:
         self._preemptions: int | None = None
         self._replaced = ""
         self._foreign = ""
+        self._load: LoadSamples | None = None
         self._started_at = ""
         self._wall_s = 0.0
         self._unavailable = ""
@@ -130,7 +135,7 @@ class WorkloadRunner:
                 while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
                     self._ensure_running()
                     failed = {}
-                    for job, sent in self._pool(pending):
+                    for job, sent in self._stamped(pending) if self._is_stamped else self._pool(pending):
                         if self._fails(job, sent):
                             failed[job.key] = sent
                     if failed:
@@ -292,17 +297,49 @@ class WorkloadRunner:
         cut = sent.ending is FailureKind.HUNG and job.key in self._cut_off
         return sent.ending is not None and not cut and self._reporter.left_s > 0
 
+    @property
+    def _is_stamped(self) -> bool:
+        """Whether seconds are judged and can be taken by the process that does nothing else."""
+        return self._workload.timed and sending.is_possible(self._arm.client.url)
+
+    def _stamped(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
+        """Yield the answers to ``jobs``, all of which are sent before the first is yielded."""
+        deadlines = [self._deadline(job) for job in jobs]
+        several = [
+            TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
+            for job, deadline in zip(jobs, deadlines, strict=True)
+        ]
+        with self._arm.client.busy.in_flight():
+            told, samples = sending.answers(self._arm.client, several, concurrency=self._arm.concurrency(self._workload.concurrency))
+        self._load = samples if self._load is None else self._load + samples
+        for job, deadline, sent in zip(jobs, deadlines, told, strict=True):
+            yield job, self._again(job) if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS else self._noted(job, sent, deadline)
+
+    def _again(self, job: Job) -> TimedAnswer:
+        """Send once more, with pauses, what was refused for now."""
+        sent = self._send(job)
+        return replace(sent, limited=sent.limited + 1)
+
     def _send(self, job: Job) -> TimedAnswer:
-        workload, left_s = self._workload, max(self._reporter.left_s, _MIN_S)
-        deadline = self._deadlines.of(job.request, job.pass_index, self._arm.slowest_s)
-        if left_s < deadline.seconds:
-            self._cut_off.add(job.key)
+        workload, deadline = self._workload, self._deadline(job)
         sent = self._arm.client.send(
             job.request,
             streamed=workload.stream or workload.timed or self._needs_chunks if job.request.stream is None else job.request.stream,
-            deadline_s=min(deadline.seconds, left_s),
+            deadline_s=deadline.seconds,
             pass_index=job.pass_index,
         )
+        return self._noted(job, sent, deadline)
+
+    def _deadline(self, job: Job) -> Deadline:
+        """Return what the request gets now, at most what is left of the capture."""
+        left_s = max(self._reporter.left_s, _MIN_S)
+        deadline = self._deadlines.of(job.request, job.pass_index, self._arm.slowest_s)
+        if left_s < deadline.seconds:
+            self._cut_off.add(job.key)
+        return replace(deadline, seconds=min(deadline.seconds, left_s))
+
+    def _noted(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
+        """Learn from an answer how long others may take, and note what a server that failed left behind."""
         if sent.ending is not None:
             self._arm.note_dead_processes()
         elif sent.answer.ok and sent.answer.timing is not None:
@@ -413,6 +450,7 @@ class WorkloadRunner:
             replaced=self._replaced,
             foreign=self._foreign,
             limited=sum(sent.limited for sent in self._sent.values()),
+            client=None if self._load is None else self._load.load,
             preemptions=self._preemptions,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.speed_gates import RuledGate
     from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["judge"]
@@ -85,11 +86,23 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
 
 def _disturbed(captured: Captured) -> str:
     """Return what disturbed a server's times, so that they do not show its speed; empty where nothing is known to."""
-    arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
+    if behind := _behind(captured):
+        return behind
+    arms = _arms(captured)
     if used := " and ".join(arm.arm for arm in arms if arm.foreign):
         return f"others used the server of {used} meanwhile"
     limited = " and ".join(arm.arm for arm in arms if arm.limited)
     return f"{limited} was told to slow down (429, too many requests); lower `limits.concurrency` or raise its limit" if limited else ""
+
+
+def _behind(captured: Captured) -> str:
+    """Return why the times of an arm may be the client's own; empty where they are the server's."""
+    busy = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
+    return next((f"the client could not keep up with {arm}: {why}" for arm, why in busy if why), "")
+
+
+def _arms(captured: Captured) -> list[Transcript]:
+    return [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
 
 
 def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
@@ -145,6 +158,8 @@ def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: 
 
 
 def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
+    if _behind(captured):
+        return "a client with a core to itself, or fewer requests at once"
     if _disturbed(captured):
         return "servers that nobody else uses and no gateway slows down"
     if not rulings:

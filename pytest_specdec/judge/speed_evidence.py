@@ -74,6 +74,7 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
     again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
     lines = [] if again is None else [f"control against baseline: {_ratio(again.response, 1):.3f}x"]
+    lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
     if measured.length is None:
         return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
     length = f"acceptance length: {shown(measured.length)}"

@@ -8,6 +8,7 @@ from enum import StrEnum
 __all__ = [
     "Answer",
     "Choice",
+    "ClientLoad",
     "FailureKind",
     "ListedTokens",
     "Position",
@@ -304,6 +305,45 @@ class ServerFailure:
     """The last lines of the server's log, at most 20."""
 
 
+MOST_CPU, MOST_DRAIN, MOST_COALESCED = 0.5, 0.1, 0.05
+"""Of a core; of the time between two steps, to read what is there; of reads, those that find several events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLoad:
+    """How busy the client was while it stamped."""
+
+    cpu_share: float
+    """Processor time over wall time; 1 is one core."""
+    drain_p99_s: float
+    """Time that a wake-up took to read what was there, 99th percentile; 0 without any."""
+    step_gap_s: float
+    """Median time between two reads of one answer; 0 where no answer had two."""
+    coalesced: float
+    """Share of reads after the first of an answer that brought more than one event: all but one have a stamp that is late."""
+
+    def __str__(self) -> str:
+        """Return the four figures in words."""
+        steps = f"{self.drain_p99_s * 1e3:.2f} ms to read what came, {self.step_gap_s * 1e3:.2f} ms between steps"
+        return f"{self.cpu_share:.0%} of a core, {steps}, {self.coalesced:.1%} of reads found several events"
+
+    @property
+    def limited(self) -> str:
+        """Why times that were taken under this load may be the client's own; empty where they are the server's.
+
+        The limits are those of a client that reads in less than a tenth of the time between two steps, with half a core to spare.
+        """
+        found = []
+        if self.cpu_share > MOST_CPU:
+            found.append(f"the client used {self.cpu_share:.0%} of a core (limit {MOST_CPU:.0%})")
+        if self.step_gap_s and self.drain_p99_s > MOST_DRAIN * self.step_gap_s:
+            drained = f"{self.drain_p99_s * 1e3:.2f} ms of the {self.step_gap_s * 1e3:.2f} ms between two steps"
+            found.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
+        if self.coalesced > MOST_COALESCED:
+            found.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
+        return "; ".join(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
     """The answers of one arm to one workload, with the server's own counts."""
@@ -328,6 +368,8 @@ class Transcript:
     """What an attached server was asked by others meanwhile, as its counters tell; empty where they tell nothing."""
     limited: int = 0
     """Times that a request was refused with a 429, too many requests, and sent again."""
+    client: ClientLoad | None = None
+    """How busy the client was where answers were timed by a process of its own, over all passes. None elsewhere."""
     preemptions: int | None = None
     """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
     started_at: str = ""

@@ -9,7 +9,7 @@ from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.judge.timing import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
 from pytest_specdec.model.baseline import Gate
-from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters, Timing, Usage
+from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
 
@@ -336,3 +336,24 @@ def test_a_server_behind_a_gateway_that_limits_requests_is_not_gated(arm):
     assert verdict.outcome is Outcome.NOT_DECIDED
     assert "too many requests" in verdict.headline
     assert any("7 times refused with 429" in line for line in verdict.evidence)
+
+
+@pytest.mark.parametrize("mine", [180.0, 50.0])
+@pytest.mark.parametrize("arm", ["baseline", "control", "speculative"])
+def test_seconds_of_a_client_that_fell_behind_are_not_gated(arm, mine):
+    before = seen(mine, gates=(STATED,))
+    busy = ClientLoad(cpu_share=0.71, drain_p99_s=0.0001, step_gap_s=0.01, coalesced=0.0)
+    with_load = {name: replace(getattr(before, name), client=replace(busy, cpu_share=0.04)) for name in ("baseline", "speculative")}
+    verdict = speed.judge(replace(before, **{**with_load, arm: replace(getattr(before, arm), client=busy)}))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert f"not gated: the client could not keep up with {getattr(before, arm).arm}: the client used 71% of a core" in verdict.headline
+    assert verdict.settle == "a client with a core to itself, or fewer requests at once"
+
+
+def test_how_busy_the_client_was_stands_beside_the_figures():
+    before = seen(180.0)
+    free = ClientLoad(cpu_share=0.04, drain_p99_s=0.0001, step_gap_s=0.01, coalesced=0.002)
+    verdict = speed.judge(replace(before, speculative=replace(before.speculative, client=free)))
+    assert verdict.outcome is Outcome.PASS
+    line = "client of v: 4% of a core, 0.10 ms to read what came, 10.00 ms between steps, 0.2% of reads found several events"
+    assert line.replace(" v:", f" {before.speculative.arm}:") in verdict.evidence

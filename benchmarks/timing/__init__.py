@@ -1,0 +1,1 @@
+"""What clients measure of a server whose times are known."""

@@ -1,0 +1,245 @@
+"""Timed requests: what the stamper is told, and what its report says of each exchange and of the client itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from bisect import bisect_right
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_specdec.capture.sse import ReceivedResponse
+from pytest_specdec.errors import CaptureError
+from pytest_specdec.model.transcript import ClientLoad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["CLOSED", "OVERDUE", "TOO_MUCH", "WHOLE", "LoadSamples", "RawRequest", "Stamped", "StampedResponse", "response", "send"]
+
+_PROGRAM: Final = Path(__file__).with_name("stamper.py")
+WHOLE, CLOSED, OVERDUE, TOO_MUCH = "whole", "closed", "overdue", "too much"
+"""How an exchange ends."""
+_CONNECT_S: Final = 5.0
+_GRACE_S: Final = 30.0
+"""Beyond the sum of the deadlines, in which the stamper must have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRequest:
+    """One HTTP/1.1 request as bytes."""
+
+    content: bytes
+    deadline_s: float
+    """From its sending to the last byte of the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampedResponse:
+    """What came back for one request, stamped read by read on the monotonic clock."""
+
+    sent_s: float
+    """When its first byte was written; 0 where it was not."""
+    done_s: float
+    """When the last byte came, or what ended it."""
+    end: str
+    """WHOLE, CLOSED by the server, OVERDUE, TOO_MUCH, ``not sent``, or how the connection was lost."""
+    whole: bool
+    """Whether nothing of the body is missing."""
+    status: int | None
+    """None where no head came."""
+    headers: tuple[tuple[str, str], ...]
+    """Names in lower case."""
+    received: ReceivedResponse
+    """The body, its transfer coding removed."""
+    malformed: str = ""
+    """Why it is no response of HTTP/1.1; empty where it is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSamples:
+    """What the client was seen to do, wake-up by wake-up; samples of several runs add up."""
+
+    cpu_s: float = 0.0
+    """Processor time of the stamping."""
+    wall_s: float = 0.0
+    drains_s: tuple[float, ...] = ()
+    """That each wake-up took to read what was there."""
+    gaps_s: tuple[float, ...] = ()
+    """Between two reads of one answer."""
+    reads: int = 0
+    """Without the first and the last of each answer, which bring frames beside tokens."""
+    coalesced: int = 0
+    """Of them, those that brought more than one event."""
+
+    def __add__(self, other: LoadSamples) -> LoadSamples:
+        return LoadSamples(
+            cpu_s=self.cpu_s + other.cpu_s,
+            wall_s=self.wall_s + other.wall_s,
+            drains_s=self.drains_s + other.drains_s,
+            gaps_s=self.gaps_s + other.gaps_s,
+            reads=self.reads + other.reads,
+            coalesced=self.coalesced + other.coalesced,
+        )
+
+    @property
+    def load(self) -> ClientLoad:
+        """The same in four figures."""
+        drains = sorted(self.drains_s)
+        return ClientLoad(
+            cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
+            drain_p99_s=drains[min(len(drains) - 1, int(0.99 * len(drains)))] if drains else 0.0,
+            step_gap_s=median(self.gaps_s) if self.gaps_s else 0.0,
+            coalesced=self.coalesced / self.reads if self.reads else 0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamped:
+    """A whole run of the stamper."""
+
+    responses: tuple[StampedResponse, ...]
+    """In the order of the requests."""
+    samples: LoadSamples
+
+
+def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int) -> Stamped:
+    """Send ``requests`` in their order, ``concurrency`` at a time, by a process of its own, and return what came back.
+
+    Raises CaptureError where that process fails, with its last words.
+    """
+    job = {
+        "host": _address(host, port),
+        "port": port,
+        "concurrency": concurrency,
+        "sizes": [len(one.content) for one in requests],
+        "deadlines_s": [one.deadline_s for one in requests],
+    }
+    argv = (sys.executable, "-I", "-S", str(_PROGRAM))
+    told = b"".join((json.dumps(job).encode(), b"\n", *(one.content for one in requests)))
+    seconds = sum(one.deadline_s for one in requests) + _GRACE_S
+    done = subprocess.run(argv, input=told, capture_output=True, check=False, timeout=seconds)  # noqa: S603 - our own program
+    if done.returncode:
+        raise CaptureError(what="the process that stamps answers failed", found=done.stderr.decode(errors="replace")[-500:].strip())
+    line, _, content = done.stdout.partition(b"\n")
+    return _stamped(json.loads(line), memoryview(content))
+
+
+def _address(host: str, port: int) -> str:
+    """Return the address of ``host`` in numbers, of several the first that takes connections; ``host`` itself where it has none."""
+    with suppress(OSError):
+        found = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        if len(found) == 1:
+            return found[0]
+        with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
+            return str(connection.getpeername()[0])
+    return host
+
+
+def _stamped(report: dict[str, Any], content: memoryview) -> Stamped:
+    responses, gaps, at, several, reads = [], [], 0, 0, 0
+    for told in report["exchanges"]:
+        stamps, sizes = told["stamps_ns"], told["sizes"]
+        parts = [bytes(content[at + end - size : at + end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        at += sum(sizes)
+        gaps += [(after - before) / 1e9 for before, after in pairwise(stamps)]
+        several += sum(part.count(b"data:") > 1 for part in parts[1:-1])
+        reads += len(parts[1:-1])
+        responses.append(_response(told, parts))
+    samples = LoadSamples(
+        cpu_s=report["cpu_ns"] / 1e9,
+        wall_s=report["wall_ns"] / 1e9,
+        drains_s=tuple(drain / 1e9 for drain in report["drains_ns"]),
+        gaps_s=tuple(gaps),
+        reads=reads,
+        coalesced=several,
+    )
+    return Stamped(responses=tuple(responses), samples=samples)
+
+
+def _response(told: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
+    sent_ns, ended_ns, end = told["sent_ns"], told["ended_ns"], told["end"]
+    try:
+        return response(sent_ns, ended_ns, end, told["stamps_ns"], parts)
+    except ValueError as error:
+        return replace(response(sent_ns, ended_ns, "", (), ()), end=end, malformed=str(error))
+
+
+def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], parts: Sequence[bytes]) -> StampedResponse:
+    """Return what stamped reads of a connection are as a response (RFC 9112). Raises ValueError where they are none.
+
+    Each piece of the body has the stamp of the read that brought its last byte.
+    """
+    received = b"".join(parts)
+    head, blank, body = received.partition(b"\r\n\r\n")
+    if not blank:
+        if received and end in {WHOLE, CLOSED}:
+            msg = f"no head of a response: {received[:100]!r}"
+            raise ValueError(msg)
+        nothing = ReceivedResponse(stamps_s=(), parts=())
+        return StampedResponse(sent_s=sent_ns / 1e9, done_s=ended_ns / 1e9, end=end, whole=False, status=None, headers=(), received=nothing)
+    status, headers = _head(head)
+    ends = list(accumulate(map(len, parts)))
+    begins = len(head) + len(blank)
+    fields = dict(headers)
+    chunked = "chunked" in fields.get("transfer-encoding", "").lower()
+    pieces = list(_chunks(body)) if chunked else [(0, len(body))]
+    ends_itself = chunked or "content-length" in fields
+    read, kept = [], []
+    for start, stop in pieces:
+        for low, high, number in _by_read(ends, begins + start, begins + stop):
+            read.append(stamps_ns[number] / 1e9)
+            kept.append(received[low:high])
+    done_ns = stamps_ns[-1] if end in {WHOLE, CLOSED} else ended_ns
+    return StampedResponse(
+        sent_s=sent_ns / 1e9,
+        done_s=done_ns / 1e9,
+        end=end,
+        whole=end == WHOLE or (end == CLOSED and not ends_itself),
+        status=status,
+        headers=headers,
+        received=ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept)),
+    )
+
+
+def _head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    code = rest[:3]
+    if not version.startswith("HTTP/1.") or not code.isdecimal():
+        msg = f"no status line of HTTP/1.1: {first[:100]!r}"
+        raise ValueError(msg)
+    fields = (line.partition(":") for line in lines)
+    return int(code), tuple((name.strip().lower(), value.strip()) for name, _, value in fields)
+
+
+def _chunks(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the data of each chunk begins and ends; up to where the body breaks off. Raises ValueError where a size is none."""
+    at = 0
+    while (end := body.find(b"\r\n", at)) >= 0:
+        size = body[at:end].partition(b";")[0].strip()
+        try:
+            length = int(size, 16)
+        except ValueError:
+            msg = f"no size of a chunk: {size[:40]!r}"
+            raise ValueError(msg) from None
+        if not length:
+            return
+        start = end + 2
+        yield start, min(start + length, len(body))
+        at = start + length + 2
+
+
+def _by_read(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the parts of ``start``..``stop`` that came with one read each, and the number of that read."""
+    while start < stop:
+        number = bisect_right(ends, start)
+        high = min(stop, ends[number])
+        yield start, high, number
+        start = high

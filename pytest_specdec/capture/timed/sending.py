@@ -1,0 +1,88 @@
+"""Timed answers: a workload's requests built by the openai package and sent by the stamper, read behind the last byte of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pytest_specdec.capture.client import REFUSED, Exchange, overdue, retry_after_s
+from pytest_specdec.capture.timed import requests
+from pytest_specdec.capture.timed.requests import OVERDUE, TOO_MUCH, RawRequest
+from pytest_specdec.capture.transport import MAX_BYTES
+from pytest_specdec.model.transcript import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.capture.client import Client, TimedAnswer
+    from pytest_specdec.capture.timed.requests import LoadSamples, StampedResponse
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["TimedRequest", "answers", "is_possible"]
+
+_HTTP = 80
+_OK = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRequest:
+    """One request of one pass."""
+
+    request: Request
+    pass_index: int
+    deadline_s: float
+
+
+def is_possible(url: str) -> bool:
+    """Whether the server is asked in the clear: the stamper knows no TLS."""
+    return urlsplit(url).scheme == "http"
+
+
+def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int) -> tuple[tuple[TimedAnswer, ...], LoadSamples]:
+    """Send requests, ``concurrency`` at a time and in their order, and return the answers with how busy the client was.
+
+    Raises CaptureError where the process that sends them fails.
+    """
+    raw = [RawRequest(content=client.content(one.request, deadline_s=one.deadline_s), deadline_s=one.deadline_s) for one in several]
+    address = urlsplit(client.url)
+    found = requests.send(address.hostname or "", address.port or _HTTP, raw, concurrency=concurrency)
+    told = tuple(
+        client.read(one.request, _exchange(client, one, response), streamed=True, pass_index=one.pass_index)
+        for one, response in zip(several, found.responses, strict=True)
+    )
+    return told, found.samples
+
+
+def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> Exchange:
+    """Return a stamped response as what the client makes of others: a body, a refusal, or how the server failed."""
+
+    def failed(error: str, ending: FailureKind | None) -> Exchange:
+        headers = dict(response.headers)
+        wait_s = retry_after_s(headers)
+        return Exchange(
+            sent_s=response.sent_s, done_s=response.done_s, status=response.status, error=error, ending=ending, retry_after_s=wait_s
+        )
+
+    if response.end == OVERDUE:
+        return failed(overdue(one.deadline_s, len(response.received.parts), one.request.body), FailureKind.HUNG)
+    if response.end == TOO_MUCH:
+        return failed(f"answered outside the protocol: a body of more than {MAX_BYTES:,} bytes", FailureKind.ERROR)
+    if response.malformed:
+        return failed(f"answered outside the protocol: {response.malformed}", FailureKind.ERROR)
+    if response.status is None or not response.whole:
+        return failed(f"connection lost: {response.end}", FailureKind.DIED)
+    if response.status != _OK:
+        return failed(_reason(client, response), None if response.status in REFUSED else FailureKind.ERROR)
+    return Exchange(sent_s=response.sent_s, done_s=response.done_s, status=response.status, received=response.received)
+
+
+def _reason(client: Client, response: StampedResponse) -> str:
+    """Return the server's own words."""
+    if location := dict(response.headers).get("location"):
+        return client.error_text(f"redirected to {location}, which is not followed")
+    try:
+        told = response.received.json()
+    except (ValueError, RecursionError):
+        return client.error_text(response.received.body.decode(errors="replace"))
+    return client.error_text(told.get("error", told))

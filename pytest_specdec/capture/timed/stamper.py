@@ -1,0 +1,232 @@
+"""The stamper: a program that sends requests as they are given to it and stamps every read of the answers.
+
+Usage: python -I -S stamper.py < job > report. It needs the standard library alone. One thread, non-blocking sockets; while bytes arrive it
+reads them, stamps them, and does nothing else: a client that parses while it receives falls behind a server of many streams, and by more
+where chunks are smaller, which is the baseline's side. A connection is opened before its request is due and left behind its answer.
+
+The job is a JSON line with ``host``, an address in numbers, ``port``, ``concurrency``, ``sizes`` (bytes of each request) and
+``deadlines_s`` (of each, from its sending), and the requests' bytes behind it. The report is a JSON line with ``exchanges``, one for each
+request (when it was sent and ended, how it ended, stamp and size of each read), the process's own ``cpu_ns`` and ``wall_ns``, and
+``drains_ns``, what each wake-up took; behind it all bytes received. Stamps are nanoseconds of the monotonic clock, which all processes of
+a machine share.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import selectors
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_READ = 1 << 16
+_MOST = 64 * 1024**2
+"""Bytes of one answer, as everywhere else."""
+_TICK_NS = 100_000_000
+"""Between two looks at deadlines."""
+_SHORT = 4
+"""Bytes of a part that may be the end of what an earlier part began."""
+_TAIL = 4096
+_LAST_CHUNK = re.compile(rb"\r\n0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
+"""The end of a chunked body (RFC 9112, section 7.1), trailers included."""
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*chunked", re.IGNORECASE)
+
+
+class Exchange:
+    """One request and what came back."""
+
+    __slots__ = ("end", "ended_ns", "expires_ns", "left", "missing", "number", "parts", "received", "sent_ns", "socket", "stamps")
+
+    def __init__(self, number: int, request: bytes) -> None:
+        self.number = number
+        self.left = memoryview(request)
+        """Of the request, not sent yet."""
+        self.socket: socket.socket | None = None
+        self.sent_ns = 0
+        self.ended_ns = 0
+        self.expires_ns = 0
+        self.stamps: list[int] = []
+        self.parts: list[bytes] = []
+        self.received = 0
+        self.missing: int | None = None
+        """Bytes of a body of known length that are still to come; -1 where the head has not come whole, None where the body ends itself."""
+        self.end = "not sent"
+
+
+class Stamper:
+    """Sends requests, so many at a time, in their order."""
+
+    def __init__(self, host: str, port: int, concurrency: int, exchanges: list[Exchange], deadlines_ns: list[int]) -> None:
+        self._address = (host, port)
+        self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._selector = selectors.DefaultSelector()
+        self._waiting = exchanges[::-1]
+        self._deadlines_ns = deadlines_ns
+        self._concurrency = concurrency
+        self._open: dict[int, Exchange] = {}
+        self._parent = os.getppid()
+        self.drains_ns: list[int] = []
+        """How long each wake-up took to read all that was there."""
+
+    def run(self) -> None:
+        """Send everything and read every answer to its end."""
+        clock, select, drains = time.monotonic_ns, self._selector.select, self.drains_ns
+        looked_ns = clock()
+        self._fill()
+        while self._open:
+            ready = select(_TICK_NS / 1e9)
+            woke_ns, reading = clock(), False
+            for key, events in ready:
+                exchange = key.data
+                if events & selectors.EVENT_READ:
+                    reading = True
+                    self._read(exchange, clock)
+                else:
+                    self._write(exchange)
+            if reading:
+                drains.append(clock() - woke_ns)
+            if woke_ns - looked_ns >= _TICK_NS:
+                looked_ns = woke_ns
+                self._expire(woke_ns)
+                if os.getppid() != self._parent:
+                    sys.exit("its starter is gone")
+            self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._open) < self._concurrency:
+            exchange = self._waiting.pop()
+            opened = socket.socket(self._family, socket.SOCK_STREAM)
+            opened.settimeout(0.0)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            exchange.socket, exchange.expires_ns = opened, time.monotonic_ns() + self._deadlines_ns[exchange.number]
+            opened.connect_ex(self._address)
+            self._open[exchange.number] = exchange
+            self._selector.register(opened, selectors.EVENT_WRITE, exchange)
+
+    def _write(self, exchange: Exchange) -> None:
+        opened = exchange.socket
+        assert opened is not None
+        failed = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            self._finish(exchange, os.strerror(failed))
+            return
+        if not exchange.sent_ns:
+            exchange.sent_ns = time.monotonic_ns()
+            exchange.expires_ns = exchange.sent_ns + self._deadlines_ns[exchange.number]
+            exchange.missing = -1
+        try:
+            exchange.left = exchange.left[opened.send(exchange.left) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._finish(exchange, error.strerror or str(error))
+            return
+        if not exchange.left:
+            self._selector.modify(opened, selectors.EVENT_READ, exchange)
+
+    def _read(self, exchange: Exchange, clock: Callable[[], int]) -> None:
+        try:
+            part = exchange.socket.recv(_READ)  # type: ignore[union-attr]  # it is open while it is registered
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._finish(exchange, error.strerror or str(error))
+            return
+        exchange.stamps.append(clock())
+        exchange.parts.append(part)
+        exchange.received += len(part)
+        if exchange.missing is None and part[-4:] != b"\r\n\r\n" and len(part) > _SHORT and exchange.received < _MOST:
+            return
+        self._look_for_the_end(exchange, part)
+
+    def _look_for_the_end(self, exchange: Exchange, part: bytes) -> None:
+        """See to what is rare: the head, a body of known length, the last chunk, a connection that the server closed."""
+        if not part:
+            exchange.stamps.pop()
+            exchange.parts.pop()
+            self._finish(exchange, "closed")
+        elif exchange.received >= _MOST:
+            self._finish(exchange, "too much")
+        elif exchange.missing is None:
+            self._finish_behind_last_chunk(exchange)
+        elif exchange.missing < 0:
+            self._take_head(exchange)
+        else:
+            exchange.missing -= len(part)
+            if exchange.missing <= 0:
+                self._finish(exchange, "whole")
+
+    def _take_head(self, exchange: Exchange) -> None:
+        received = b"".join(exchange.parts)
+        head, blank, body = received.partition(b"\r\n\r\n")
+        if not blank:
+            return
+        length = _LENGTH.search(head)
+        if _CHUNKED.search(head):
+            exchange.missing = None
+            self._finish_behind_last_chunk(exchange)
+        elif length:
+            exchange.missing = int(length[1]) - len(body)
+            if exchange.missing <= 0:
+                self._finish(exchange, "whole")
+        else:
+            exchange.missing = _MOST
+
+    def _finish_behind_last_chunk(self, exchange: Exchange) -> None:
+        tail, at = b"", len(exchange.parts)
+        while at and len(tail) < _TAIL:
+            at -= 1
+            tail = exchange.parts[at] + tail
+        if _LAST_CHUNK.search(tail[-_TAIL:]):
+            self._finish(exchange, "whole")
+
+    def _expire(self, now_ns: int) -> None:
+        for exchange in [one for one in self._open.values() if one.expires_ns <= now_ns]:
+            self._finish(exchange, "overdue")
+
+    def _finish(self, exchange: Exchange, end: str) -> None:
+        exchange.end, exchange.ended_ns = end, time.monotonic_ns()
+        if exchange.socket is not None:
+            self._selector.unregister(exchange.socket)
+            exchange.socket.close()
+        del self._open[exchange.number]
+
+
+def main() -> None:
+    """Read a job, do it, write the report."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    job = json.loads(source.readline())
+    exchanges = [Exchange(number, source.read(size)) for number, size in enumerate(job["sizes"])]
+    deadlines_ns = [int(seconds * 1e9) for seconds in job["deadlines_s"]]
+    gc.disable()
+    gc.freeze()
+    stamper = Stamper(job["host"], job["port"], job["concurrency"], exchanges, deadlines_ns)
+    began_ns, used_ns = time.monotonic_ns(), time.process_time_ns()
+    stamper.run()
+    wall_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - used_ns
+    told = [
+        {
+            "sent_ns": one.sent_ns,
+            "ended_ns": one.ended_ns,
+            "end": one.end,
+            "stamps_ns": one.stamps,
+            "sizes": [len(part) for part in one.parts],
+        }
+        for one in exchanges
+    ]
+    report = {"exchanges": told, "wall_ns": wall_ns, "cpu_ns": cpu_ns, "drains_ns": stamper.drains_ns}
+    sink.write(json.dumps(report).encode() + b"\n")
+    for one in exchanges:
+        sink.writelines(one.parts)
+
+
+if __name__ == "__main__":
+    main()
