@@ -247,7 +247,7 @@ def test_drafts_are_shorter_in_company():
         alone = client.complete(PLAIN)
         together = client.complete(PLAIN, PLAIN | {"max_tokens": 48})
     assert set(record(alone)["per_step_drafted"]) == {3}
-    assert set(record(together[0])["per_step_drafted"]) == {2}
+    assert record(together[0])["per_step_drafted"][-1] == 2  # the first steps may have come before the other request
 
 
 GREEDY_BODY = {"temperature": 0}
