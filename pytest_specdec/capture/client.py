@@ -158,10 +158,10 @@ class Client:
         """Return the bytes of HTTP/1.1 that the openai package would send to have this request streamed."""
         path, body = self._asked(request, streamed=True)
         recorder = Recorder()
-        http_client = openai.DefaultHttpxClient(transport=recorder)
-        recording = self._openai.with_options(http_client=http_client)
-        with self._open(path, body, streamed=True, deadline_s=deadline_s, client=recording):
-            return recorder.content
+        with openai.DefaultHttpxClient(transport=recorder) as http_client:
+            recording = self._openai.with_options(http_client=http_client)
+            with self._open(path, body, streamed=True, deadline_s=deadline_s, client=recording):
+                return recorder.content
 
     def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         """Return the answer that an exchange brought; one outside the protocol is a failure."""
@@ -231,14 +231,15 @@ class Client:
         self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, client: openai.OpenAI | None = None
     ) -> AbstractContextManager[Any]:
         """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
-        opened: Any = (client or self._openai).with_streaming_response
+        asked = client or self._openai
+        opened: Any = asked.with_streaming_response
         if path == CHAT_COMPLETIONS:
             create, asking = opened.chat.completions.create, ("messages", body.get("messages", []))
         elif path == COMPLETIONS:
             create, asking = opened.completions.create, ("prompt", body.get("prompt", ""))
         else:
             options: Any = {"timeout": deadline_s}
-            return closing(self._openai.post(f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body), options=options))
+            return closing(asked.post(f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body), options=options))
         rest: dict[str, Any] = {name: value for name, value in body.items() if name != asking[0]}
         response = create(model=self._model, stream=streamed, extra_body=rest, timeout=deadline_s, **dict((asking,)))
         return cast("AbstractContextManager[Any]", response)

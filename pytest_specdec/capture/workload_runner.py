@@ -316,7 +316,7 @@ class WorkloadRunner:
             yield job, self._again(job) if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS else self._noted(job, sent, deadline)
 
     def _again(self, job: Job) -> TimedAnswer:
-        """Send once more, with pauses, what was refused for now."""
+        """Send a request again that was refused with a 429, with pauses."""
         sent = self._send(job)
         return replace(sent, limited=sent.limited + 1)
 

@@ -47,7 +47,7 @@ def whole(status, body, further=b""):
 
 
 def request_from(connection):
-    """Read a request whose body is a JSON object; empty where none comes."""
+    """Return a request whose body is a JSON object; empty where the connection is closed before."""
     content = b""
     while not content.partition(b"\r\n\r\n")[2].endswith(b"}"):
         if not (part := connection.recv(65536)):
@@ -68,7 +68,7 @@ def serving(reply, *, pause_s=0.0, connections=1, hold=False):
             received.append(content)
             for piece in [reply] if isinstance(reply, bytes) else reply:
                 connection.sendall(piece)
-                time.sleep(pause_s)
+                time.sleep(pause_s)  # so that pieces are read one by one
             if hold:
                 gate.wait(20)
 
@@ -216,8 +216,29 @@ def test_samples_of_several_passes_are_one_distribution():
 
 
 def test_the_program_says_how_it_failed():
-    with pytest.raises(CaptureError, match=r"the process that stamps answers failed\n  found: .*Name or service not known|gaierror"):
+    with pytest.raises(
+        CaptureError,
+        match=r"the process that stamps timed answers failed\n  where: +no host.*\n  found: +(.*\n)*  expected: .*\n  remedy: ",
+    ):
         requests.send("no host of this name.invalid", 1, [RawRequest(content=b"x", deadline_s=1.0)], concurrency=1)
+
+
+class Native(VllmDialect):
+    """Asks on a route of its own."""
+
+    def path(self, request):
+        return "/native"
+
+
+def test_a_request_on_a_route_of_the_engine_is_recorded_and_not_sent():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.05)
+        port = listening.getsockname()[1]
+        client = Client(ServerSetup(model="m", port=port, secrets=Secrets()), Native(), model="m")
+        assert client.content(REQUEST, deadline_s=1.0).startswith(b"POST /native HTTP/1.1\r\n")
+        client.close()
+        with pytest.raises(TimeoutError):
+            listening.accept()
 
 
 def test_a_request_is_told_whole():

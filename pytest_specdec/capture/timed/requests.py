@@ -124,9 +124,17 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
     argv = (sys.executable, "-I", "-S", str(_PROGRAM))
     told = b"".join((json.dumps(job).encode(), b"\n", *(one.content for one in requests)))
     seconds = sum(one.deadline_s for one in requests) + _GRACE_S
-    done = subprocess.run(argv, input=told, capture_output=True, check=False, timeout=seconds)  # noqa: S603 - our own program
-    if done.returncode:
-        raise CaptureError(what="the process that stamps answers failed", found=done.stderr.decode(errors="replace")[-500:].strip())
+    try:
+        done = subprocess.run(argv, input=told, capture_output=True, check=True, timeout=seconds)  # noqa: S603 - our own program
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        last = (error.stderr or b"").decode(errors="replace")[-500:].strip()
+        raise CaptureError(
+            what="the process that stamps timed answers failed",
+            where=f"{host}:{port}",
+            found=last or str(error),
+            expected="a report of every request",
+            remedy="run again with --specdec-resume; if it fails again, report these lines",
+        ) from None
     line, _, content = done.stdout.partition(b"\n")
     return _stamped(json.loads(line), memoryview(content))
 
