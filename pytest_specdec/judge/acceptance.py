@@ -166,6 +166,7 @@ def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence
         evidence=lines,
         rules_out=f"{over} prompts; fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)" if proven else "",
         settle=_settle(length) if outcome is Outcome.NOT_DECIDED else "",
+        reason=why if outcome is Outcome.NOT_DECIDED else "",
         cell=measured,
         figures=_figures(length),
     )

@@ -74,14 +74,15 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
     said = {one.ruling for one in rulings}
     if disturbed := _disturbed(captured):
-        return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: {disturbed}")
+        return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: {disturbed}", reason=disturbed)
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed: {missed[0]}", rulings)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
         return _said(captured, found, Outcome.PASS, f"{_opening(found)}; gate met: {above}", rulings)
-    return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {_why_open(captured, found, rulings)}", rulings)
+    why = _why_open(captured, found, rulings)
+    return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {why}", rulings, reason=why)
 
 
 def _disturbed(captured: Captured) -> str:
@@ -140,7 +141,9 @@ def _opening(found: MeasuredSpeed) -> str:
     return f"{found.shown}, {found.change.value}"
 
 
-def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: str, rulings: Sequence[RuledGate] = ()) -> Verdict:
+def _said(
+    captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: str, rulings: Sequence[RuledGate] = (), *, reason: str = ""
+) -> Verdict:
     lines = [*map(str, rulings), method(found), spread(found), *doubts(found)]
     proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
     surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
@@ -152,6 +155,7 @@ def _said(captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: 
         evidence=(*table(found), *lines, *further(captured, found), *surer),
         rules_out=f"a speedup below {min(proven):.2f}x would have been caught (97.5%); {spread(found)}" if proven else "",
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
+        reason=reason,
         cell=found.shown,
         figures=figures(found),
     )

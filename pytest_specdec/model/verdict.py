@@ -43,6 +43,8 @@ class Verdict:
     """What a pass could have detected, from this run's own figures: the sensitivity line."""
     settle: str = ""
     """For an inconclusive or suspicious verdict: how many more tokens or passes would settle it."""
+    reason: str = ""
+    """Why nothing was decided, as the clause behind "because"; empty where something was."""
     cell: str = ""
     """The few words that stand for it in a table: ``evidence 10^4.2``, ``1.82x [1.74, 1.90]``."""
     names: str = ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_tested", "speed", "waived"]
+__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_gated", "not_tested", "speed", "waived"]
 
 BROKEN: Mapping[Family, str] = {
     Family.GREEDY: "tokens at temperature 0 are not the baseline's",
@@ -81,10 +81,27 @@ def speed(run: Run) -> CellText:
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     undecided = [j for j in results if not (_decided(j) or _of_traffic(j))]
     if undecided:
-        return CellText(text=f"SPEED: NOT DECIDED ({_pairs(undecided)})", tone=Tone.UNSURE)
+        return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)}){_why(undecided[0])}", tone=Tone.UNSURE)
     if not any(j.verdict and "speedup" in j.verdict.figures for j in results):
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
+
+
+def _why(undecided: JudgementResult) -> str:
+    """Return why no gate decided and what would settle it; empty without a verdict."""
+    verdict = undecided.verdict
+    if verdict is None:
+        return ""
+    return printable(f", because {verdict.reason or verdict.headline}, settle it with {verdict.settle or 'another run'}")
+
+
+def not_gated(run: Run) -> Iterator[CellText]:
+    """Yield a sentence per speed that no gate decided on and that the first line does not explain."""
+    first_line = speed(run).text
+    for j in run.judgements:
+        if j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED and not first_line.endswith(_why(j)):
+            what = "NOT DECIDED" if _of_traffic(j) else "NOT GATED"
+            yield CellText(text=printable(f"{what}: {j.pair} ({j.workload}){_why(j)}"), tone=Tone.UNSURE)
 
 
 def faults(run: Run) -> Iterator[CellText]:

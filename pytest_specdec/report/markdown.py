@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, parameter_table, speed_table, table
 from pytest_specdec.report.escape import escaped, printable
 from pytest_specdec.report.formats import ReportFormat, When
@@ -48,7 +49,7 @@ def _fitted(head: str, sections: Sequence[str]) -> str:
 def _head(run: Run) -> Iterator[str]:
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in counted(run.judgements).items()) or "no verdict"
-    unsettled = speed_table.not_gated(run)
+    unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
     yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
     yield ""
     yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
@@ -58,7 +59,7 @@ def _head(run: Run) -> Iterator[str]:
     yield from (f"\n⚠️ **{escaped(known.text)}**" for known in answer.waived(run))
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
-    yield from (f"\n⚠️ **{escaped(line)}**" for line in unsettled)
+    yield from (f"\n⚠️ **{escaped(line.text)}**" for line in answer.not_gated(run))
     yield ""
     yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in table.table(run)])
     why = reasons(run)

@@ -1,10 +1,9 @@
-"""The speed of a pair in the three rows that people publish: Baseline, Speculative, Speedup; and of a speed that no gate decided on."""
+"""The speed of a pair in the three rows that people publish: Baseline, Speculative, Speedup."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import Run
 
-__all__ = ["HEADER", "not_gated", "rows", "verdicts"]
+__all__ = ["HEADER", "rows", "verdicts"]
 
 HEADER = ("Metric", "Baseline", "Speculative", "Speedup")
 
@@ -28,12 +27,6 @@ def verdicts(run: Run) -> tuple[Verdict, ...]:
     """Return the speed verdicts that carry figures."""
     speeds = (j.verdict for j in run.judgements if j.family is Family.SPEED)
     return tuple(verdict for verdict in speeds if verdict is not None and rows(verdict.figures))
-
-
-def not_gated(run: Run) -> tuple[str, ...]:
-    """Return a line per speed that its gates could not decide on: why, and what would settle it."""
-    undecided = (v for j in run.judgements if (v := j.verdict) is not None and v.outcome is Outcome.NOT_DECIDED)
-    return tuple(f"NOT DECIDED: {v.pair}: {v.headline}; settle it with {v.settle or 'another run'}" for v in undecided)
 
 
 def rows(figures: Mapping[str, float]) -> tuple[tuple[str, str, str, str], ...]:

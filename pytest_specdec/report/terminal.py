@@ -66,7 +66,7 @@ def _unsettled(run: Run) -> Iterator[Line]:
     for verdict in run.suspicious:
         about = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
         yield (CellText(text=printable(f"SUSPICIOUS: {about}: {verdict.headline}"), tone=Tone.UNSURE),)
-    yield from ((CellText(text=printable(line), tone=Tone.UNSURE),) for line in speed_table.not_gated(run))
+    yield from ((line,) for line in answer.not_gated(run))
 
 
 def _plain(text: str) -> Line:
@@ -131,8 +131,7 @@ def _speed(run: Run) -> Iterator[Line]:
             *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
         ]
         yield from _right_aligned(rows)
-        if verdict.outcome is not Outcome.NOT_DECIDED:
-            yield _plain(f"  {verdict.headline}")
+        yield _plain(f"  {verdict.headline}")
 
 
 def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:

@@ -126,13 +126,13 @@ def test_gates_that_are_out_of_reach_are_red_in_a_real_first_run(tmp_path, seen)
 
 @pytest.mark.chaos(
     "a speed that no gate decides on, with and without require: [speed]",
-    expected="exit 0: SPEED: NOT DECIDED on the first line, a warning sign in report.md; replayed under require: [speed] exit 1",
+    expected="exit 0: SPEED: NOT GATED on the first line, a warning sign in report.md; replayed under require: [speed] exit 1",
 )
 def test_a_speed_that_was_not_gated_says_so_and_fails_where_speed_is_required(tmp_path, seen):
     undecided = {"gates": {"speedup": {"at_least": 1.0, "boot_sd": 3.0}}}
     code, text = run(tmp_path, config(tmp_path, **undecided), "-k", "sooner", "--specdec-depth=smoke")
     first = text.partition(" specdec ---")[2].splitlines()[1]
-    line = "SPEED: NOT DECIDED on the first line" if "SPEED: NOT DECIDED (draft-k3)" in first else first
+    line = "SPEED: NOT GATED on the first line" if "SPEED: NOT GATED (draft-k3)" in first else first
     sign = "a warning sign in report.md" if "## ⚠️ specdec" in (tmp_path / "run/report.md").read_text() else "none in report.md"
     required = config(tmp_path, **undecided, require=["speed"])
     again = [sys.executable, "-m", "pytest", str(REPOSITORY / "suites/speed"), "-q", "-p", "no:cacheprovider", "-k", "sooner"]

@@ -31,6 +31,7 @@ SPEED = Verdict(
     pair="draft-k3",
     workload="vacation",
     headline="1.82x [0.91, 2.90], no change detected; the interval contains the gate: speedup at least 1",
+    reason="the interval contains the gate: speedup at least 1",
     settle="more passes",
     cell="1.82x [0.91, 2.90]",
     figures={

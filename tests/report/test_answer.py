@@ -9,13 +9,15 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer
 from pytest_specdec.report.run import PytestOutcome
 
+NOT_GATED = "SPEED: NOT GATED (draft-k3), because the interval contains the gate: speedup at least 1, settle it with more passes"
+
 
 @pytest.mark.parametrize("kind, result, correctness, speed", [
     ("greedy", PytestOutcome.PASSED, "CORRECTNESS: nothing wrong found", "SPEED: not tested"),
     ("failed", PytestOutcome.FAILED, "CORRECTNESS: FAILED (ngram-k3)", "SPEED: not tested"),
     ("greedy", PytestOutcome.ERROR, "CORRECTNESS: 1 of 1 judgements could not be made", "SPEED: not tested"),
-    ("speed", PytestOutcome.PASSED, "CORRECTNESS: not tested", "SPEED: NOT DECIDED (draft-k3)"),
-    ("speed", PytestOutcome.FAILED, "CORRECTNESS: not tested", "SPEED: NOT DECIDED (draft-k3)"),  # required, and not decided
+    ("speed", PytestOutcome.PASSED, "CORRECTNESS: not tested", NOT_GATED),
+    ("speed", PytestOutcome.FAILED, "CORRECTNESS: not tested", NOT_GATED),  # required, and not decided
     ("speed", PytestOutcome.ERROR, "CORRECTNESS: not tested", "SPEED: not measured"),
 ])  # fmt: skip
 def test_the_first_line_answers_for_correctness_and_for_speed(make_run, verdicts, judged, kind, result, correctness, speed):
@@ -28,6 +30,19 @@ def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
     assert answer.speed(make_run(judged(above))).text == "SPEED: above its gate"
     below = make_run(judged(replace(above, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(below).text == "SPEED: BELOW ITS GATE (draft-k3)"
+
+
+def test_a_second_speed_that_no_gate_decided_on_has_a_line_of_its_own(make_run, verdicts, judged):
+    other = judged(replace(verdicts["speed"], workload="acceptance", reason="20 prompts are too few", settle="50 prompts"))
+    (line,) = answer.not_gated(make_run(judged(verdicts["speed"]), other))
+    assert line.text == "NOT GATED: draft-k3 (acceptance), because 20 prompts are too few, settle it with 50 prompts"
+
+
+def test_beside_a_missed_gate_every_open_one_has_a_line(make_run, verdicts, judged):
+    missed = judged(replace(verdicts["speed"], outcome=Outcome.FAIL, pair="ngram-k3"), PytestOutcome.FAILED)
+    run = make_run(judged(verdicts["speed"]), missed)
+    assert answer.speed(run).text == "SPEED: BELOW ITS GATE (ngram-k3)"
+    assert [line.text.partition(",")[0] for line in answer.not_gated(run)] == ["NOT GATED: draft-k3 (vacation)"]
 
 
 def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judged):
