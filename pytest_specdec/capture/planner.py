@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, enlargement, environment, estimate
 from pytest_specdec.capture.rates import from_size
+from pytest_specdec.capture.requests import admitted
 from pytest_specdec.config import gates
 from pytest_specdec.engines import cli_args
 from pytest_specdec.engines.protocol import SmallCache
@@ -20,6 +21,7 @@ from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, SCORER, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role
 from pytest_specdec.model.workload import Depth, Family, Workload
+from pytest_specdec.prompts import load
 from pytest_specdec.prompts.prompts import reported
 
 if TYPE_CHECKING:
@@ -288,8 +290,14 @@ def _may_kill(entry: SelectedWorkload) -> bool:
 
 
 def _limited(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
-    """Return the workload with as many requests in flight as every arm may get: all of them are asked alike."""
+    """Return the workload with as many requests in flight as every arm may get: all of them are asked alike.
+
+    Where seconds count, a request that waits for room tells nothing of speculation, so that groups get no larger than the servers admit.
+    """
     limit = config.concurrency(attached=bool(attached))
+    if workload.timed and workload.waves:
+        limits = [most for most in (limit, admitted(config)) if most is not None]
+        return load.cut(workload, min(limits)) if limits else workload
     return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.own import OwnPrompt
 
-__all__ = ["configured", "reasoned"]
+__all__ = ["admitted", "configured", "reasoned"]
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -28,7 +28,7 @@ def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt])
 
     Where the config states no context, requests up to it stay open: the servers then say how long theirs is.
     """
-    stated = _context(config) if context.is_open(workload) else None
+    stated = _least(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
     if stated is not None:
         workload = context.fitted(workload, stated)
     extended = own.extended(workload, prompts)
@@ -40,9 +40,13 @@ def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt])
     return replace(extended, requests=tuple(requests))
 
 
-def _context(config: Config) -> int | None:
-    """Return the shortest context that an argument gives one of the servers; None where one of them has no such argument."""
-    names = engine_of(config.engine.kind).rules.context
+def admitted(config: Config) -> int | None:
+    """Return how many requests the server with the least room computes at once; None where the arguments of one of them do not say."""
+    return _least(config, engine_of(config.engine.kind).rules.admitted)
+
+
+def _least(config: Config, names: Sequence[str]) -> int | None:
+    """Return the least number that an argument of one of ``names`` has in any server; None where one of them has no such argument."""
     arms = [filled(config, config.baseline, os.environ), *(filled(config, variant, os.environ) for variant in config.variants)]
     stated = [{plain(name): value for name, value in args.items()} for args in arms]
     limits = [next((args[name] for name in names if name in args), None) for args in stated]

@@ -77,6 +77,8 @@ class EngineRules:
     silent: tuple[SilentChange, ...] = ()
     context: tuple[str, ...] = ()
     """Settings of the longest sequence, prompt and answer together, in tokens."""
+    admitted: tuple[str, ...] = ()
+    """Settings of how many requests a server computes at once; more wait."""
     attached: bool = False
     """Whether nothing is ever started: every arm needs a ``url``."""
 

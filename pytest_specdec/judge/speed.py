@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import acceptance, drafting
+from pytest_specdec.judge import acceptance, breakdown, drafting
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["judge"]
 
+_NOTHING = "nothing to time: no request has a streamed answer of two chunks or more from every arm"
 _FLOOR = Gate(figure=SPEEDUP, at_least=1.0, source="default at one client")
 
 
@@ -47,12 +49,43 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
 
 
 def _timed(captured: Captured) -> Verdict:
+    if breakdown.is_by_load(captured):
+        return _under_load(captured)
     found = measured(captured)
     if found is None:
-        return say(captured, Outcome.INVALID, "nothing to time: no request has a streamed answer of two chunks or more from every arm")
+        return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
         return _repeated(captured, found)
-    return speculating(captured, rejecting=False) or _gated(captured, found)
+    return speculating(captured, rejecting=False) or _by_category(captured, _gated(captured, found))
+
+
+def _under_load(captured: Captured) -> Verdict:
+    """Judge the speed with several requests in flight: one number of them is gated, the others are reported beside it."""
+    found = breakdown.by_load(captured)
+    if found is None:
+        return say(captured, Outcome.INVALID, _NOTHING)
+    level = found.gated
+    if captured.is_control:
+        return _repeated(level.part, level.speed)
+    if refused := speculating(captured, rejecting=False):
+        return refused
+    verdict = _gated(level.part, level.speed)
+    return replace(
+        verdict,
+        headline=f"{level.clients} requests at once: {verdict.headline}; {found.summary}",
+        evidence=(*found.lines, *verdict.evidence),
+        figures={**verdict.figures, **found.figures},
+    )
+
+
+def _by_category(captured: Captured, verdict: Verdict) -> Verdict:
+    """Return the verdict with the speed by category of prompt, where there are several: reported, and not gated."""
+    found = breakdown.by_category(captured)
+    if not found:
+        return verdict
+    lines = tuple(f"  {category:<10} {speed.ratio:.2f}x" for category, speed in found.items())
+    figures = {f"speedup_{category}": speed.ratio for category, speed in found.items()}
+    return replace(verdict, evidence=("by category:", *lines, *verdict.evidence), figures={**verdict.figures, **figures})
 
 
 def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
@@ -75,6 +108,8 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     said = {one.ruling for one in rulings}
     if disturbed := _disturbed(captured):
         return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: {disturbed}", reason=disturbed)
+    if not rulings and breakdown.is_by_load(captured):
+        return _said(captured, found, Outcome.PASS, f"{_opening(found)}; reported, without a gate")
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed: {missed[0]}", rulings)
@@ -115,8 +150,13 @@ def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
 
 
 def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
-    """Return the thresholds for the speedup; without any, no slowdown at one client."""
-    return stated(captured.gates, SPEEDUP) or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
+    """Return the thresholds for the speedup; without any, no slowdown at one client.
+
+    Those of a config are not held against speeds by load: what these come to depends on the machine, whose baseline file gates them.
+    """
+    by_load = breakdown.is_by_load(captured)
+    known = tuple(gate for gate in stated(captured.gates, SPEEDUP) if gate.workload or not by_load)
+    return known or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
 
 
 def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
@@ -157,7 +197,7 @@ def _said(
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
         cell=found.shown,
-        figures=figures(found),
+        figures={**figures(found), "gates": float(len(rulings))},
     )
 
 

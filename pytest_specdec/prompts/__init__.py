@@ -10,15 +10,19 @@ from pytest_specdec.prompts.prompts import Prompt, Prompts, bundled
 
 __all__ = [
     "ALL",
+    "CATEGORIES",
     "CHAT",
     "CODE",
     "COPY",
     "EDIT",
+    "EXTRACT",
     "JSON_TASKS",
     "LIST",
+    "LONG",
     "MATH",
     "OPEN_ENDED",
     "QA",
+    "RAG",
     "REPEAT",
     "SPEED",
     "STORY",
@@ -53,6 +57,13 @@ COPY = _of("copy")
 """Texts to be given back word by word."""
 REPEAT = _of("repeat")
 """Sequences that go on as they began, on the completions route: acceptance is near 1."""
+RAG = _of("rag")
+"""Questions behind the passages that answer them."""
+EXTRACT = _of("extract")
+LONG = _of("long")
+"""Some 700 tokens of context each."""
+CATEGORIES = Prompts.interleaved("categories", (CHAT, CODE, MATH, SUMMARY, RAG, TRANSLATE, EXTRACT, JSON_TASKS, EDIT, STORY, LONG))
+"""What speed is told apart by: the usual categories, with copying (edit), free invention (story) and long contexts."""
 ALL = Prompts.interleaved("all", (CODE, CHAT, EDIT, JSON_TASKS, STORY, QA, REPEAT, MATH, LIST, COPY, SUMMARY, TRANSLATE))
 """Every category in turn, so that the first dozen is one of each."""
 OPEN_ENDED = Prompts.interleaved("open-ended", (CODE, CHAT, SUMMARY))

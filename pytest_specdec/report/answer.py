@@ -82,8 +82,9 @@ def speed(run: Run) -> CellText:
     undecided = [j for j in results if not (_decided(j) or _of_traffic(j))]
     if undecided:
         return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)}){_why(undecided[0])}", tone=Tone.UNSURE)
-    if not any(j.verdict and "speedup" in j.verdict.figures for j in results):
-        return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
+    timed = [j.verdict.figures for j in results if j.verdict and "speedup" in j.verdict.figures]
+    if not any(figures.get("gates", 1.0) for figures in timed):
+        return CellText(text=f"SPEED: {'reported, without a gate' if timed else 'not tested'}", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
 
 

@@ -127,7 +127,7 @@ def _detectable(run: Run) -> Iterator[Line]:
 def _speed(run: Run) -> Iterator[Line]:
     for verdict in speed_table.verdicts(run):
         rows = [
-            (f"speed of {verdict.pair}", *speed_table.HEADER[1:]),
+            (f"speed of {verdict.pair}, {verdict.workload}", *speed_table.HEADER[1:]),
             *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
         ]
         yield from _right_aligned(rows)

@@ -6,19 +6,33 @@ gate. An interval that includes the gate is "speed not decided". And no kind of 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.prompts import ALL, SPEED, traffic
+from pytest_specdec.prompts import ALL, CATEGORIES, SPEED, load, traffic
 
 VACATION = SPEED.speed(max_tokens=80, passes=4)
+EVERYDAY = CATEGORIES.speed(max_tokens=32, passes=2, take={Depth.SMOKE: 0, Depth.STANDARD: 11, Depth.DEEP: 44}, takes_prompts=True)
+LOAD = replace(load.levels(CATEGORIES), take={Depth.SMOKE: 0})
 MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20})
 """The workload of suites/greedy, captured once for both."""
 
 
 @pytest.mark.specdec(VACATION, family="speed")
 def test_answers_come_sooner(captured, check):
+    check(judge.speed.judge(captured))
+
+
+@pytest.mark.specdec(EVERYDAY, family="speed")
+def test_answers_of_every_category_come_sooner(captured, check):
+    check(judge.speed.judge(captured))
+
+
+@pytest.mark.specdec(LOAD, family="speed")
+def test_answers_come_sooner_under_load(captured, check):
     check(judge.speed.judge(captured))
 
 

@@ -20,6 +20,7 @@ from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.prompts import ALL, load
 
 
 @pytest.fixture
@@ -249,6 +250,15 @@ def test_a_request_per_token_is_told_and_reckoned_with(plan, workload, with_args
     assert (usual.route, dear.route) == (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS)
     assert dear.estimate_s > usual.estimate_s
     assert dear.scored_tokens == usual.scored_tokens == (4 + 2) * 5 * 6
+
+
+@pytest.mark.parametrize("most, waves", [(None, (1, 1, 1, 1, 8, 32, 128)), (16, (1, 1, 1, 1, 8, 16)), (4, (1, 1, 1, 1, 4))])
+def test_where_seconds_count_no_more_are_sent_at_once_than_every_server_admits(plan, with_args, config, most, waves):
+    for arm in (None, "draft-k3") if most else (None,):
+        others = with_args(config, max_num_seqs=64) if arm else config
+        settings = config if most is None else with_args(others, arm, **{"max-num-seqs": most})
+        (sent,) = plan(load.levels(ALL), family=Family.SPEED, config=settings).workloads
+        assert sent.waves == waves
 
 
 @given(orders=st.permutations(range(4)))

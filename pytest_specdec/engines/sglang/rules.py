@@ -25,6 +25,7 @@ RULES = EngineRules(
     names=frozenset({"enable-multi-layer-eagle", "uno-lora-path"}),
     method=("speculative-algorithm",),
     context=("context-length",),
+    admitted=("max-running-requests",),
     drafting=DraftingRule(methods=_METHODS, tokens=tuple((name,) for name in _TOKENS), uncounted=frozenset({"NGRAM"})),
     lossy=tuple(
         LossySetting(path=(f"speculative-accept-threshold-{name}",), is_lossy=_is_below_one, lossless="1.0") for name in ("single", "acc")

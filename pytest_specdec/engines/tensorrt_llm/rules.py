@@ -31,6 +31,7 @@ RULES = EngineRules(
     mappings=frozenset({SETTING, "extra-llm-api-options"}),
     method=(SETTING, "decoding-type"),
     context=("max-seq-len",),
+    admitted=("max-batch-size",),
     drafting=DraftingRule(
         methods=_METHODS,
         tokens=((SETTING, "max-draft-len"), (SETTING, "num-nextn-predict-layers")),

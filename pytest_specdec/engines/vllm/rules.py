@@ -33,6 +33,7 @@ RULES = EngineRules(
     mappings=frozenset({"speculative-config", "sc"}),
     statistics=frozenset({"per-request-spec-decode-metrics"}),
     context=("max-model-len",),
+    admitted=("max-num-seqs",),
     method=("speculative-config", "method"),
     drafting=DraftingRule(methods=_METHODS, tokens=(*TOKENS, _OLD_TOKENS), uncounted=frozenset({"suffix"})),
     lossy=(

@@ -1,0 +1,170 @@
+"""Breakdown: the speed of parts of one timed workload, by category of prompt or by clients at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.timing import MeasuredSpeed, measured
+from pytest_specdec.model.workload import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["GATED_CLIENTS", "SpeedAtLoad", "SpeedByLoad", "by_category", "by_load", "is_by_load"]
+
+GATED_CLIENTS = 8
+"""The one number of clients at which a workload of several is gated; the others are reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedAtLoad:
+    """The speed with so many requests in flight."""
+
+    clients: int
+    part: Captured
+    """The answers of this level alone."""
+    speed: MeasuredSpeed
+    together: float
+    """Tokens per second of all clients together, speculative over baseline."""
+    waited: int
+    """Answers that began only after another one of their group had ended, over all arms: the server let them wait."""
+
+    def __str__(self) -> str:
+        waited = f"; {self.waited} answers waited for others to end" if self.waited else ""
+        return f"{self.clients:>4} at once: {self.speed.shown} an answer, {self.together:.2f}x of all together{waited}"
+
+
+def _clients(level: SpeedAtLoad) -> int:
+    return level.clients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedByLoad:
+    """The speed at each number of clients, fewest first."""
+
+    levels: tuple[SpeedAtLoad, ...]
+
+    @property
+    def gated(self) -> SpeedAtLoad:
+        """The level that is gated: that of GATED_CLIENTS, or the one below it."""
+        return max((level for level in self.levels if level.clients <= GATED_CLIENTS), key=_clients, default=self.levels[0])
+
+    @property
+    def break_even(self) -> float | None:
+        """The number of clients at which the speedup of an answer falls to 1; None where it never does.
+
+        Between the levels the log of the speedup is taken to be linear in the log of the clients.
+        """
+        points = [(math.log(level.clients), math.log(level.speed.ratio)) for level in self.levels]
+        for (few, faster), (many, slower) in pairwise(points):
+            if faster > 0.0 >= slower:
+                return math.exp(few + (many - few) * faster / (faster - slower))
+        return 1.0 if points[0][1] <= 0.0 else None
+
+    @property
+    def summary(self) -> str:
+        """Where speculation stops to pay, in few words."""
+        most, even = self.levels[-1].clients, self.break_even
+        if even is None:
+            return f"faster up to {most} clients"
+        return "not faster at one client" if even <= self.levels[0].clients else f"break-even near {even:.0f} clients"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The levels, one a line."""
+        return (f"by requests at once: {self.summary}", *(f"  {level}" for level in self.levels))
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """The speedups by name."""
+        even = {} if self.break_even is None else {"break_even_clients": self.break_even}
+        return {**{f"speedup_{level.clients}_clients": level.speed.ratio for level in self.levels}, **even}
+
+
+def is_by_load(captured: Captured) -> bool:
+    """Whether the workload's groups are numbers of clients."""
+    return captured.workload.timed and bool(captured.workload.waves)
+
+
+def by_load(captured: Captured) -> SpeedByLoad | None:
+    """Return the speed by the size of the groups that the requests were sent in; None where no group was timed in every arm."""
+    groups: dict[int, list[Sequence[Request]]] = {}
+    for wave in captured.workload.in_waves:
+        groups.setdefault(len(wave), []).append(wave)
+    levels = [level for clients in sorted(groups) if (level := _at(captured, clients, groups[clients])) is not None]
+    return SpeedByLoad(levels=tuple(levels)) if levels else None
+
+
+def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
+    part = _part(captured, (request.id for wave in waves for request in wave))
+    speed = measured(part)
+    if speed is None:
+        return None
+    ids = [frozenset(request.id for request in wave) for wave in waves]
+    arms = [arm for arm in (part.baseline, part.control, part.speculative) if arm is not None]
+    return SpeedAtLoad(
+        clients=clients,
+        part=part,
+        speed=speed,
+        together=_rate(part.speculative, ids) / _rate(part.baseline, ids),
+        waited=sum(_waited(group) for arm in arms for group in _groups(arm, ids)),
+    )
+
+
+def _part(captured: Captured, request_ids: Iterable[str]) -> Captured:
+    """Return the answers to some of the requests."""
+    wanted = frozenset(request_ids)
+
+    def part(transcript: Transcript) -> Transcript:
+        return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in wanted))
+
+    control = None if captured.control is None else part(captured.control)
+    return replace(captured, baseline=part(captured.baseline), control=control, speculative=part(captured.speculative))
+
+
+def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
+    """Return the answers that were in flight together, pass by pass."""
+    groups: dict[tuple[int, int], list[Answer]] = {}
+    for answer in transcript.answers:
+        wave = next((index for index, group in enumerate(ids) if answer.request_id in group), None)
+        if wave is not None and answer.ok and answer.timing is not None:
+            groups.setdefault((answer.pass_index, wave), []).append(answer)
+    return list(groups.values())
+
+
+def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
+    """Return tokens per second of all clients together: sum of n over the time from the first request to the last byte of each group."""
+    tokens = seconds = 0.0
+    for group in _groups(transcript, ids):
+        timings = [answer.timing for answer in group if answer.timing is not None]
+        tokens += sum(answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids) for answer in group)
+        seconds += max(timing.done_s for timing in timings) - min(timing.sent_s for timing in timings)
+    return tokens / seconds
+
+
+def _waited(group: Sequence[Answer]) -> int:
+    timings = [answer.timing for answer in group if answer.timing is not None]
+    ended_s = min(timing.done_s for timing in timings)
+    return sum(timing.first_s is not None and timing.first_s > ended_s for timing in timings)
+
+
+def by_category(captured: Captured) -> Mapping[str, MeasuredSpeed]:
+    """Return the speed by category of prompt, as request ids begin; empty where there is one category."""
+    ids: dict[str, list[str]] = {}
+    for request in captured.workload.requests:
+        ids.setdefault(_category(request.id), []).append(request.id)
+    if len(ids) == 1:
+        return {}
+    found = ((category, measured(_part(captured, names))) for category, names in ids.items())
+    return {category: speed for category, speed in found if speed is not None}
+
+
+def _category(request_id: str) -> str:
+    return OWN.removesuffix(":") if request_id.startswith(OWN) else request_id.rpartition("-")[0]

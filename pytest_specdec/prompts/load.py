@@ -1,0 +1,62 @@
+"""Load: the same prompts asked alone, by 8 clients at once, by 32, by 128, in one timed workload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Request, Route, Workload
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompts import Prompts
+
+__all__ = ["CLIENTS", "cut", "levels"]
+
+CLIENTS = (1, 8, 32, 128)
+"""Requests in flight, level by level."""
+
+
+def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 2, alone: int = 4) -> Workload:
+    """Return ``alone`` requests one after the other, then as many at once as each level says; answers have their full length.
+
+    Prompts are taken in turn and numbered, so that no two rows of a batch have the same answer for sure.
+    """
+    waves = (*[1] * alone, *CLIENTS[1:])
+    chats = cycle([prompt for prompt in prompts.items if prompt.route is Route.CHAT][:alone])
+    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
+    requests = tuple(
+        Request(
+            id=f"{prompt.id}#{number}",
+            route=prompt.route,
+            body={"messages": [{"role": "user", "content": f"Question {number}. {prompt.text}"}], **body},
+        )
+        for number, prompt in enumerate(islice(chats, sum(waves)), 1)
+    )
+    return Workload(
+        name="load",
+        version=1,
+        requests=requests,
+        concurrency=max(waves),
+        waves=waves,
+        passes=passes,
+        stream=True,
+        timed=True,
+        scored=False,
+    )
+
+
+def cut(workload: Workload, most: int) -> Workload:
+    """Return the workload with at most ``most`` requests in a wave, for servers that would let the others wait; none twice."""
+    waves: list[tuple[Request, ...]] = []
+    for wave in workload.in_waves:
+        smaller = wave[:most]
+        if len(smaller) == len(wave) or not waves or len(smaller) > len(waves[-1]):
+            waves.append(smaller)
+    return replace(
+        workload,
+        requests=tuple(request for wave in waves for request in wave),
+        waves=tuple(map(len, waves)),
+        concurrency=min(workload.concurrency, most),
+    )

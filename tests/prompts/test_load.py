@@ -1,0 +1,38 @@
+"""Groups of requests for speed under load, and how they are cut to what servers admit."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.prompts import ALL, CATEGORIES, load
+
+LEVELS = load.levels(ALL)
+
+
+def test_every_level_asks_the_same_few_prompts_and_no_two_requests_are_the_same():
+    waves = LEVELS.in_waves
+    assert [len(wave) for wave in waves] == [1, 1, 1, 1, 8, 32, 128]
+    asked = [{request.id.partition("#")[0] for request in wave} for wave in waves]
+    assert set().union(*asked[:4]) == asked[4] == asked[5] == asked[6]
+    assert len({request.prompt_key for request in LEVELS.requests}) == len(LEVELS.requests)
+
+
+@pytest.mark.parametrize("most, waves", [
+    (1000, (1, 1, 1, 1, 8, 32, 128)),
+    (128, (1, 1, 1, 1, 8, 32, 128)),
+    (32, (1, 1, 1, 1, 8, 32)),
+    (16, (1, 1, 1, 1, 8, 16)),
+    (5, (1, 1, 1, 1, 5)),
+    (1, (1, 1, 1, 1)),
+])  # fmt: skip
+def test_groups_get_no_larger_than_what_is_admitted_and_the_last_one_is_as_large(most, waves):
+    cut = load.cut(LEVELS, most)
+    assert cut.waves == tuple(map(len, cut.in_waves)) == waves
+    assert cut.concurrency == min(128, most)
+    assert all(request in LEVELS.requests for request in cut.requests)
+
+
+def test_the_categories_begin_with_one_prompt_of_each():
+    first = [prompt.category for prompt in CATEGORIES.items[:11]]
+    assert len(set(first)) == len(first)
+    assert {"chat", "code", "math", "summary", "rag", "translate", "extract", "json", "edit", "story", "long"} == set(first)
