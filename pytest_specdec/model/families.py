@@ -163,7 +163,7 @@ _ROWS = (
         promise="speed",
         budget=Budget.SPEED,
         part=1.0,
-        workloads=3,
+        workloads=5,
         smoke=3,
         whole_run=True,
     ),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.transcript import Transcript
 
 __all__ = ["FileFormat", "add_benchmarks", "append_step_summary", "file_formats", "saves_benchmarks", "timings", "write"]
 
@@ -109,8 +110,13 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
             with suppress(RunError):
                 transcript = transcripts.read(directory, arm, workload.name)
                 if transcript is not None:
-                    latencies = tuple(a.timing.latency_s for a in transcript.answers if a.ok and a.timing is not None)
-                    yield TimedAnswers(arm=arm, workload=workload.name, tokens=transcript.tokens, latencies_s=latencies)
+                    yield _timed(arm, workload.name, transcript)
+
+
+def _timed(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
+    counted = [(a.usage.completion_tokens if a.usage else len(a.choice.token_ids), a.timing) for a in transcript.answers if a.ok]
+    known = [(tokens, timing.latency_s) for tokens, timing in counted if tokens and timing is not None]
+    return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in known), latencies_s=tuple(s for _, s in known))
 
 
 def add_benchmarks(config: pytest.Config, run: Run) -> None:

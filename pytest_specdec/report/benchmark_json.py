@@ -27,7 +27,9 @@ class Benchmark:
 
 
 def benchmarks(run: Run) -> tuple[Benchmark, ...]:
-    """Return the latencies of each arm's timed answers, and the capture as a whole.
+    """Return seconds per token of each arm's timed answers, from sending to the last byte, and the capture as a whole.
+
+    Answers of another length, as after a change of ``max_tokens``, are then still compared by what a token takes.
 
     Without them a session whose answers were timed by servers alone would have "no benchmarks", which strict projects make an error.
     """
@@ -36,8 +38,8 @@ def benchmarks(run: Run) -> tuple[Benchmark, ...]:
         Benchmark(
             name=f"{arm.workload}[{arm.arm}]",
             group=arm.workload,
-            seconds=arm.latencies_s,
-            extra_info={**about, "tokens_per_s": round(arm.tokens / sum(arm.latencies_s), 3)},
+            seconds=tuple(latency / tokens for latency, tokens in zip(arm.latencies_s, arm.tokens, strict=True)),
+            extra_info={**about, "unit": "seconds per token", "tokens_per_s": round(sum(arm.tokens) / sum(arm.latencies_s), 3)},
         )
         for arm in run.timings
         if sum(arm.latencies_s) > 0.0

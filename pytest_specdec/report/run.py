@@ -69,9 +69,10 @@ class TimedAnswers:
 
     arm: str
     workload: str
-    tokens: int
+    tokens: tuple[int, ...]
+    """Of each answer, as the server counted them."""
     latencies_s: tuple[float, ...]
-    """Of each answer."""
+    """Of each answer, from sending to the last byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

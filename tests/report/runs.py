@@ -145,8 +145,8 @@ GREEN = run_of(
         )
     ),
     timings=(
-        TimedAnswers(arm="baseline", workload="vacation", tokens=64, latencies_s=(1.0, 1.5)),
-        TimedAnswers(arm="draft-k3", workload="vacation", tokens=64, latencies_s=(0.5, 0.75)),
+        TimedAnswers(arm="baseline", workload="vacation", tokens=(32, 32), latencies_s=(1.0, 1.5)),
+        TimedAnswers(arm="draft-k3", workload="vacation", tokens=(32, 32), latencies_s=(0.5, 0.75)),
     ),
 )
 
