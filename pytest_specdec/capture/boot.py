@@ -148,10 +148,15 @@ def _address(url: str | None) -> str | None:
 
 
 def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
-    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only; empty where something does."""
+    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only, or a further boot for speed.
+
+    Empty where something does.
+    """
     if boot.role is Role.DRAFT:
         served = {task.arm for task in boot.scores} - {CONTROL}
-    elif boot.role in {Role.CONTROL, Role.SCORER}:
+    elif boot.number > 1 and boot.role is Role.VARIANT:
+        served = {boot.arm}
+    elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
         served = {pair.name for pair in plan.pairs}
     else:
         return ""

@@ -20,6 +20,7 @@ __all__ = [
     "calibrated",
     "draft_top_tokens",
     "fewest_boots",
+    "further",
     "layout",
     "pressed",
     "rescored",
@@ -30,6 +31,8 @@ _FEW = 5
 """As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
 _ONE = 1
 """Of a drafter that drafts its best token nothing else is used."""
+_NEIGHBOURS = 2
+"""Variant boots between two baseline boots: with three, one would have no baseline boot next to it."""
 
 
 def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -91,6 +94,33 @@ def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Itera
         if measured:
             apart.append(replace(boot, answers=measured, scores=(), probe=boot.probe and not is_needed, timed=True))
     yield from apart
+
+
+def further(
+    pairs: Sequence[Pair], workloads: Sequence[Workload], boots_of_each: int, *, placement: Placement, servers: int
+) -> Iterator[Boot]:
+    """Give the further boots of baseline and variants, behind those of a layout, for what is timed over ``boots_of_each`` variant boots.
+
+    In turn a baseline boot follows every two variant boots, so that each of these has one just before or just behind it: behind B S B come
+    S B, S B …; behind B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest. Variants change their order from block to block: what
+    drifts steadily adds as much to one as to the other. Side by side a baseline boot comes first, with as many variants as stand beside
+    it, and their passes alternate.
+    """
+    timed = tuple(workload.name for workload in workloads if workload.timed)
+    beside = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
+    baselines = 1
+    for number in range(2, boots_of_each + 1) if timed else ():
+        names = [pair.name for pair in pairs]
+        ordered = names if number % 2 else names[::-1]
+        for at in range(0, len(ordered), beside):
+            baselines += 1
+            variants = [_timed_boot(Role.VARIANT, name, timed, number) for name in ordered[at : at + beside]]
+            baseline = _timed_boot(Role.BASELINE, BASELINE, timed, baselines)
+            yield from (*variants, baseline) if placement is Placement.IN_TURN else (baseline, *variants)
+
+
+def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Boot:
+    return Boot(index=0, role=role, arm=arm, answers=timed, timed=True, number=number)
 
 
 def pressed(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:

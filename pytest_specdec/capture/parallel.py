@@ -13,7 +13,7 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from pytest_specdec.capture.boot import ServerRecipes
@@ -37,6 +37,8 @@ class BootWaves:
     """Up from the first wave to the last: the servers that score."""
     waves: tuple[tuple[Boot, ...], ...]
     """What comes beside them, wave by wave; at least one, maybe empty."""
+    further: tuple[tuple[Boot, ...], ...] = ()
+    """The further boots for speed, alone on the machine once all others are gone: each wave a baseline and the variants beside it."""
 
 
 def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
@@ -45,12 +47,21 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     The servers that score stay while there is room for one more beside them; a draft model that finds none comes after those whose tokens
     it scores.
     """
+    further = [boot for boot in boots if boot.number > 1]
+    boots = [boot for boot in boots if boot.number == 1]
     scoring = [boot for boot in boots if boot.scores]
     staying = tuple(scoring if len(boots) <= servers else scoring[: max(1, servers - 1)])
     rest = [boot for boot in boots if not boot.scores] + [boot for boot in scoring if boot not in staying]
     room = max(1, servers - len(staying))
     waves = tuple(tuple(rest[at : at + room]) for at in range(0, len(rest), room))
-    return BootWaves(staying=staying, waves=waves or ((),))
+    return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_with_their_baseline(further)))
+
+
+def _with_their_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
+    """Give the waves of further boots, each of which begins with a baseline."""
+    begins = [at for at, boot in enumerate(further) if boot.role is Role.BASELINE or at == 0]
+    for at, end in zip(begins, [*begins[1:], len(further)], strict=True):
+        yield tuple(further[at:end])
 
 
 _THREADS = 4
@@ -134,6 +145,10 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
             _Wave(workers, coming=(staying if number == 0 else []) + coming, staying=staying).run()
             workers.run(_up(coming), _Worker.stop)
         workers.run(_up(staying), _Worker.stop)
+        for wave in planned.further:
+            coming = [_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)]
+            _Wave(workers, coming=coming, staying=()).run()
+            workers.run(_up(coming), _Worker.stop)
     finally:
         workers.kill()
 

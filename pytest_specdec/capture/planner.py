@@ -141,15 +141,18 @@ def make(
     rates: Rates | None = None,
     enlarged: Mapping[str, int] | None = None,
     deadline_s: float | None = None,
+    speed_boots: int = 1,
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
 
     ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that. ``outside`` are the families of
     other packages. ``rates`` are from the model's size by default. ``enlarged`` are the requests of workloads that send more than the depth
-    says, by default as many as long boots allow within ``deadline_s``.
+    says, by default as many as long boots allow within ``deadline_s``. ``speed_boots`` are the boots of each variant that speed is measured
+    over.
 
-    N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D. Raises PlanError when the selected tests do not go
-    together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is unknown.
+    N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D, further ones for speed apart. Raises PlanError when the
+    selected tests do not go together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is
+    unknown.
     """
     engine = engine_of(config.engine.kind)
     scored = config.of_scorer() if config.scorer else config
@@ -183,8 +186,15 @@ def make(
         rates=rates or from_size(config),
     )
     apart = _has_speed_boots(config, attached)
+    _check_speed_boots(speed_boots, judged, attached)
     laid_out = partial(
-        _laid_out, plan, calibration=calibration, has_scorer=config.scorer is not None, attached=attached, has_speed_boots=apart
+        _laid_out,
+        plan,
+        calibration=calibration,
+        has_scorer=config.scorer is not None,
+        attached=attached,
+        has_speed_boots=apart,
+        speed_boots=speed_boots,
     )
     usual = laid_out(judged)
     more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
@@ -200,6 +210,7 @@ def _laid_out(
     has_scorer: bool,
     attached: frozenset[str],
     has_speed_boots: bool,
+    speed_boots: int,
 ) -> Plan:
     """Return the plan with its workloads, the boots and visits that they need, and what these take."""
     workloads = tuple(sorted((*judged, *calibration), key=_order))
@@ -208,7 +219,8 @@ def _laid_out(
         boot_layout.rescored(boot_layout.calibrated(served, calibration, workloads), has_scorer=has_scorer), workloads
     )
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
-    boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate(layout))
+    further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
+    boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate((*layout, *further)))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate.total(steps, plan.servers))
 
@@ -331,6 +343,19 @@ def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
         return config.speed is not None
     what, found = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
     raise PlanError(what, where="speed", found=f"url of {found}", expected="servers that are started here", remedy="remove `speed`")
+
+
+def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached: frozenset[str]) -> None:
+    """Raise PlanError where speed cannot be measured over several boots."""
+    if speed_boots == 1:
+        return
+    where = "--specdec-boots"
+    if attached:
+        what, found = "an attached server is not booted, so it cannot be booted again", ", ".join(sorted(attached))
+        raise PlanError(what, where=where, found=f"url of {found}", expected="servers that are started here", remedy=f"remove {where}")
+    if not any(workload.timed for workload in workloads):
+        what = "no selected test measures speed, for which alone there are further boots"
+        raise PlanError(what, where=where, found="no timed workload", expected="one, as in suites/speed", remedy=f"remove {where}")
 
 
 def _name(entry: SelectedWorkload) -> tuple[str, Family]:

@@ -36,7 +36,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
             completeness.failed(boot, str(error))
             if isinstance(error, BootError) and boot.role is Role.VARIANT and not boot.small_cache:
                 dead.add(boot.arm)
-            if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache:
+            if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:
                 raise
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.transcript import Transcript
 
 __all__ = ["read", "set_aside"]
@@ -53,10 +53,20 @@ def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailure
 
 def _transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
     """Yield the readable transcripts: the judgement of its own workload reports an unreadable one."""
-    workloads = dict.fromkeys(name for boot in plan.boots if arm in boot.arms for name in boot.answers)
-    for name in (name for workload in workloads for name in (workload, f"{workload}.partial", *_earlier(directory, arm, workload))):
+    answered = dict.fromkeys((key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _is_of(arm, key, boot))
+    for key, name in answered:
+        yield from _of_workload(directory, key, name)
+
+
+def _is_of(arm: str, key: str, boot: Boot) -> bool:
+    """Whether answers stored under ``key`` are of ``arm``: of its first boot, or of a further one."""
+    return arm == key or (boot.number > 1 and arm == boot.arm)
+
+
+def _of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
+    for name in (workload, f"{workload}.partial", *_earlier(directory, key, workload)):
         with suppress(RunError):
-            transcript = transcripts.read(directory, arm, name)
+            transcript = transcripts.read(directory, key, name)
             if transcript is not None:
                 yield transcript
 

@@ -19,6 +19,7 @@ __all__ = [
     "Rates",
     "Role",
     "ScoringTask",
+    "further_boot",
 ]
 
 
@@ -55,6 +56,11 @@ class ScoringTask:
     """Top tokens per position: as many as the judges of this arm's pairs need, at most the workload's own number."""
 
 
+def further_boot(arm: str, number: int) -> str:
+    """Return the name that the answers of boot ``number`` of ``arm`` are stored under; no variant's name has a dot in it."""
+    return f"{arm}.boot{number}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot:
     """One server start and its work, in order."""
@@ -78,11 +84,15 @@ class Boot:
     """Whether the server has a key-value cache too small for what it is asked."""
     attached: bool = False
     """Whether the server runs already and belongs to somebody else: it is visited, never started or stopped."""
+    number: int = 1
+    """Which boot of its arm it is, where speed is measured over several: from 2 on it answers nothing but what is timed."""
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms that it answers as, in order."""
-        return (BASELINE, CONTROL) if self.also_baseline else (self.arm,)
+        """The names that its answers are stored under, in order; those of a further boot stand beside the first ones."""
+        if self.also_baseline:
+            return (BASELINE, CONTROL)
+        return (self.arm if self.number == 1 else further_boot(self.arm, self.number),)
 
     @property
     def under(self) -> str:
@@ -166,6 +176,11 @@ class Plan:
     def pair(self, name: str) -> Pair:
         """Return the pair whose variant is called ``name``; KeyError without one."""
         return {pair.name: pair for pair in self.pairs}[name]
+
+    @property
+    def speed_boots(self) -> int:
+        """Boots of each variant over which speed is measured."""
+        return max((boot.number for boot in self.boots if boot.role is Role.VARIANT), default=1)
 
     @property
     def own_requests(self) -> Mapping[str, int]:

@@ -101,6 +101,7 @@ def _planned(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Seq
         rates=begun.rates if begun else rates.expected(run.config, run.root.parent),
         enlarged={name: len(begun.workload(name).requests) for name in begun.enlarged} if begun else None,
         deadline_s=run.settings.deadline_s,
+        speed_boots=run.speed_boots,
     )
 
 

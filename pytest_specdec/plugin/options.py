@@ -42,6 +42,8 @@ class Settings:
     update_baselines: bool
     reports: tuple[str, ...]
     deadline_s: float | None
+    boots: int | None
+    """Boots of each variant that speed is measured over; None where the command line does not say."""
     day: date
     """By which waivers are judged, UTC."""
 
@@ -95,6 +97,12 @@ def add(parser: pytest.Parser) -> None:
         metavar="TIME",
         type=_duration,
         help="End the capture after this time and judge what is complete: seconds, or a duration such as 90s or 1h30m (default: none).",
+    )
+    option(
+        "--specdec-boots",
+        metavar="N",
+        type=int,
+        help="Measure speed over N boots of each variant, each between boots of the baseline; all else is asked of the first (default: 1).",
     )
     option(
         "--specdec-report",
@@ -162,6 +170,7 @@ def resolve(config: pytest.Config) -> Settings:
         update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
         reports=_reports(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
+        boots=_boots(config.getoption("--specdec-boots"), replay),
         day=config.getoption("--specdec-date") or datetime.now(tz=UTC).date(),
     )
 
@@ -220,6 +229,16 @@ def _check_stored(option: str, run: Path | None) -> None:
     if run is not None and not (run / "plan.json").is_file():
         msg = f"{option}: found no plan.json in {run}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
+
+
+def _boots(count: int | None, replay: Path | None) -> int | None:
+    if count is not None and replay:
+        msg = "--specdec-boots: found --specdec-replay; expected a new run: a stored run has the boots that it was captured with"
+        raise pytest.UsageError(msg)
+    if count is not None and count < 1:
+        msg = f"--specdec-boots: expected at least 1 boot of each variant; found {count}"
+        raise pytest.UsageError(msg)
+    return count
 
 
 def _update(times: int, replay: Path | None) -> bool:

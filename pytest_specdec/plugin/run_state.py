@@ -96,6 +96,11 @@ class RunState:
         return Depth(self.settings.depth)
 
     @property
+    def speed_boots(self) -> int:
+        """Boots of each variant that speed is measured over: as the command line says, or as the run that is taken up has them."""
+        return self.settings.boots or (self.begun.speed_boots if self.begun else 1)
+
+    @property
     def begun(self) -> Plan | None:
         """The plan of the run that this session takes up, if it does: what was planned by estimates then is not estimated again."""
         return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)) if self.settings.taken_up else None

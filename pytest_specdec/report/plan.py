@@ -101,6 +101,8 @@ def _arm(boot: Boot) -> str:
     if boot.also_baseline:
         return "baseline and control" + (" for speed" if boot.timed else "")
     name = f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
+    if boot.number > 1:
+        return f"{name} again"
     return f"{name} for speed" if boot.timed else f"{name} with a small cache" if boot.small_cache else name
 
 

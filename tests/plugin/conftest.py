@@ -83,7 +83,7 @@ def resumed(*args, **kwargs):
 def written(plan, directory, tell):
     missing = []
     for boot in plan.boots:
-        for arm in ("baseline", "control") if boot.also_baseline else (boot.arm,):
+        for arm in boot.arms:
             if HOW == f"missing:{arm}":
                 missing.append(MissingAnswers(arm=arm, workload="", reason="the server did not come up\\n  found:    exit code 7"))
                 continue

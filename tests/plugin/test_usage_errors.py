@@ -18,6 +18,9 @@ OPTIONS = [
     (("--specdec-depth=",), "*--specdec-depth: *empty*"),
     (("--specdec-replay=nowhere",), "*--specdec-replay: *plan.json*nowhere*"),
     (("--specdec-run-dir=.",), "*--specdec-run-dir: * in use*"),
+    (("--specdec-boots=0",), "*--specdec-boots: *at least 1*found 0*"),
+    (("--specdec-boots=two",), "*--specdec-boots*'two'*"),
+    (("--specdec-boots=2",), "*no selected test measures speed*"),
     (("--specdec-config=tinny",), "*tinny*'tiny'?*"),
 ]
 
