@@ -1,7 +1,8 @@
 """The speed gate on simulated runs: ``python -m benchmarks.speed_gate`` writes benchmarks/results/speed_gate.{json,md}.
 
 A run is a boot of the baseline, one of the variant and one of the control, whose log speeds vary with ``boot sd``, and four passes in each
-whose log-ratios vary with ``pass sd``; a run with a file has the control's log-ratios of so many earlier runs.
+whose log-ratios vary with ``pass sd``; a run with a file has the control's log-ratios of so many earlier runs. A run of several boots has
+as many of the variant, in turn between two boots of the baseline each, side by side with passes that alternate with those of one.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines
-from pytest_specdec.stats.speedup import across_boots, boots
+from pytest_specdec.stats.speedup import across_blocks, across_boots, boots
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from pytest_specdec.stats.speedup import Estimate
 
 RUNS = 20_000
 FILES = 4_000
@@ -33,6 +36,9 @@ PASSES = 4
 ALPHA = 0.00125
 PROVEN = 0.025
 BOOT_SDS = (0.005, 0.02, 0.03, 0.05, 0.10)
+IN_TURN = "Several boots in turn, B S B S B …"
+BESIDE = "Several boots side by side"
+DRIFT = "Several boots in turn on a machine that drifts or wanders: proven and failed at the floor are both false"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,82 @@ class Run:
         noise = rng.normal(0.0, pass_sd, (PASSES, 2)) * math.sqrt(2.0 / 3.0)
         apart = control - baseline + rng.normal(0.0, pass_sd * math.sqrt(4.0 / 3.0 / PASSES))
         return cls(log_ratios=variant - (baseline + control) / 2.0 + noise[:, 1] - noise[:, 0] * math.sqrt(0.5), apart=apart)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What several boots of both servers vary by; logs."""
+
+    boot_sd: float
+    pass_sd: float
+    """Of a log-ratio."""
+    in_turn: bool
+    drift: float = 0.0
+    """Of the machine's speed, over all boots of a run."""
+    wander: float = 0.0
+    """Deviation of a step that the machine's speed takes between two boots."""
+
+    def logs(self, rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
+        """Return the log speed by boot and pass: of the baseline at even places, of the variant, which is as fast, at odd ones.
+
+        A log-ratio has the passes of three servers in it in turn, one of which counts fully and two by half; side by side of two.
+        """
+        boots_, own = 2 * count + 1, self.pass_sd / math.sqrt(1.5 if self.in_turn else 2.0)
+        machine = np.linspace(0.0, self.drift, boots_) + np.cumsum(rng.normal(0.0, self.wander, boots_))
+        return machine[:, None] + rng.normal(0.0, self.boot_sd, (boots_, 1)) + rng.normal(0.0, own, (boots_, PASSES))
+
+    def estimate(self, rng: np.random.Generator, count: int) -> Estimate:
+        """Return what the judge makes of a run: blocks against the baseline boots beside them, boots on the scale of the first baseline."""
+        logs = self.logs(rng, count)
+        speculative, baseline = logs[1::2], logs[::2]
+        beside = [[i, i + 1] if self.in_turn or i == 0 else [i + 1] for i in range(count)]
+        levels = (baseline - baseline[0]).mean(axis=1)
+        blocks = [mine - baseline[near].mean(axis=0) for mine, near in zip(speculative, beside, strict=True)]
+        on_scale = [float(block.mean() + levels[near].mean()) for block, near in zip(blocks, beside, strict=True)]
+        return across_blocks([list(map(float, block)) for block in blocks], on_scale, list(map(float, levels)))
+
+    @property
+    def described(self) -> dict[str, object]:
+        """What a table says of it."""
+        moves = {"drift": self.drift, "wander": self.wander}
+        said = " ".join(f"{name} {by:.0%}" for name, by in moves.items() if by)
+        return {"boot sd": f"{self.boot_sd:.1%}", "pass sd": f"{self.pass_sd:.0%}", **({"machine": said} if said else {})}
+
+
+def several(count: int, machine: Machine, *, runs: int = RUNS, seed: int = 1) -> dict[str, float]:
+    """Return how often ``count`` boots of each variant are ruled wrongly at a floor that is reached exactly, and rightly 10 % off it."""
+    rng = np.random.default_rng(seed)
+    found = [machine.estimate(rng, count) for _ in range(runs)]
+    low, high = np.array([each.at_least(PROVEN) for each in found]), np.array([each.at_most(ALPHA) for each in found])
+    intervals = [each.interval(1.0 - 2.0 * PROVEN) for each in found]
+    return {
+        "failed at the floor": float((high < 1.0).mean()),
+        "proven at the floor": float((low >= 1.0).mean()),
+        "proven, gate 10 % below the truth": float((low >= 0.9).mean()),
+        "failed at -10 %": float((high * 0.9 < 1.0).mean()),
+        "median width": float(np.median([math.log(each.high / each.low) for each in intervals])),
+    }
+
+
+def several_rows() -> list[dict[str, object]]:
+    """Return the tables of several boots."""
+    spreads = (0.005, 0.02, 0.05)
+    unsteady = [
+        Machine(boot_sd=0.005, pass_sd=0.02, in_turn=True, drift=drift, wander=wander)
+        for drift, wander in ((0.05, 0.0), (0.2, 0.0), (0.0, 0.02), (0.0, 0.05))
+    ]
+    cells = [
+        *((IN_TURN, count, Machine(boot_sd=sd, pass_sd=0.02, in_turn=True)) for count in (2, 4, 6) for sd in spreads),
+        *((BESIDE, count, Machine(boot_sd=sd, pass_sd=0.05, in_turn=False)) for count in (2, 3, 4, 6) for sd in spreads),
+        *((DRIFT, count, machine) for count in (2, 4) for machine in unsteady),
+    ]
+    return [
+        {"table": title, "boots of the variant": count, **machine.described, **_shown(count, machine)} for title, count, machine in cells
+    ]
+
+
+def _shown(count: int, machine: Machine) -> dict[str, str]:
+    return {name: f"{value:.4f}" for name, value in several(count, machine).items()}
 
 
 def held(*, boot_sd: float, earlier: int, pass_sd: float = 0.02, seed: int = 1) -> dict[str, object]:
@@ -141,8 +223,9 @@ def rows() -> list[dict[str, object]]:
     }
     floors = [held(boot_sd=sd, earlier=earlier) for earlier in (1, 5, 10) for sd in BOOT_SDS]
     measured = [{"table": title, **cell(**asked)} for title, cells in tables.items() for asked in cells]
+    blocks = several_rows()
     lengths = [accepted(prompts=prompts, concentration=concentration) for prompts in (20, 100) for concentration in (6.0, 30.0)]
-    return [*measured, *({"table": FLOORS, **row} for row in floors), *({"table": ACCEPTANCE, **row} for row in lengths)]
+    return [*measured, *blocks, *({"table": FLOORS, **row} for row in floors), *({"table": ACCEPTANCE, **row} for row in lengths)]
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import grammar_masks, run_documents, server_failures, transcripts
-from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.captured import BootBlock, Captured
 from pytest_specdec.model.captured_run import CapturedRun, joined
 from pytest_specdec.model.pair import BASELINE, CONTROL
-from pytest_specdec.model.plan import Role
+from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Family
 
@@ -88,6 +88,7 @@ def read(
         baseline=_joined([run.transcript(BASELINE) for run in runs]),
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
+        further=tuple(runs[0].further(judgement.pair)),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
         grammar_masks={arm: known for arm, known in masks.items() if known is not None},
@@ -207,6 +208,16 @@ class _Run:
             msg = "the answers are to another workload"
             raise RunError(msg, where=where, found=f"digest {transcript.digest}", expected=f"{planned}, as in plan.json", remedy=_AGAIN)
         return transcript
+
+    def further(self, pair: str) -> Iterator[BootBlock]:
+        """Yield the further boots of the variant in their order, each with the baseline's boots beside it."""
+        answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
+        baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]
+        for boot in (boot for boot in answering if boot.arm == pair and boot.number > 1):
+            before = [each for each in baselines if each.index < boot.index][-1:]
+            behind = [each for each in baselines if each.index > boot.index][:1] if self._plan.placement is Placement.IN_TURN else []
+            beside = tuple(self.transcript(each.arms[-1]) for each in (*before, *behind))
+            yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=beside)
 
     def scores(self, arm: str) -> tuple[Score, ...]:
         scores = transcripts.read_scores(self._directory, BASELINE, arm, self._workload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import acceptance, breakdown, drafting
+from pytest_specdec.judge import acceptance, boot_blocks, breakdown, drafting
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
@@ -45,7 +45,16 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
     if isinstance(captured, CapturedRun):
         return drafting.judged(captured)
     judged = _timed if captured.workload.timed else acceptance.judged
-    return server_failure(captured) or refusal(captured) or ended(captured) or judged(captured)
+    return server_failure(captured) or _further_failure(captured) or refusal(captured) or ended(captured) or judged(captured)
+
+
+def _further_failure(captured: Captured) -> Verdict | None:
+    """Look for requests that a further boot did not survive, or a baseline boot beside it: its seconds are not those of all others."""
+    blocks = (
+        replace(captured, speculative=block.speculative, baseline=block.baselines[0], control=block.baselines[-1], further=())
+        for block in captured.further
+    )
+    return next((verdict for verdict in map(server_failure, blocks) if verdict is not None), None)
 
 
 def _timed(captured: Captured) -> Verdict:
@@ -138,7 +147,7 @@ def _behind(captured: Captured) -> str:
 
 
 def _arms(captured: Captured) -> list[Transcript]:
-    return [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
+    return list(boot_blocks.arms(captured))
 
 
 def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
@@ -213,5 +222,11 @@ def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGat
     noisy = found.estimate.passes_sd**2 / found.estimate.passes > found.estimate.standard_error**2 / 2.0
     if found.one_boot and not noisy:
         return f"gates.speedup.boot_sd, if boots vary by less than {found.estimate.boots.stated_sd:.1%}; or servers that are booted here"
+    boots = "" if found.one_boot else f", more boots in one run (--specdec-boots {_more_boots(found)})"
     more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
-    return f"{more}, or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}"
+    return f"{more}{boots}, or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}"
+
+
+def _more_boots(found: MeasuredSpeed) -> int:
+    """Return how many boots of the variant to measure next: four tell a tenth where boots and passes vary by a few percent."""
+    return max(4, 2 * len(found.blocks.speculative)) if found.blocks else 4

@@ -43,7 +43,7 @@ def method(measured: MeasuredSpeed) -> str:
     found, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if found is None or measured.interval is None:
         return f"{passes} pass, no interval"
-    passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%})"
+    passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%}){_in_boots(measured)}"
     shown = measured.one_boot or found
     student = f"Student's t with {shown.freedom:.1f} degrees of freedom"
     if measured.one_boot:
@@ -52,12 +52,20 @@ def method(measured: MeasuredSpeed) -> str:
     return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} and boots (spread {found.boots.sd:.1%}), {student}"
 
 
+def _in_boots(measured: MeasuredSpeed) -> str:
+    blocks = measured.blocks
+    return f" in {len(blocks.speculative)} boots of the variant, {len(blocks.baseline)} of the baseline" if blocks else ""
+
+
 def spread(measured: MeasuredSpeed) -> str:
     """Return what boots are taken to vary by, and where that is from."""
     boots = measured.spread
     stated = f"boot spread: {boots.stated_sd:.1%} assumed (gates.speedup.boot_sd, weight of {STATED_BOOTS} measured pairs)"
     here = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
     runs = boots.measured - len(here)
+    if blocks := measured.blocks:
+        here = [f"{len(blocks.speculative)} boots of the variant and {len(blocks.baseline)} of the baseline"]
+        runs = boots.measured - (len(blocks.speculative) + len(blocks.baseline) - 2 if measured.estimate else 0)
     earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
     return f"{stated}; measured: {' and '.join([*here, *earlier]) or 'none'}"
 
@@ -74,6 +82,7 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
     again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
     lines = [] if again is None else [f"control against baseline: {_ratio(again.response, 1):.3f}x"]
+    lines += [str(measured.blocks)] if measured.blocks else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
     if measured.length is None:
         return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
@@ -106,6 +115,8 @@ def figures(measured: MeasuredSpeed) -> dict[str, float]:
         **({"step_cost": measured.length.tokens / measured.ratio} if measured.length and not found.whole else {}),
         **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
         **({} if measured.control is None else {"boot_log_ratio": measured.control}),
+        **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
+        **({"baseline_boots": float(len(measured.blocks.baseline))} if measured.blocks else {}),
         "boot_sd": measured.spread.sd,
         "passes": float(len(found.response.log_ratios)),
     }

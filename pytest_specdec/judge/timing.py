@@ -8,6 +8,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge import boot_blocks
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.model.baseline import BOOT_SD, SPEEDUP
 from pytest_specdec.stats.speedup import across_boots, boots, within_one_boot
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_specdec.judge.acceptance import AcceptanceLength
+    from pytest_specdec.judge.boot_blocks import BootBlocks
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.stats.proportions import Interval
@@ -207,6 +209,8 @@ class MeasuredSpeed:
     length: AcceptanceLength | None
     one_boot: Estimate | None = None
     """Over the passes alone, for the boots that were met; None where the estimate says what other boots would show."""
+    blocks: BootBlocks | None = None
+    """All boots, where there are several of the variant; None elsewhere."""
 
     @property
     def ratio(self) -> float:
@@ -240,8 +244,11 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
 
     Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
     files hold of earlier runs and the stated deviation; a control that is judged itself is held against the latter two. An attached
-    baseline shows one boot, so that gates lean on what is stated, and the interval that is shown is over the passes alone.
+    baseline shows one boot, so that gates lean on what is stated, and the interval that is shown is over the passes alone. Further boots
+    of variant and baseline make boots the unit: what they differ by is what boots are measured to vary.
     """
+    if captured.further:
+        return _over_blocks(captured)
     control = _other_boot(captured)
     found = paces((captured.baseline, *([captured.control] if captured.control and not captured.is_control else [])), captured.speculative)
     if found is None:
@@ -256,6 +263,24 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
         spread=spread,
         control=apart,
         length=acceptance_length(captured.speculative),
+    )
+
+
+def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
+    blocks = boot_blocks.compared(captured, paces)
+    if blocks is None:
+        return None
+    answers = [answer for arm in boot_blocks.arms(captured) for answer in arm.answers]
+    found = boot_blocks.joined(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
+    control = _other_boot(captured)
+    estimate = blocks.estimate(_earlier(captured), _stated_sd(captured))
+    return MeasuredSpeed(
+        paces=found,
+        estimate=estimate,
+        spread=estimate.boots if estimate else boots(_earlier(captured), _stated_sd(captured)),
+        control=None if control is None else _apart(captured.baseline, control, whole=found.whole),
+        length=acceptance_length(captured.speculative),
+        blocks=blocks,
     )
 
 

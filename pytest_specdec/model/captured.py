@@ -14,7 +14,7 @@ from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Strea
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["CHAT_ROUTE", "Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures", "scoring"]
+__all__ = ["CHAT_ROUTE", "BootBlock", "Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures", "scoring"]
 
 
 class FeatureSupport(StrEnum):
@@ -109,6 +109,15 @@ class UnexplainedFailures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BootBlock:
+    """A further boot of the variant, which answered nothing but what is timed, and the baseline's boots beside it."""
+
+    speculative: Transcript
+    baselines: tuple[Transcript, ...]
+    """In turn the last one before it and the first one behind it, side by side the one that its passes alternated with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """One pair's answers to one workload, with everything known about them."""
 
@@ -119,6 +128,8 @@ class Captured:
     control: Transcript | None
     """The baseline booted again; None where the plan has none."""
     speculative: Transcript
+    further: tuple[BootBlock, ...] = ()
+    """Further boots, where speed is measured over several; empty elsewhere."""
     scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the baseline, by the arm that emitted the tokens: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
@@ -144,12 +155,12 @@ class Captured:
     def as_control(self) -> Captured:
         """Return the same with the control in the variant's place, to judge the judge.
 
-        The first baseline boot stays the baseline. Raises ValueError without a control.
+        The first baseline boot stays the baseline, and no further boot is looked at. Raises ValueError without a control.
         """
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
-        return replace(self, speculative=self.control, is_control=True, on_verdict=None)
+        return replace(self, speculative=self.control, further=(), is_control=True, on_verdict=None)
 
     @property
     def scoring(self) -> Capabilities | None:

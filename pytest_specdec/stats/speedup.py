@@ -16,7 +16,7 @@ from pytest_specdec.stats.proportions import Interval
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HODGES_LEHMANN_FROM", "Boots", "Estimate", "across_boots", "boots", "within_one_boot"]
+__all__ = ["HODGES_LEHMANN_FROM", "Boots", "Estimate", "across_blocks", "across_boots", "boots", "centre", "within_one_boot"]
 
 HODGES_LEHMANN_FROM = 10
 """Passes from which the median of pairwise means is taken: under slow outliers it sees more than the mean."""
@@ -29,7 +29,8 @@ class Boots:
     variance: float
     """Of one boot, nats squared."""
     freedom: int
-    """Degrees of freedom of that variance: those of the stated deviation, and one per measured pair of boots."""
+    """Degrees of freedom of that variance: those of the stated deviation, and one per measured pair of boots, or per boot but one of each
+    server where several were measured."""
     stated_sd: float
     """The deviation that was assumed before anything was measured."""
 
@@ -40,7 +41,7 @@ class Boots:
 
     @property
     def measured(self) -> int:
-        """Pairs of boots it was measured on."""
+        """Pairs of boots it was measured on, or degrees of freedom that several boots of each server bring."""
         return self.freedom - STATED_BOOTS
 
 
@@ -116,7 +117,7 @@ def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: 
     sd = float(np.std(log_ratios, ddof=1))
     within = sd**2 / len(log_ratios)
     return Estimate(
-        log_ratio=_centre(log_ratios),
+        log_ratio=centre(log_ratios),
         standard_error=math.sqrt(between + within),
         freedom=_freedom(between, spread.freedom, within, len(log_ratios) - 1),
         passes=len(log_ratios),
@@ -125,7 +126,66 @@ def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: 
     )
 
 
-def _centre(values: Sequence[float]) -> float:
+def across_blocks(
+    blocks: Sequence[Sequence[float]],
+    speculative: Sequence[float],
+    baseline: Sequence[float],
+    earlier: Sequence[float] = (),
+    stated_sd: float = BOOT_SD,
+) -> Estimate:
+    """Return the ratio that other boots would show, from blocks of one variant boot and the baseline boots beside it.
+
+    ``blocks`` are log-ratios, one per pass, of each of the N variant boots against the baseline boots beside it. ``speculative`` and
+    ``baseline`` are the logs of the speed of the N and M boots over that of the first baseline boot, as the blocks and the baseline boots
+    among themselves give them; ``earlier`` and ``stated_sd`` as for :func:`boots`.
+
+    A block reads y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a baseline boot, so that blocks covary: by sigma^2 / 4 where each has
+    1.5 sigma^2. Taken together with the differences d_i = B_(i+1) - B_i of the baseline boots around them, they hold all contrasts of
+    independent boots S and B of one variance; generalised least squares over them is then least squares over the boots (Gauss-Markov):
+
+        log-ratio = mean(S) - mean(B)                                                    variance (1/N + 1/M) sigma^2
+        s^2 = (4 sd^2 + sum of (S - mean(S))^2 + sum of (B - mean(B))^2 + sum of d^2 / 2 of earlier runs) / nu
+        nu = 4 + (N - 1) + (M - 1) + earlier runs
+
+    s^2 is independent of the log-ratio and, with the stated sd as in :func:`boots`, (x - mu) / s is Student's t with nu. One block between
+    two baseline boots gives :func:`across_boots`: the mean of two boots, and d^2 / 2 between them. The passes' own variance is added as
+    there, though boots have it in them already: the error gets larger, never smaller. A steady drift cancels from mean(S) - mean(B) where
+    the order reads the same from both ends, and so does a wave's own speed where passes alternate side by side; either adds to s.
+    Raises ValueError for a block of fewer than two passes.
+    """
+    if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
+        msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"
+        raise ValueError(msg)
+    known, passes = boots(earlier, stated_sd), sum(map(len, blocks))
+    freedom = known.freedom + len(speculative) + len(baseline) - 2
+    spread = Boots(
+        variance=(known.freedom * known.variance + _squares(speculative) + _squares(baseline)) / freedom,
+        freedom=freedom,
+        stated_sd=stated_sd,
+    )
+    between = (1.0 / len(speculative) + 1.0 / len(baseline)) * spread.variance
+    variance = math.fsum(map(_squares, blocks)) / (passes - len(blocks))
+    return Estimate(
+        log_ratio=_mean(speculative) - _mean(baseline),
+        standard_error=math.sqrt(between + variance / passes),
+        freedom=_freedom(between, freedom, variance / passes, passes - len(blocks)),
+        passes=passes,
+        passes_sd=math.sqrt(variance),
+        boots=spread,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of squares about the mean."""
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def centre(values: Sequence[float]) -> float:
     """Return the mean, from ten values on the median of all pairwise means (Hodges and Lehmann 1963)."""
     if len(values) < HODGES_LEHMANN_FROM:
         return math.fsum(values) / len(values)

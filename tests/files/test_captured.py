@@ -8,7 +8,7 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.plan import Role
+from pytest_specdec.model.plan import Boot, Placement, Role
 from pytest_specdec.model.status import MissingAnswers, State, Status
 
 ARMS = ("v", "control", "baseline")
@@ -68,6 +68,49 @@ def test_a_plan_without_a_control_needs_none(run, plan, scores, transcript):
     bare = replace(plan, boots=tuple(boot for boot in plan.boots if boot.role is not Role.CONTROL))
     found = captured.read(run, bare, plan.judgements[0], ())
     assert (found.control, dict(found.scores)) == (None, {})
+
+
+def further(plan, *, placement=Placement.IN_TURN, order=("v", "baseline", "v", "baseline")):
+    """The plan with further boots in ``order``, each the next one of its arm."""
+    numbers, boots = {"v": 1, "baseline": 1}, []
+    for index, arm in enumerate(order, len(plan.boots)):
+        numbers[arm] += 1
+        role = Role.VARIANT if arm == "v" else Role.BASELINE
+        boots.append(Boot(index=index, role=role, arm=arm, answers=("greedy-mixed",), timed=True, number=numbers[arm]))
+    return replace(plan, boots=(*plan.boots, *boots), placement=placement)
+
+
+FURTHER = ("v.boot2", "baseline.boot2", "v.boot3", "baseline.boot3")
+
+
+@pytest.mark.parametrize(
+    "placement, order, beside",
+    [
+        (Placement.IN_TURN, ("v", "baseline", "v", "baseline"), [("control", "baseline.boot2"), ("baseline.boot2", "baseline.boot3")]),
+        (Placement.SIDE_BY_SIDE, ("baseline", "v", "baseline", "v"), [("baseline.boot2",), ("baseline.boot3",)]),
+    ],
+)
+def test_further_boots_come_with_those_of_the_baseline_beside_them(run, plan, transcript, placement, order, beside):
+    several = further(plan, placement=placement, order=order)
+    for name in FURTHER:
+        transcripts.write(run, transcript(name))
+    found = captured.read(run, several, several.judgements[0], ())
+    assert [block.speculative.arm for block in found.further] == ["v.boot2", "v.boot3"]
+    assert [tuple(each.arm for each in block.baselines) for block in found.further] == beside
+    assert (found.speculative.arm, found.control.arm, found.as_control().further) == ("v", "control", ())
+
+
+def test_a_further_boot_without_answers_is_told_like_any_other(run, plan, transcript):
+    several = further(plan)
+    for name in FURTHER[:3]:
+        transcripts.write(run, transcript(name))
+    missing(run, "baseline.boot3", "", "the server died")
+    with pytest.raises(RunError, match=r"the run has no answers of baseline\.boot3/greedy-mixed"):
+        captured.read(run, several, several.judgements[0], ())
+
+
+def test_a_run_without_further_boots_has_none(run, plan):
+    assert captured.read(run, plan, plan.judgements[0], ()).further == ()
 
 
 @pytest.mark.parametrize("arm", ARMS)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.stats.proportions import Interval
-from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, across_boots, boots
+from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, across_blocks, across_boots, boots
 
 LOGS = st.lists(st.floats(-1, 1).map(lambda value: round(value, 12)), min_size=2, max_size=20)
 """No two of them closer than a clock tells: what is left of three equal values of 1e-93 is rounding."""
@@ -82,6 +82,60 @@ def test_one_slow_pass_of_many_moves_the_centre_little():
 def test_one_pass_has_no_interval():
     with pytest.raises(ValueError, match="needs two passes, not 1"):
         across_boots([0.1], boots(()), baseline_boots=2)
+    with pytest.raises(ValueError, match="needs two passes a block, not \\[2, 1\\]"):
+        across_blocks([[0.1, 0.2], [0.1]], (0.1, 0.2), (0.0, 0.1, 0.2))
+
+
+@given(LOGS, st.floats(-1, 1), st.lists(st.floats(-1, 1), max_size=3), st.sampled_from([0.005, 0.03]))
+def test_one_block_between_two_boots_of_the_baseline_is_a_run_of_one_boot(passes, d, earlier, sd):
+    alone = across_boots(passes, boots((d, *earlier), sd), baseline_boots=2)
+    block = across_blocks([passes], [alone.log_ratio + d / 2], [0.0, d], earlier, sd)
+    assert (block.log_ratio, block.standard_error) == pytest.approx((alone.log_ratio, alone.standard_error), abs=1e-9)
+    assert (block.freedom, block.passes, block.passes_sd) == pytest.approx((alone.freedom, alone.passes, alone.passes_sd), abs=1e-9)
+    assert block.boots.measured == alone.boots.measured
+
+
+def contrasts(count):
+    """Blocks S_i - (B_i + B_(i+1)) / 2, then differences B_(i+1) - B_i, as rows over S_1 … S_N, B_1 … B_(N+1)."""
+    rows = np.zeros((2 * count, 2 * count + 1))
+    for i in range(count):
+        rows[i, i] = 1.0
+        rows[i, count + i : count + i + 2] = -0.5
+        rows[count + i, count + i : count + i + 2] = (-1.0, 1.0)
+    return rows
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_boots_on_one_scale_give_what_the_covariance_of_blocks_that_share_a_boot_gives(count):
+    """Generalised least squares over the blocks and the differences between the boots around them, their covariance written out."""
+    rng = np.random.default_rng(count)
+    logs = np.concatenate([rng.normal(0.6, 0.03, count), rng.normal(0.0, 0.03, count + 1)])
+    shares = contrasts(count)
+    covariance, read = shares @ shares.T, shares @ logs
+    if count > 1:
+        assert (covariance[0, 0], covariance[0, 1]) == (1.5, 0.25)
+    weights = np.linalg.solve(covariance, np.repeat([1.0, 0.0], count))
+    variance = 1.0 / weights[:count].sum()
+    log_ratio = variance * weights @ read
+    residual = read - log_ratio * np.repeat([1.0, 0.0], count)
+    squares = residual @ np.linalg.solve(covariance, residual)
+    found = across_blocks([[0.6, 0.6]] * count, logs[:count] - logs[count], logs[count:] - logs[count])
+    nu = 4 + 2 * count - 1
+    assert found.log_ratio == pytest.approx(log_ratio)
+    assert found.boots.variance == pytest.approx((4 * 0.03**2 + squares) / nu)
+    assert found.standard_error == pytest.approx(math.sqrt(variance * (4 * 0.03**2 + squares) / nu))
+    assert found.freedom == nu
+
+
+def test_boots_that_differ_widen_the_interval_and_more_boots_narrow_it():
+    def width(count, apart):
+        levels = [apart * (-1) ** i for i in range(2 * count + 1)]
+        found = across_blocks([PASSES] * count, [0.5 + level for level in levels[1::2]], levels[::2])
+        return found.at_least(0.025) / found.ratio
+
+    assert width(6, 0.0) > width(4, 0.0) > width(2, 0.0) > width(1, 0.0)
+    uneven = across_blocks([PASSES] * 2, [0.5, 0.7], [0.0, 0.1, -0.1])
+    assert uneven.boots.sd > across_blocks([PASSES] * 2, [0.6, 0.6], [0.0, 0.0, 0.0]).boots.sd
 
 
 def test_an_interval_holds_its_ends():

@@ -1,0 +1,123 @@
+"""Boot blocks: the speed of a pair over several boots, each of the variant beside boots of the baseline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_specdec.stats.speedup import across_blocks, centre
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.judge.timing import ArmTimings, ComparedFigure
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.stats.speedup import Estimate
+
+__all__ = ["BootBlocks", "arms", "compared", "joined"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootBlocks:
+    """The speeds of all boots of a pair, on one scale."""
+
+    paces: tuple[ArmTimings, ...]
+    """One per boot of the variant, beside the baseline's boots around it."""
+    speculative: tuple[float, ...]
+    """Natural log of the speed of each boot of the variant over that of the first baseline boot."""
+    baseline: tuple[float, ...]
+    """The same of every boot of the baseline, the first of which has 0."""
+
+    def estimate(self, earlier: Sequence[float], stated_sd: float) -> Estimate | None:
+        """Return the ratio that other boots would show; None where a block has fewer than two passes."""
+        blocks = [paces.response.log_ratios for paces in self.paces]
+        if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
+            return None
+        return across_blocks(blocks, self.speculative, self.baseline, earlier, stated_sd)
+
+    def __str__(self) -> str:
+        """Return the ratio of every block, and the baseline's boots against the first of them."""
+        ratios = ", ".join(f"{math.exp(centre(paces.response.log_ratios)):.3f}x" for paces in self.paces)
+        baseline = ", ".join(f"{math.exp(level):.3f}x" for level in self.baseline)
+        return f"by boot of the variant: {ratios}; boots of the baseline against its first: {baseline}"
+
+
+class _Compare(Protocol):
+    def __call__(self, baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None: ...
+
+
+def arms(captured: Captured) -> tuple[Transcript, ...]:
+    """Return the transcripts of all boots that speed is measured over, those of the baseline first; each of them once."""
+    first = [captured.baseline, *([captured.control] if captured.control is not None else [])]
+    baselines = {each.arm: each for each in (*first, *(near for block in captured.further for near in block.baselines))}
+    return (*baselines.values(), captured.speculative, *(block.speculative for block in captured.further))
+
+
+def compared(captured: Captured, compare: _Compare) -> BootBlocks | None:
+    """Return all boots on one scale; None where a boot has no pass with usable timing.
+
+    Where one block is timed by whole requests, all of them are.
+    """
+    found = _compared(captured, compare, whole=False)
+    mixed = found is not None and len({paces.whole for paces in found.paces}) > 1
+    return _compared(captured, compare, whole=True) if mixed else found
+
+
+def _compared(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
+    control = [captured.control] if captured.control is not None else []
+    blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
+    paces = [compare(baselines, speculative, whole=whole) for baselines, speculative in blocks]
+    levels = _levels(captured, compare, whole=whole or any(each is not None and each.whole for each in paces))
+    if levels is None or any(each is None for each in paces):
+        return None
+    timed = tuple(each for each in paces if each is not None)
+    beside = [math.fsum(levels[each.arm] for each in baselines) / len(baselines) for baselines, _ in blocks]
+    by_boot: dict[int, list[float]] = {}
+    for each in _baselines(captured):
+        by_boot.setdefault(each.boot, []).append(levels[each.arm])
+    return BootBlocks(
+        paces=timed,
+        speculative=tuple(centre(each.response.log_ratios) + near for each, near in zip(timed, beside, strict=True)),
+        baseline=tuple(math.fsum(values) / len(values) for values in by_boot.values()),
+    )
+
+
+def _baselines(captured: Captured) -> tuple[Transcript, ...]:
+    return arms(captured)[: -1 - len(captured.further)]
+
+
+def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[str, float] | None:
+    """Return the log of the speed of every transcript of the baseline over that of the first, by arm."""
+    levels = {captured.baseline.arm: 0.0}
+    for each in _baselines(captured)[1:]:
+        again = compare((captured.baseline,), each, whole=whole)
+        if again is None:
+            return None
+        levels[each.arm] = math.fsum(again.response.log_ratios) / len(again.response.log_ratios)
+    return levels
+
+
+def joined(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
+    """Return the figures of all blocks as one: typical values over all of them, and the passes of one behind those of the other."""
+    first, every = blocks.paces[0], blocks.paces
+    return replace(
+        first,
+        response=_over([each.response for each in every]),
+        ttft=_over([each.ttft for each in every if each.ttft is not None]) if first.ttft else None,
+        prompt=_over([each.prompt for each in every if each.prompt is not None]) if first.prompt else None,
+        requests=min(each.requests for each in every),
+        bursts=bursts,
+        answers=answers,
+    )
+
+
+def _over(figures: Sequence[ComparedFigure]) -> ComparedFigure:
+    """Return one figure of several boots: geometric means, and all log-ratios."""
+    return replace(
+        figures[0],
+        baseline=math.exp(math.fsum(math.log(each.baseline) for each in figures) / len(figures)),
+        speculative=math.exp(math.fsum(math.log(each.speculative) for each in figures) / len(figures)),
+        log_ratios=tuple(value for each in figures for value in each.log_ratios),
+    )
