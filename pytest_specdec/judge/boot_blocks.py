@@ -29,6 +29,8 @@ class BootBlocks:
     """Natural log of the speed of each boot of the variant over that of the first baseline boot."""
     baseline: tuple[float, ...]
     """The same of every boot of the baseline, the first of which has 0."""
+    first_per_s: float
+    """Speed of the first baseline boot, in the unit of the figures."""
 
     def estimate(self, earlier: Sequence[float], stated_sd: float) -> Estimate | None:
         """Return the ratio that other boots would show; None where a block has fewer than two passes."""
@@ -81,6 +83,7 @@ def _compared(captured: Captured, compare: _Compare, *, whole: bool) -> BootBloc
         paces=timed,
         speculative=tuple(centre(each.response.log_ratios) + near for each, near in zip(timed, beside, strict=True)),
         baseline=tuple(math.fsum(values) / len(values) for values in by_boot.values()),
+        first_per_s=timed[0].response.baseline / math.exp(beside[0]),
     )
 
 
@@ -100,11 +103,15 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
 
 
 def joined(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
-    """Return the figures of all blocks as one: typical values over all of them, and the passes of one behind those of the other."""
+    """Return the figures of all blocks as one: typical values over all boots, and the passes of one block behind those of the other.
+
+    Typical speeds are geometric means over boots, so that the two arms' have the very ratio that the estimate gives.
+    """
     first, every = blocks.paces[0], blocks.paces
+    baseline, speculative = (blocks.first_per_s * math.exp(math.fsum(arm) / len(arm)) for arm in (blocks.baseline, blocks.speculative))
     return replace(
         first,
-        response=_over([each.response for each in every]),
+        response=replace(_over([each.response for each in every]), baseline=baseline, speculative=speculative),
         ttft=_over([each.ttft for each in every if each.ttft is not None]) if first.ttft else None,
         prompt=_over([each.prompt for each in every if each.prompt is not None]) if first.prompt else None,
         requests=min(each.requests for each in every),
@@ -114,7 +121,7 @@ def joined(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
 
 
 def _over(figures: Sequence[ComparedFigure]) -> ComparedFigure:
-    """Return one figure of several boots: geometric means, and all log-ratios."""
+    """Return one figure of several blocks: geometric means, and all log-ratios."""
     return replace(
         figures[0],
         baseline=math.exp(math.fsum(math.log(each.baseline) for each in figures) / len(figures)),

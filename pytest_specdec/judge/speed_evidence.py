@@ -12,6 +12,7 @@ from pytest_specdec.model.baseline import STATED_BOOTS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_specdec.judge.boot_blocks import BootBlocks
     from pytest_specdec.judge.timing import ArmTimings, ComparedFigure, MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
@@ -43,18 +44,18 @@ def method(measured: MeasuredSpeed) -> str:
     found, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if found is None or measured.interval is None:
         return f"{passes} pass, no interval"
-    passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%}){_in_boots(measured)}"
+    passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%})"
     shown = measured.one_boot or found
     student = f"Student's t with {shown.freedom:.1f} degrees of freedom"
     if measured.one_boot:
         within = f"interval: {100 * measured.interval.confidence:.4g}% over {passed} within one boot of each server"
         return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {found.boots.sd:.1%}"
-    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} and boots (spread {found.boots.sd:.1%}), {student}"
+    boots = "and boots" if measured.blocks is None else f"in {_boots(measured.blocks)}"
+    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread {found.boots.sd:.1%}), {student}"
 
 
-def _in_boots(measured: MeasuredSpeed) -> str:
-    blocks = measured.blocks
-    return f" in {len(blocks.speculative)} boots of the variant, {len(blocks.baseline)} of the baseline" if blocks else ""
+def _boots(blocks: BootBlocks) -> str:
+    return f"{len(blocks.speculative)} boots of the variant and {len(blocks.baseline)} of the baseline"
 
 
 def spread(measured: MeasuredSpeed) -> str:
@@ -64,7 +65,7 @@ def spread(measured: MeasuredSpeed) -> str:
     here = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
     runs = boots.measured - len(here)
     if blocks := measured.blocks:
-        here = [f"{len(blocks.speculative)} boots of the variant and {len(blocks.baseline)} of the baseline"]
+        here = [_boots(blocks)]
         runs = boots.measured - (len(blocks.speculative) + len(blocks.baseline) - 2 if measured.estimate else 0)
     earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
     return f"{stated}; measured: {' and '.join([*here, *earlier]) or 'none'}"

@@ -57,6 +57,9 @@ def test_the_speedup_is_over_all_boots_and_their_spread_is_what_they_differ_by()
     assert verdict.figures["speedup"] == pytest.approx(ratio)
     assert (verdict.figures["speculative_boots"], verdict.figures["baseline_boots"], verdict.figures["passes"]) == (3, 4, 12)
     assert verdict.figures["boot_log_ratio"] == pytest.approx(math.log(1.04)), "the control's alone, which baseline files hold"
+    sides = [verdict.figures[f"{arm}_response_tokens_per_s"] for arm in ("speculative", "baseline")]
+    assert sides[0] / sides[1] == pytest.approx(ratio), "the table has the ratio that it shows"
+    assert sides[1] == pytest.approx(math.prod(base) ** 0.25, rel=0.02)
     calm = speed.judge(run((180.0, 180.0, 180.0), (100.0,) * 4))
     assert calm.figures["boot_sd"] < 0.03 < speed.judge(run((180.0, 140.0, 230.0), (100.0, 120.0, 80.0, 110.0))).figures["boot_sd"]
 
@@ -65,7 +68,7 @@ def test_a_verdict_says_how_many_boots_it_rests_on_and_what_each_showed():
     verdict = speed.judge(run((180.0, 170.0, 190.0), (100.0, 104.0, 96.0, 102.0)))
     _, interval, spread = verdict.short
     assert "12 passes of 1 requests" in interval
-    assert "in 3 boots of the variant, 4 of the baseline" in interval
+    assert "in 3 boots of the variant and 4 of the baseline (spread 3" in interval
     assert "9.0 degrees of freedom" in interval
     assert spread.endswith("measured: 3 boots of the variant and 4 of the baseline")
     line = "by boot of the variant: 1.765x, 1.701x, 1.920x; boots of the baseline against its first: 1.000x, 1.040x, 0.960x, 1.020x"
