@@ -363,7 +363,6 @@ def _answered(
     counters: SpecCounters | None,
     arrivals: tuple[Arrival, ...] = (),
 ) -> TimedAnswer:
-    first = sse.first(arrivals)
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
@@ -372,12 +371,7 @@ def _answered(
         choices=parsed.choices,
         prompt_logprobs=parsed.prompt_logprobs,
         usage=parsed.usage,
-        timing=Timing(
-            sent_s=exchange.sent_s,
-            first_s=first.at_s if first else None,
-            done_s=exchange.done_s,
-            first_tokens=first.tokens(parsed.usage) if first else None,
-        ),
+        timing=sse.timing(arrivals, parsed.usage, sent_s=exchange.sent_s, done_s=exchange.done_s),
     )
     return TimedAnswer(answer=answer, counters=counters, arrivals=arrivals)
 

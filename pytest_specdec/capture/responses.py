@@ -44,6 +44,8 @@ class ChunkSize:
 
     token_ids: int
     characters: int
+    content: int
+    """Characters without the reasoning: of text and tool calls."""
 
 
 def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
@@ -100,9 +102,11 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     Raises ValueError when its fields are not of the protocol.
     """
     choices = _numbered(chunk).values()
+    content = sum(len(_text(choice)) + _called(choice) for choice in choices)
     return ChunkSize(
         token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
-        characters=sum(len(_text(choice)) + len(_reasoning(choice)) + _called(choice) for choice in choices),
+        characters=content + sum(len(_reasoning(choice)) for choice in choices),
+        content=content,
     )
 
 

@@ -16,10 +16,11 @@ import re
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import responses
+from pytest_specdec.model.transcript import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ __all__ = [
     "objects",
     "parsed",
     "read",
+    "timing",
     "web_page",
 ]
 
@@ -77,6 +79,23 @@ def arrivals(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> tuple[Arriv
     """Return the chunks of a stream that bring something, in their order."""
     sizes = ((at_s, responses.size(chunk)) for at_s, chunk in stamped)
     return tuple(Arrival(at_s=at_s, size=size) for at_s, size in sizes if size.token_ids or size.characters)
+
+
+def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done_s: float) -> Timing:
+    """Return the stamps that are kept of an answer whose chunks came as ``sized``; none but the two ends where it was not streamed."""
+    burst = first(sized)
+    if burst is None:
+        return Timing(sent_s=sent_s, first_s=None, done_s=done_s)
+    passed_us = [round((arrival.at_s - burst.at_s) * 1e6) for arrival in sized]
+    return Timing(
+        sent_s=sent_s,
+        first_s=burst.at_s,
+        done_s=done_s,
+        first_tokens=burst.tokens(usage),
+        content_s=next((arrival.at_s for arrival in sized if arrival.size.content), None),
+        last_s=sized[-1].at_s,
+        gaps_us=tuple(after - before for before, after in pairwise(passed_us)),
+    )
 
 
 def first(sized: Sequence[Arrival]) -> Burst | None:

@@ -56,8 +56,8 @@ def _rounded(answer: Answer) -> Answer:
 
 
 def _to_microseconds(timing: Timing) -> Timing:
-    first_s = None if timing.first_s is None else round(timing.first_s, _MICROSECONDS)
-    return replace(timing, sent_s=round(timing.sent_s, _MICROSECONDS), first_s=first_s, done_s=round(timing.done_s, _MICROSECONDS))
+    stamps = {name: getattr(timing, name) for name in ("sent_s", "first_s", "content_s", "last_s", "done_s")}
+    return replace(timing, **{name: round(stamp, _MICROSECONDS) for name, stamp in stamps.items() if stamp is not None})
 
 
 SCORES_SCHEMA = "urn:pytest-specdec:score:2"

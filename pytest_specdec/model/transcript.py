@@ -30,13 +30,19 @@ class Timing:
 
     sent_s: float
     first_s: float | None
-    """When the first chunk with content came; None when the answer was not streamed or had no content."""
+    """When the first chunk that brings tokens came, of reasoning too; None when the answer was not streamed or had none."""
     done_s: float
     first_tokens: int | None = None
     """Tokens that were there at ``first_s``: those of the first chunk and of chunks that had been waiting behind it. None where unknown.
 
     More than the first step's where the client was kept from reading; ``first_s`` is then late by all steps but one.
     """
+    content_s: float | None = None
+    """When the first chunk came that brings more than reasoning: text, or a part of a tool call. None where unknown."""
+    last_s: float | None = None
+    """When the last chunk that brings tokens came; ``done_s`` is behind it, by the stream's closing events. None where unknown."""
+    gaps_us: tuple[int, ...] = ()
+    """Microseconds from each chunk that brings tokens to the next, reasoning and tool calls included; empty where unknown."""
 
     @property
     def latency_s(self) -> float:
@@ -45,8 +51,13 @@ class Timing:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds from sending to the first content, where the answer was streamed."""
+        """Seconds from sending to the first token, of reasoning too, where the answer was streamed."""
         return None if self.first_s is None else self.first_s - self.sent_s
+
+    @property
+    def content_ttft_s(self) -> float | None:
+        """Seconds from sending to the first text or tool call; None where unknown."""
+        return None if self.content_s is None else self.content_s - self.sent_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

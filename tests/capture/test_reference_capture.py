@@ -140,6 +140,8 @@ def test_streamed_answers_are_stamped(run):
             in_one_read = timing.first_tokens == len(answer.choice.token_ids)  # where the machine kept the client from reading
             assert timing.sent_s < timing.first_s <= timing.done_s
             assert (timing.first_s == timing.done_s) <= in_one_read
+            assert timing.first_s == timing.content_s <= timing.last_s <= timing.done_s
+            assert len(timing.gaps_us) + 1 == len(answer.choice.windows), "a chunk is a step"
 
 
 def test_all_arms_honour_what_the_probe_tries(run):

@@ -204,7 +204,8 @@ def test_tool_calls_are_put_together_by_their_index():
         ToolCall(index=0, id="a", name="f", arguments='{"x": "\U0001f600"}'),
         ToolCall(index=1, id="b", name="g", arguments="{}"),
     )
-    assert [responses.size(chunk).characters for chunk in chunks] == [1, 9, 5]
+    sizes = [responses.size(chunk) for chunk in chunks]
+    assert [(size.characters, size.content) for size in sizes] == [(1, 1), (9, 9), (5, 5)]
 
 
 def test_tool_calls_of_a_whole_answer_are_numbered_as_they_stand():

@@ -109,6 +109,54 @@ def test_reasoning_is_content_to_the_first_stamp_and_to_shares(name):
     assert found.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1
 
 
+ROLE, USAGE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}, {"choices": []}
+
+
+def delta(**said):
+    return {"choices": [{"index": 0, "delta": said}]}
+
+
+def call(**function):
+    return delta(tool_calls=[{"index": 0, "function": function}])
+
+
+def timing_of(*chunks, step_s=0.1):
+    """Stamps of chunks that come every ``step_s`` from 100 s on; the request was sent 1 s before, the last byte comes 1 s later."""
+    stamped = [(100.0 + i * step_s, said) for i, said in enumerate(chunks)]
+    return sse.timing(sse.arrivals(stamped), None, sent_s=99.0, done_s=stamped[-1][0] + 1.0)
+
+
+@pytest.mark.parametrize(
+    "chunks, first_s, content_s, last_s, gaps_us",
+    [
+        ((ROLE, delta(content="a"), delta(content="b"), delta(content="c"), USAGE), 100.1, 100.1, 100.3, (100_000, 100_000)),
+        ((ROLE, delta(reasoning_content="a"), delta(reasoning="b"), delta(content="c"), USAGE), 100.1, 100.3, 100.3, (100_000, 100_000)),
+        ((delta(reasoning="a"), call(name="f"), ROLE, call(arguments="{}"), USAGE, USAGE), 100.0, 100.1, 100.3, (100_000, 200_000)),
+        ((ROLE, delta(reasoning="a"), delta(reasoning="b"), USAGE), 100.1, None, 100.2, (100_000,)),
+        ((chunk(text=""), chunk(), USAGE), 100.0, 100.1, 100.1, (100_000,)),
+        ((ROLE, delta(content="a"), USAGE), 100.1, 100.1, 100.1, ()),
+    ],
+)
+def test_tokens_arrive_as_text_reasoning_or_tool_calls_and_not_as_frames(chunks, first_s, content_s, last_s, gaps_us):
+    found = timing_of(*chunks)
+    assert (found.first_s, found.content_s, found.last_s) == tuple(s and pytest.approx(s) for s in (first_s, content_s, last_s))
+    assert found.gaps_us == gaps_us
+    assert found.last_s < found.done_s
+
+
+def test_gaps_add_up_to_the_time_between_the_first_and_the_last_chunk():
+    """Each is a difference of rounded times, so that a thousand roundings do not add up."""
+    found = timing_of(*[delta(content="a")] * 1_001, step_s=0.0123456789)
+    assert sum(found.gaps_us) == 12_345_679
+    assert found.last_s - found.first_s == pytest.approx(12.3456789)
+
+
+def test_an_answer_without_tokens_or_stream_has_the_stamps_of_its_ends_alone():
+    found = timing_of(ROLE, USAGE)
+    assert (found.sent_s, found.done_s) == (99.0, 101.1)
+    assert (found.first_s, found.content_s, found.last_s, found.gaps_us) == (None, None, None, ())
+
+
 @pytest.mark.parametrize("events, parts, left", [(1, 1, True), (2, 2, True), (3, 3, True), (4, 4, False), (None, 4, False)])
 def test_a_reader_leaves_behind_so_many_events_unless_that_is_the_end(events, parts, left):
     stream = [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n", b"data: [DONE]\n\n"]

@@ -115,6 +115,36 @@ def test_a_stream_is_read_as_by_the_other_client():
     assert load.load.cpu_share > 0
 
 
+def event(**delta):
+    return chunk(json.dumps({"choices": [{"index": 0, "delta": delta}]}))
+
+
+FRAMED = [
+    HEAD + event(role="assistant", content=""),
+    event(reasoning_content="hm"),
+    event(reasoning="hm"),
+    event(content="a"),
+    event(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}]),
+    chunk(json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})),
+    chunk('{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 9}}'),
+    chunk("[DONE]") + LAST,
+]
+"""Of eight pieces four bring tokens, and the third of these is the first that is no reasoning."""
+
+
+def test_both_clients_keep_when_tokens_came_and_leave_out_the_frame_around_them():
+    with serving(FRAMED, pause_s=0.01, connections=2) as (port, _):
+        client = client_at(port)
+        (timed,), _ = sending.answers(client, [TimedRequest(request=REQUEST, pass_index=0, deadline_s=10.0)], concurrency=1)
+        other = client.send(REQUEST, streamed=True, deadline_s=10.0)
+        client.close()
+    for timing in (timed.answer.timing, other.answer.timing):
+        assert len(timing.gaps_us) == 3
+        assert sum(timing.gaps_us) == pytest.approx((timing.last_s - timing.first_s) * 1e6, abs=1.0)
+        assert timing.content_s == pytest.approx(timing.first_s + sum(timing.gaps_us[:2]) / 1e6, abs=1e-6)
+        assert timing.sent_s < timing.first_s <= timing.content_s <= timing.last_s <= timing.done_s
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_the_end_is_seen_however_the_bytes_come(size):
     pieces = [STREAM[at : at + size] for at in range(0, len(STREAM), size)]

@@ -62,7 +62,7 @@ def transcript():
 
 
 def _transcript(arm: str, **changes: object) -> Transcript:
-    timing = Timing(sent_s=0.1234567891, first_s=None, done_s=2.0)
+    timing = Timing(sent_s=0.1234567891, first_s=1.0, done_s=2.0, content_s=1.25, last_s=1.5000001, gaps_us=(250_000, 250_000))
     choice = Choice(
         text="naïve \u2028 \U0001f680 \x00 done",
         token_ids=(1, 2, 3),

@@ -18,8 +18,18 @@ def test_a_transcript_is_read_as_it_was_written_but_for_fractions_of_a_microseco
     transcripts.write(directory, written)
     read = transcripts.read(directory, "v", "greedy-mixed")
     answer = written.answers[0]
-    timing = replace(answer.timing, sent_s=0.123457)
+    timing = replace(answer.timing, sent_s=0.123457, last_s=1.5)
     assert read == replace(written, answers=(replace(answer, timing=timing), *written.answers[1:]))
+
+
+def test_stamps_that_an_earlier_release_did_not_keep_are_unknown(directory, transcript):
+    transcripts.write(directory, transcript("v"))
+    path = directory.transcript("v", "greedy-mixed")
+    earlier = path.read_text(encoding="utf-8").replace(',"content_s":1.25,"last_s":1.5,"gaps_us":[250000,250000]', "")
+    path.write_text(earlier, encoding="utf-8")
+    timing = transcripts.read(directory, "v", "greedy-mixed").answers[0].timing
+    assert (timing.first_s, timing.done_s) == (1.0, 2.0)
+    assert (timing.content_s, timing.last_s, timing.gaps_us) == (None, None, ())
 
 
 def test_an_absent_transcript_is_none(directory):

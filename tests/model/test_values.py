@@ -36,8 +36,9 @@ def test_a_server_that_never_drafts_has_acceptance_length_one():
 
 def test_timing_is_told_in_seconds_from_sending():
     timing = Timing(sent_s=10.0, first_s=10.5, done_s=12.0)
-    assert (timing.ttft_s, timing.latency_s) == (0.5, 2.0)
+    assert (timing.ttft_s, timing.content_ttft_s, timing.latency_s) == (0.5, None, 2.0)
     assert Timing(sent_s=1.0, first_s=None, done_s=2.0).ttft_s is None
+    assert Timing(sent_s=10.0, first_s=10.5, content_s=11.5, done_s=12.0).content_ttft_s == 1.5
 
 
 def test_an_answer_without_a_choice_has_an_empty_one():
