@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import responses
-from pytest_specdec.model.transcript import Timing
+from pytest_specdec.model.transcript import WAITED_S, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DONE",
-    "WAITED_S",
     "Arrival",
     "Burst",
     "Event",
@@ -43,9 +42,6 @@ __all__ = [
     "timing",
     "web_page",
 ]
-
-WAITED_S = 0.0005
-"""A chunk so soon behind another had been waiting: this client reads one in 10 to 90 us, and a step of a server takes a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

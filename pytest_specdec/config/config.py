@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import date
 
-    from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.baseline import Gate, Slo
     from pytest_specdec.model.workload import JSON, Family
 
 __all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings", "Waiver"]
@@ -169,6 +169,8 @@ class Config:
     waivers: tuple[Waiver, ...] = ()
     """Known failures of correctness."""
     gates: tuple[Gate, ...] = ()
+    slo: Slo | None = None
+    """Latencies that answers should keep; None where none are stated."""
     limits: Limits = field(default_factory=Limits)
     prompts: str = ""
     """The file of the user's own prompts, a path beside the config; empty without one."""

@@ -34,13 +34,15 @@ def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
 
 
 def not_finite(document: YamlDocument) -> Iterator[Problem]:
-    """Give the numbers that the schema takes and that gate nothing: a gate of ``.nan`` never fails."""
+    """Give the numbers that the schema takes and that say nothing: a gate of ``.nan`` never fails, an ``slo`` of it is never kept."""
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")
-    for figure, gate in gates.items() if isinstance(gates, Mapping) else ():
-        for key, value in gate.items() if isinstance(gate, Mapping) else ():
+    stated: list[tuple[tuple[str, ...], Any]] = [(("slo",), data.get("slo"))]
+    stated += [(("gates", figure), gate) for figure, gate in (gates.items() if isinstance(gates, Mapping) else ())]
+    for place, limits in stated:
+        for key, value in limits.items() if isinstance(limits, Mapping) else ():
             if isinstance(value, float) and not math.isfinite(value):
-                yield validate.problem(document, ("gates", figure, key), f"{value:g}", "a number")
+                yield validate.problem(document, (*place, key), f"{value:g}", "a number")
 
 
 def check(config: Config, pairs: Sequence[Pair]) -> None:

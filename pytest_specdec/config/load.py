@@ -11,6 +11,7 @@ from pytest_specdec.config import docker_settings, gates, shipped, validate, var
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Reasoning, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
+from pytest_specdec.model.baseline import Slo
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import JSON, Family
 
@@ -85,6 +86,7 @@ def load(path: Path) -> Config:
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
         waivers=tuple(waivers.stated(document, path.name)),
         gates=tuple(gates.stated(document, path.name)),
+        slo=Slo(**data["slo"]) if "slo" in data else None,
         limits=_limits(data.get("limits", {})),
         prompts=data.get("prompts", ""),
         reasoning=_reasoning(**data.get("reasoning", {})),

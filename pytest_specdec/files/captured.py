@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.baseline import Gate, Slo
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
@@ -67,9 +67,15 @@ def _of(
 
 
 def read(
-    directory: RunDirectory, plan: Plan, judgement: Judgement, gates: tuple[Gate, ...], calibration: tuple[tuple[float, Position], ...] = ()
+    directory: RunDirectory,
+    plan: Plan,
+    judgement: Judgement,
+    gates: tuple[Gate, ...],
+    calibration: tuple[tuple[float, Position], ...] = (),
+    *,
+    slo: Slo | None = None,
 ) -> Captured:
-    """Return all that the run holds for one judgement; ``calibration`` is that of the whole run.
+    """Return all that the run holds for one judgement; ``calibration`` is that of the whole run, ``slo`` that of its config.
 
     Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
     another workload of that name.
@@ -98,6 +104,7 @@ def read(
         failures=server_failures.read(directory, plan, judgement.pair),
         within_one_boot=plan.within_one_boot,
         gates=tuple(gate for gate in gates if gate.pair in {"", judgement.pair} and gate.workload in {"", judgement.workload}),
+        slo=slo,
     )
 
 

@@ -10,7 +10,7 @@ from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
-from pytest_specdec.judge.speed_evidence import doubts, figures, further, method, spread, table
+from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, spread, table
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
@@ -201,12 +201,12 @@ def _said(
         outcome,
         headline,
         short=lines,
-        evidence=(*table(found), *lines, *further(captured, found), *surer),
+        evidence=(*table(found), *lines, *further(captured, found), *surer, *latencies(captured)),
         rules_out=f"a speedup below {min(proven):.2f}x would have been caught (97.5%); {spread(found)}" if proven else "",
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
         cell=found.shown,
-        figures={**figures(found), "gates": float(len(rulings))},
+        figures={**figures(captured, found), "gates": float(len(rulings))},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge import latency
 from pytest_specdec.judge.acceptance import shown
 from pytest_specdec.judge.timing import paces
 from pytest_specdec.model.baseline import STATED_BOOTS
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.boot_blocks import BootBlocks
+    from pytest_specdec.judge.latency import ArmLatency
     from pytest_specdec.judge.timing import ArmTimings, ComparedFigure, MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["doubts", "figures", "further", "method", "spread", "table"]
+__all__ = ["doubts", "figures", "further", "latencies", "method", "spread", "table"]
 
 _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 _LEAST_STEP_COST = 0.95
@@ -25,18 +27,35 @@ _LEAST_STEP_COST = 0.95
 
 
 def table(measured: MeasuredSpeed) -> tuple[str, ...]:
-    """Return response tok/s, time to first token and prompt tok/s: Normal, Speculative, Speedup."""
+    """Return response tok/s, time to first token, prompt tok/s and, behind reasoning, time to first text: Normal, Speculative, Speedup."""
     found = measured.paces
     rows = [
         _HEADER,
         _row("Response tok/s", found.response, measured.ratio, ".2f"),
         *([_row("Time to first token (s)", found.ttft, _ratio(found.ttft, -1), ".3f")] if found.ttft else []),
+        *([_row("Time to first text (s)", found.content, _ratio(found.content, -1), ".3f")] if found.content and _reasons(found) else []),
         *([_row("Prompt tok/s", found.prompt, _ratio(found.prompt, 1), ".2f")] if found.prompt else []),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
     header, *body = ([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
     return tuple(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
+
+
+def _reasons(found: ArmTimings) -> bool:
+    """Whether the first text came later than the first token."""
+    sides = [(one.baseline, one.speculative) for one in (found.ttft, found.content) if one is not None]
+    return len(set(sides)) > 1
+
+
+def latencies(captured: Captured) -> tuple[str, ...]:
+    """Return percentiles of both arms side by side, what they make in all, cached prompt tokens, and goodput where an SLO is stated."""
+    return latency.lines(_latencies(captured))
+
+
+def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
+    arms = (latency.latency(arm, captured.slo) for arm in (captured.baseline, captured.speculative))
+    return tuple(arm for arm in arms if arm is not None)
 
 
 def method(measured: MeasuredSpeed) -> str:
@@ -100,10 +119,15 @@ def _plausibility(cost: float) -> str:
     return f"a verify step costs {cost:.2f} plain steps (acceptance length / speedup): {verdict}"
 
 
-def figures(measured: MeasuredSpeed) -> dict[str, float]:
+def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
     """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
     found = measured.paces
-    sides = {"response_tokens_per_s": found.response, "ttft_s": found.ttft, "prompt_tokens_per_s": found.prompt}
+    sides = {
+        "response_tokens_per_s": found.response,
+        "ttft_s": found.ttft,
+        "content_ttft_s": found.content,
+        "prompt_tokens_per_s": found.prompt,
+    }
     known = {name: figure for name, figure in sides.items() if figure is not None}
     return {
         "speedup": measured.ratio,
@@ -118,9 +142,15 @@ def figures(measured: MeasuredSpeed) -> dict[str, float]:
         **({} if measured.control is None else {"boot_log_ratio": measured.control}),
         **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
         **({"baseline_boots": float(len(measured.blocks.baseline))} if measured.blocks else {}),
+        **{name: value for side, arm in _sides(captured) for name, value in latency.figures(side, arm).items()},
         "boot_sd": measured.spread.sd,
         "passes": float(len(found.response.log_ratios)),
     }
+
+
+def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:
+    baseline = captured.baseline.arm
+    return tuple(("baseline" if arm.arm == baseline else "speculative", arm) for arm in _latencies(captured))
 
 
 def _limits(measured: MeasuredSpeed) -> Mapping[str, float]:

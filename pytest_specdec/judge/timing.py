@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import boot_blocks
 from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.judge.answer_timing import (
+    content_ttft_s,
+    in_one_burst,
+    prompt_tokens_per_s,
+    response_tokens_per_s,
+    tokens_per_s,
+    ttft_s,
+)
 from pytest_specdec.model.baseline import BOOT_SD, SPEEDUP
 from pytest_specdec.stats.speedup import across_boots, boots, within_one_boot
 
@@ -29,13 +37,9 @@ __all__ = [
     "ComparedFigure",
     "MeasuredSpeed",
     "SpeedChange",
-    "in_one_burst",
+    "compared",
     "measured",
     "paces",
-    "prompt_tokens_per_s",
-    "response_tokens_per_s",
-    "tokens_per_s",
-    "ttft_s",
 ]
 
 
@@ -55,11 +59,13 @@ class ArmTimings:
     """Speed of one arm beside the baseline's boots."""
 
     response: ComparedFigure
-    """Decode tokens per second; with ``whole`` those of the whole request, time to first content included."""
+    """Decode tokens per second; with ``whole`` those of the whole request, time to first token included."""
     ttft: ComparedFigure | None
-    """Seconds to the first content; None with ``whole``."""
+    """Seconds to the first token, of reasoning too; None with ``whole``."""
+    content: ComparedFigure | None
+    """Seconds to the first text or tool call; None with ``whole``, and where that is unknown."""
     prompt: ComparedFigure | None
-    """Prompt tokens per second of time to first content; None with ``whole``."""
+    """Prompt tokens per second of time to first token; None with ``whole``."""
     requests: int
     """Per pass, at least."""
     whole: bool
@@ -78,13 +84,14 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))
     whole = whole or bursts > 0
-    response = _figure(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
+    response = compared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
     if response is None:
         return None
     return ArmTimings(
         response=response,
-        ttft=None if whole else _figure(ttft_s, baselines, speculative),
-        prompt=None if whole else _figure(prompt_tokens_per_s, baselines, speculative),
+        ttft=None if whole else compared(ttft_s, baselines, speculative),
+        content=None if whole else compared(content_ttft_s, baselines, speculative),
+        prompt=None if whole else compared(prompt_tokens_per_s, baselines, speculative),
         requests=min(map(len, _shared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
         whole=whole,
         bursts=bursts,
@@ -92,58 +99,8 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
     )
 
 
-def response_tokens_per_s(answer: Answer) -> float | None:
-    """Return (n - n1) / (t_done - t_first): tokens behind the first ones over the time they took.
-
-    n is the server's own count, n1 what was there at t_first: one token as a rule, more where a busy machine kept the client from reading.
-    The last of them came at most one step before t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot
-    be known.
-    """
-    timing = answer.timing
-    if not answer.ok or timing is None or timing.first_s is None or timing.done_s <= timing.first_s:
-        return None
-    first = _prefilled(answer) if timing.first_tokens is None else timing.first_tokens
-    tokens = _tokens(answer) - first
-    return tokens / (timing.done_s - timing.first_s) if tokens > 0 else None
-
-
-def tokens_per_s(answer: Answer) -> float | None:
-    """Return n / (t_done - t_sent), which takes no stamp in between; None where not streamed or not answered."""
-    timing = answer.timing
-    if not answer.ok or timing is None or timing.first_s is None or timing.done_s <= timing.sent_s or not _tokens(answer):
-        return None
-    return _tokens(answer) / timing.latency_s
-
-
-def in_one_burst(answer: Answer) -> bool:
-    """Whether most tokens were there when the client read the first: their time is unknown, and t_first is late by as much."""
-    there = answer.timing.first_tokens if answer.ok and answer.timing else None
-    return there is not None and there > _prefilled(answer) and 2 * there > _tokens(answer)
-
-
-def _prefilled(answer: Answer) -> int:
-    return answer.choice.windows[0] if answer.choice.windows else 1
-
-
-def _tokens(answer: Answer) -> int:
-    return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
-
-
-def ttft_s(answer: Answer) -> float | None:
-    """Return the seconds from sending to the first content; None where not streamed or not answered."""
-    waited = answer.timing.ttft_s if answer.ok and answer.timing else None
-    return waited if waited is not None and waited > 0.0 else None
-
-
-def prompt_tokens_per_s(answer: Answer) -> float | None:
-    """Return prompt tokens over time to first content, queueing and the first token's own step included."""
-    waited = ttft_s(answer)
-    tokens = answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
-    return tokens / waited if waited is not None and tokens > 0 else None
-
-
-def _figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
-    """Compare request by request, take the median over a pass's requests, and keep one value per pass.
+def compared(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
+    """Return one quantity compared request by request: the median over a pass's requests, one value per pass; None where none is shared.
 
     An arm's own value is the geometric mean over passes of the pass's median, so that with one prompt the two arms' values have the very
     ratio that the mean log-ratio gives.

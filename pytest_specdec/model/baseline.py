@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ACCEPTANCE_LENGTH", "BOOT_SD", "FIGURES", "SPEEDUP", "STATED_BOOTS", "Environment", "Gate", "Variables"]
+__all__ = ["ACCEPTANCE_LENGTH", "BOOT_SD", "FIGURES", "SPEEDUP", "STATED_BOOTS", "Environment", "Gate", "Slo", "Variables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +82,20 @@ class Gate:
         """Return threshold and source: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""
         threshold = "" if self.at_least is None else f" at least {self.at_least:g}"
         return f"{self.figure.replace('_', ' ')}{threshold} ({self.source or 'no source given'})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Latencies that every answer should keep: a service-level objective. It is shown how many do, and nothing is gated on it."""
+
+    ttft_s: float | None = None
+    """Seconds to the first token, of reasoning too; None where nothing is asked, as below."""
+    tpot_s: float | None = None
+    """Seconds per output token behind the first."""
+    request_s: float | None = None
+    """Seconds from sending to the last token."""
+
+    def __str__(self) -> str:
+        """Return what is asked: ``time to first token 500 ms, time per token 50 ms``."""
+        limits = {"time to first token": self.ttft_s, "time per token": self.tpot_s, "request": self.request_s}
+        return ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in limits.items() if seconds is not None)

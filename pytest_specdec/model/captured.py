@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from pytest_specdec.model.baseline import Gate
+from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.grammar_mask import GrammarMasks
 from pytest_specdec.model.pair import BASELINE, SCORER, Pair
 from pytest_specdec.model.penalty_window import PenaltyWindow
@@ -143,6 +143,8 @@ class Captured:
     alpha: float = 1e-3
     """This judgement's share of the run's false-alarm budget."""
     gates: tuple[Gate, ...] = ()
+    slo: Slo | None = None
+    """Latencies that answers should keep, as the config states them; None where it states none."""
     failures: Mapping[str, UnexplainedFailures] = field(default_factory=dict)
     """By arm, over the whole run; empty where the variant has none."""
     within_one_boot: bool = False

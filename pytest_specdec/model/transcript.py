@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 __all__ = [
+    "WAITED_S",
     "Answer",
     "Choice",
     "ClientLoad",
@@ -22,6 +23,10 @@ __all__ = [
     "Transcript",
     "Usage",
 ]
+
+
+WAITED_S = 0.0005
+"""A chunk so soon behind another had been waiting: clients read one in 10 to 90 us, and a step of a server takes a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,12 @@ class Timing:
     """When the last chunk that brings tokens came; ``done_s`` is behind it, by the stream's closing events. None where unknown."""
     gaps_us: tuple[int, ...] = ()
     """Microseconds from each chunk that brings tokens to the next, reasoning and tool calls included; empty where unknown."""
+
+    @property
+    def chunks_behind_first(self) -> int:
+        """Chunks that came behind those that were there at ``first_s``; 0 where unknown."""
+        late = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
+        return len(self.gaps_us) - late
 
     @property
     def latency_s(self) -> float:

@@ -83,7 +83,7 @@ CHECKED = pytest.StashKey[bool]()
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
-    measured = _read(item, run, lambda: stored.read(run.directory, run.plan, judgement, run.gates, run.calibration))
+    measured = _read(item, run, lambda: stored.read(run.directory, run.plan, judgement, run.gates, run.calibration, slo=run.config.slo))
     if measured.control is not None and measured.workload.scored:
         _check_control(item, run, measured, measured)
     item.stash[JUDGED] = []

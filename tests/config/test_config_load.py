@@ -8,6 +8,7 @@ import pytest
 from pytest_specdec.config import load, shipped
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.model.baseline import Slo
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import Family
 
@@ -81,6 +82,7 @@ allow_inconclusive: [sampling]
 gates:
   acceptance_length: {at_least: 2}
   speedup: {at_least: 1.5}
+slo: {ttft_s: 0.5, tpot_s: 0.05}
 limits: {boot_s: 60}
 """
 
@@ -97,6 +99,8 @@ def test_everything_is_read_and_values_of_args_stay_as_they_are(write):
         ("acceptance_length", 2.0, "mine.yaml:19 gates.acceptance_length"),
         ("speedup", 1.5, "mine.yaml:20 gates.speedup"),
     ]
+    assert config.slo == Slo(ttft_s=0.5, tpot_s=0.05)
+    assert str(config.slo) == "time to first token 500 ms, time per token 50 ms"
     assert config.text == FULL
 
 
@@ -122,6 +126,9 @@ PROBLEMS = [
     (LEAST + "gates: {speedup: {at_least: .nan}}\n", ["3  gates.speedup.at_least: found nan, expected a number"]),
     (LEAST + "gates: {acceptance_length: {at_least: .inf}}\n", ["3  gates.acceptance_length.at_least: found inf, expected a number"]),
     (LEAST + "gates: {speedup: {at_least: 0}}\n", ["3  gates.speedup.at_least: found 0, expected more than 0"]),
+    (LEAST + "slo: {tpot_s: .inf}\n", ["3  slo.tpot_s: found inf, expected a number"]),
+    (LEAST + "slo: {}\n", ["3  slo: found none, expected at least one"]),
+    (LEAST + "slo: {itl_s: 1}\n", ["3  slo.itl_s: found an unknown key, expected ttft_s, tpot_s or request_s"]),
     (LEAST + "gates: {speedup: {}}\n", ["3  gates.speedup: found none, expected at least one"]),
     (
         LEAST + "gates: {speed: {at_least: 1}}\n",
@@ -172,7 +179,7 @@ PROBLEMS = [
     ),
 ]
 TOP = (
-    "engine, variants, baseline, draft, speed, scorer, may_kill, placement, lossy, require, allow_inconclusive, waivers, gates, "
+    "engine, variants, baseline, draft, speed, scorer, may_kill, placement, lossy, require, allow_inconclusive, waivers, gates, slo, "
     "prompts, reasoning or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"

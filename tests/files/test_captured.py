@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured, run_documents, transcripts
-from pytest_specdec.model.baseline import Gate
+from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.plan import Boot, Placement, Role
 from pytest_specdec.model.status import MissingAnswers, State, Status
@@ -49,6 +49,7 @@ def test_gates_of_other_variants_and_workloads_are_left_out(run, plan):
         Gate(figure="speedup", at_least=9.0, workload="other"),
     )
     assert captured.read(run, plan, plan.judgements[0], gates).gates == gates[:2]
+    assert captured.read(run, plan, plan.judgements[0], (), slo=Slo(ttft_s=1.0)).slo == Slo(ttft_s=1.0)
 
 
 def test_a_run_without_a_draft_server_has_no_draft_distribution(run, plan, scores):

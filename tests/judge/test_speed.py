@@ -7,8 +7,8 @@ import pytest
 
 from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance import acceptance_length
-from pytest_specdec.judge.timing import paces, prompt_tokens_per_s, response_tokens_per_s, ttft_s
-from pytest_specdec.model.baseline import Gate
+from pytest_specdec.judge.timing import paces
+from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
@@ -147,6 +147,33 @@ def test_the_table_has_the_rows_that_people_publish():
     assert verdict.figures["prompt_speedup"] == pytest.approx(2.0)
 
 
+def reasoned(per_s, ttft_s, content_s):
+    """Answers that reason first, with the time of their first text and of their last token, which lies before the last byte."""
+    streams = passes(per_s, ttft=ttft_s)
+    stamps = [replace(a.timing, content_s=5.0 + content_s, last_s=a.timing.done_s, done_s=a.timing.done_s + 9.0) for a in streams]
+    return [replace(a, timing=timing) for a, timing in zip(streams, stamps, strict=True)]
+
+
+def test_behind_reasoning_the_first_text_has_a_row_of_its_own():
+    """The stream of the slower arm ends late: what comes behind the last token is no time of decoding."""
+    base = reasoned(20.0, 0.2, 4.0)
+    verdict = speed.judge(seen(reasoned(40.0, 0.1, 2.0), base, base))
+    assert verdict.figures["speedup"] == pytest.approx(2.0)
+    assert [line[:60] for line in verdict.evidence[3:5]] == [
+        "| Time to first token (s) |  0.200 |       0.100 |   2.00x |",
+        "| Time to first text (s)  |  4.000 |       2.000 |   2.00x |",
+    ]
+    assert verdict.figures["speculative_content_ttft_s"] == pytest.approx(2.0)
+
+
+def test_latencies_and_what_keeps_the_objective_stand_in_the_evidence_and_gate_nothing():
+    verdict = speed.judge(replace(seen(180.0), slo=Slo(tpot_s=0.001)))
+    assert verdict.outcome is Outcome.PASS
+    assert "goodput of baseline: 0 of 5 answers keep time per token 1 ms: 0.00 requests/s" in verdict.evidence
+    assert any(line.startswith("inter-token latency p50 / p90 / p99: baseline 10.0 /") for line in verdict.evidence)
+    assert verdict.figures["speculative_inter_token_p50_s"] == pytest.approx(1 / 180, rel=0.01)
+
+
 def test_both_boots_of_the_baseline_count_and_are_compared():
     verdict = speed.judge(seen(180.0, 100.0, 121.0))
     assert verdict.figures["speedup"] == pytest.approx(180 / math.sqrt(100 * 121), rel=1e-6)
@@ -227,29 +254,6 @@ def test_more_speed_than_saved_steps_is_doubted(mine, said):
     assert verdict.figures["step_cost"] == pytest.approx(2.5 / (mine / 100), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "given, per_s",
-    [
-        (timed(per_s=50.0), 50.0),
-        (timed(per_s=50.0, windows=(4, 4)), 50.0 * 97 / 100),
-        (timed(per_s=50.0, tokens=2), 50.0),
-        (replace(timed(per_s=50.0), usage=None), 50.0),
-        (replace(timed(per_s=50.0), status=500), None),
-        (replace(timed(per_s=50.0), timing=None), None),
-        (replace(timed(per_s=50.0), timing=Timing(sent_s=0.0, first_s=None, done_s=1.0)), None),
-        (replace(timed(per_s=50.0), timing=Timing(sent_s=0.0, first_s=1.0, done_s=1.0)), None),
-        (timed(per_s=50.0, tokens=4, windows=(4,)), None),
-    ],
-)
-def test_response_speed_counts_tokens_behind_the_first_chunk(given, per_s):
-    assert response_tokens_per_s(given) == (None if per_s is None else pytest.approx(per_s))
-
-
-@pytest.mark.parametrize("burst", [1, 2, 30, 50])
-def test_tokens_that_were_read_together_with_the_first_are_not_counted_behind_it(burst):
-    assert response_tokens_per_s(timed(per_s=50.0, burst=burst)) == pytest.approx(50.0, rel=1e-4)
-
-
 def measured_burst():
     """Stamps of a real baseline on a machine with few cores: one token a chunk, all of them read when the last one came."""
     timing = Timing(sent_s=0.0, first_s=0.3094, done_s=0.3101, first_tokens=80)
@@ -287,13 +291,6 @@ def test_where_every_answer_was_read_as_it_came_decoding_alone_is_compared():
     assert verdict.figures["speedup"] == pytest.approx(2.0, rel=1e-3)
     assert "answers_in_one_burst" not in verdict.figures
     assert not any("burst" in line for line in (*verdict.short, *verdict.evidence))
-
-
-def test_prompt_speed_is_prompt_tokens_over_time_to_first_token():
-    assert prompt_tokens_per_s(timed(per_s=9.0, ttft_s=0.5, prompt_tokens=20)) == pytest.approx(40.0)
-    assert prompt_tokens_per_s(replace(timed(per_s=9.0, ttft_s=0.5), usage=None)) == pytest.approx(6.0)
-    assert prompt_tokens_per_s(answer()) is None
-    assert ttft_s(replace(timed(per_s=9.0), timing=Timing(sent_s=1.0, first_s=1.0, done_s=2.0))) is None
 
 
 def one_boot(mine, gate=STATED, **fields):

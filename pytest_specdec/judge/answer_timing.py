@@ -1,0 +1,134 @@
+"""The timing of one streamed answer: time to first token, time per token, and what a chunk brings, from stamps and the server's counts.
+
+t_sent, t_first and t_last are when the request was sent, and when its first and last chunk came that bring tokens: text, reasoning, or a
+part of a tool call. n is the server's own count of completion tokens, n1 how many of them were there at t_first. Tokens are never counted
+by chunks: under speculation a chunk brings as many as a step accepts.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.transcript import Answer, Timing
+
+__all__ = [
+    "content_ttft_s",
+    "in_one_burst",
+    "latency_s",
+    "prompt_tokens_per_s",
+    "response_tokens_per_s",
+    "seconds_per_token",
+    "step_gap_s",
+    "tokens_behind_first",
+    "tokens_in",
+    "tokens_per_chunk",
+    "tokens_per_s",
+    "ttft_s",
+]
+
+
+def ttft_s(answer: Answer) -> float | None:
+    """Return t_first - t_sent, in seconds; None where not streamed or not answered."""
+    timing = _streamed(answer)
+    return None if timing is None else _positive(timing.ttft_s)
+
+
+def content_ttft_s(answer: Answer) -> float | None:
+    """Return the seconds from sending to the first text or tool call, behind the reasoning; None where that is unknown."""
+    timing = _streamed(answer)
+    return None if timing is None else _positive(timing.content_ttft_s)
+
+
+def latency_s(answer: Answer) -> float | None:
+    """Return t_last - t_sent, the seconds that a request takes; None where not streamed or not answered."""
+    timing = _streamed(answer)
+    return None if timing is None else _positive(_last_s(timing) - timing.sent_s)
+
+
+def seconds_per_token(answer: Answer) -> float | None:
+    """Return (t_last - t_first) / (n - n1), the time per output token (TPOT): what an answer takes behind its first tokens.
+
+    n1 is one token as a rule, more where a busy machine kept the client from reading. The last of them came at most one step before
+    t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot be known.
+    """
+    timing, tokens = _streamed(answer), tokens_behind_first(answer)
+    if timing is None or timing.first_s is None or tokens <= 0:
+        return None
+    return _positive((_last_s(timing) - timing.first_s) / tokens)
+
+
+def response_tokens_per_s(answer: Answer) -> float | None:
+    """Return (n - n1) / (t_last - t_first), the decode speed; None where it cannot be known."""
+    seconds = seconds_per_token(answer)
+    return None if seconds is None else 1.0 / seconds
+
+
+def tokens_per_s(answer: Answer) -> float | None:
+    """Return n / (t_last - t_sent), which takes no stamp in between; None where not streamed or not answered."""
+    seconds, tokens = latency_s(answer), tokens_in(answer)
+    return tokens / seconds if seconds is not None and tokens else None
+
+
+def prompt_tokens_per_s(answer: Answer) -> float | None:
+    """Return prompt tokens over time to first token, queueing and the first token's own step included."""
+    waited = ttft_s(answer)
+    tokens = answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
+    return tokens / waited if waited is not None and tokens > 0 else None
+
+
+def step_gap_s(answer: Answer) -> float | None:
+    """Return the median seconds from one chunk to the next; a step where a server sends a chunk per step. None where unknown.
+
+    Under speculation it is no inter-token latency. The median and not the mean, so that it does not follow from t_first and t_last: a
+    client that reads in bursts has a median far below its mean.
+    """
+    timing = _streamed(answer)
+    return _positive(median(timing.gaps_us) / 1e6) if timing is not None and timing.gaps_us else None
+
+
+def tokens_per_chunk(answer: Answer) -> float | None:
+    """Return (n - n1) / (chunks - those at t_first), the tokens per step as the stream shows them; None where unknown.
+
+    It is that of the server where it sends one chunk per step. Intervals between chunks, parsers of reasoning and the handling of stop
+    strings put several steps into one.
+    """
+    timing, tokens = _streamed(answer), tokens_behind_first(answer)
+    chunks = 0 if timing is None else timing.chunks_behind_first
+    return tokens / chunks if chunks and tokens > 0 else None
+
+
+def in_one_burst(answer: Answer) -> bool:
+    """Whether most tokens were there when the client read the first: their time is unknown, and t_first is late by as much."""
+    there = answer.timing.first_tokens if answer.ok and answer.timing else None
+    return there is not None and there > _prefilled(answer) and 2 * there > tokens_in(answer)
+
+
+def tokens_behind_first(answer: Answer) -> int:
+    """Return n - n1."""
+    there = answer.timing.first_tokens if answer.timing else None
+    return tokens_in(answer) - (_prefilled(answer) if there is None else there)
+
+
+def _streamed(answer: Answer) -> Timing | None:
+    timing = answer.timing
+    return timing if answer.ok and timing is not None and timing.first_s is not None else None
+
+
+def _last_s(timing: Timing) -> float:
+    """Return t_last; in runs that did not keep it the last byte, which comes behind it."""
+    return timing.done_s if timing.last_s is None else timing.last_s
+
+
+def _positive(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and seconds > 0.0 else None
+
+
+def _prefilled(answer: Answer) -> int:
+    return answer.choice.windows[0] if answer.choice.windows else 1
+
+
+def tokens_in(answer: Answer) -> int:
+    """Return n, the completion tokens by the server's own count; by their ids where it does not count them."""
+    return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
