@@ -25,7 +25,7 @@ _HEADER = """\
 # from all log_ratios, the natural logs of the measured ratios, one per run. A floor of your own belongs under gates: in the config.
 # boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
 """
-_FIELDS = ("figure", "pair", "workload", "at_least", "log_ratios", "boot_log_ratios")
+_FIELDS = ("figure", "pair", "workload", "at_least", "log_ratios", "log_tokens_per_step", "boot_log_ratios")
 _AGAIN = "correct the file, or move it away and measure again with --specdec-update-baselines"
 _OTHER = "move the file away and measure again with --specdec-update-baselines, or use the release that wrote it"
 _ELSEWHERE = "use the file of this machine: a baseline holds on the machine that it was measured on and is named after"
@@ -109,7 +109,7 @@ def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
         yield "figure", repr(gate.figure), " or ".join(FIGURES)
     if gate.at_least is not None and not 0.0 < gate.at_least < math.inf:
         yield "at_least", f"{gate.at_least:g}", "a number above 0"
-    for name in ("log_ratios", "boot_log_ratios"):
+    for name in ("log_ratios", "log_tokens_per_step", "boot_log_ratios"):
         odd = [value for value in getattr(gate, name) if not math.isfinite(value)]
         if odd:
             yield name, f"{odd[0]:g}", "numbers"

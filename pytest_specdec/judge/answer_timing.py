@@ -82,10 +82,10 @@ def step_gap_s(answer: Answer) -> float | None:
     """Return the median seconds from one chunk to the next; a step where a server sends a chunk per step. None where unknown.
 
     Under speculation it is no inter-token latency. The median and not the mean, so that it does not follow from t_first and t_last: a
-    client that reads in bursts has a median far below its mean.
+    client that reads in bursts has a median far below its mean. One microsecond at least, which is what gaps are kept to.
     """
     timing = _streamed(answer)
-    return _positive(median(timing.gaps_us) / 1e6) if timing is not None and timing.gaps_us else None
+    return max(1.0, median(timing.gaps_us)) / 1e6 if timing is not None and timing.gaps_us else None
 
 
 def tokens_per_chunk(answer: Answer) -> float | None:

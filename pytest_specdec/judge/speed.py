@@ -12,6 +12,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, spread, table
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
+from pytest_specdec.judge.step_cost import SlowCause, Suspect, step_cost, suspect
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
@@ -65,7 +66,8 @@ def _timed(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
         return _repeated(captured, found)
-    return speculating(captured, rejecting=False) or _by_category(captured, _gated(captured, found))
+    idle = speculating(captured, rejecting=False)
+    return _by_category(captured, _gated(captured, found)) if idle is None else _undrafted(captured, found, idle)
 
 
 def _under_load(captured: Captured) -> Verdict:
@@ -76,8 +78,9 @@ def _under_load(captured: Captured) -> Verdict:
     level = found.gated
     if captured.is_control:
         return _repeated(level.part, level.speed)
-    if refused := speculating(captured, rejecting=False):
-        return refused
+    idle = speculating(captured, rejecting=False)
+    if idle is not None:
+        return _undrafted(level.part, level.speed, idle)
     verdict = _gated(level.part, level.speed)
     return replace(
         verdict,
@@ -95,6 +98,23 @@ def _by_category(captured: Captured, verdict: Verdict) -> Verdict:
     lines = tuple(f"  {category:<10} {speed.ratio:.2f}x" for category, speed in found.items())
     figures = {f"speedup_{category}": speed.ratio for category, speed in found.items()}
     return replace(verdict, evidence=("by category:", *lines, *verdict.evidence), figures={**verdict.figures, **figures})
+
+
+def _undrafted(captured: Captured, found: MeasuredSpeed, idle: Verdict) -> Verdict:
+    """Return a verdict on a server that does not speculate with what that costs: of its speed the drafter is the cause."""
+    if not idle.red:
+        return idle
+    headline = f"{idle.headline}; {_opening(found)}: {SlowCause.DRAFTER}"
+    return say(
+        captured,
+        idle.outcome,
+        headline,
+        short=(*idle.short, method(found)),
+        evidence=(*idle.evidence, *table(found), method(found), *further(captured, found), *latencies(captured)),
+        cell=idle.cell,
+        names=SlowCause.DRAFTER,
+        figures={**idle.figures, **figures(captured, found)},
+    )
 
 
 def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
@@ -121,12 +141,22 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
         return _said(captured, found, Outcome.PASS, f"{_opening(found)}; reported, without a gate")
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
-        return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed: {missed[0]}", rulings)
+        cause = _cause(captured, found, missed[0])
+        named = f", {cause.cause}" if cause else ""
+        return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed{named}: {missed[0]}", rulings, cause=cause)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
         return _said(captured, found, Outcome.PASS, f"{_opening(found)}; gate met: {above}", rulings)
     why = _why_open(captured, found, rulings)
     return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {why}", rulings, reason=why)
+
+
+def _cause(captured: Captured, found: MeasuredSpeed, gate: Gate) -> Suspect | None:
+    """Return what a missed gate is put down to; None where nothing tells the tokens per step."""
+    if gate.figure == ACCEPTANCE_LENGTH:
+        return Suspect(cause=SlowCause.DRAFTER, why=acceptance.shown(found.length))
+    cost = step_cost(captured, found)
+    return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
 
 
 def _disturbed(captured: Captured) -> str:
@@ -191,9 +221,17 @@ def _opening(found: MeasuredSpeed) -> str:
 
 
 def _said(
-    captured: Captured, found: MeasuredSpeed, outcome: Outcome, headline: str, rulings: Sequence[RuledGate] = (), *, reason: str = ""
+    captured: Captured,
+    found: MeasuredSpeed,
+    outcome: Outcome,
+    headline: str,
+    rulings: Sequence[RuledGate] = (),
+    *,
+    reason: str = "",
+    cause: Suspect | None = None,
 ) -> Verdict:
-    lines = [*map(str, rulings), method(found), spread(found), *doubts(found)]
+    why = [str(cause)] if cause else []
+    lines = [*map(str, rulings), *why, *doubts(captured, found), method(found), spread(found)]
     proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
     surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
@@ -206,6 +244,7 @@ def _said(
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
         cell=found.shown,
+        names=cause.cause if cause else "",
         figures={**figures(captured, found), "gates": float(len(rulings))},
     )
 

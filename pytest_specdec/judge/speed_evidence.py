@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import latency
+from pytest_specdec.judge import latency, step_tokens
 from pytest_specdec.judge.acceptance import shown
+from pytest_specdec.judge.step_cost import step_cost
 from pytest_specdec.judge.timing import paces
 from pytest_specdec.model.baseline import STATED_BOOTS
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["doubts", "figures", "further", "latencies", "method", "spread", "table"]
 
 _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
-_LEAST_STEP_COST = 0.95
-"""A verify step costs at least a plain one; less, by more than noise, is no speed but a mistake."""
 
 
 def table(measured: MeasuredSpeed) -> tuple[str, ...]:
@@ -90,12 +89,13 @@ def spread(measured: MeasuredSpeed) -> str:
     return f"{stated}; measured: {' and '.join([*here, *earlier]) or 'none'}"
 
 
-def doubts(measured: MeasuredSpeed) -> tuple[str, ...]:
-    """Return caveats of the figures."""
+def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
+    """Return caveats of the figures: decoding that could not be timed, or a speedup that its own parts contradict."""
     found = measured.paces
-    if not found.whole:
-        return ()
-    return (f"whole requests timed, first token included: {found.bursts} of {found.answers} answers came in one burst",)
+    if found.whole:
+        return (f"whole requests timed, first token included: {found.bursts} of {found.answers} answers came in one burst",)
+    cost = None if captured.is_control else step_cost(captured, measured)
+    return (str(cost.identity),) if cost and cost.identity and cost.identity.broken else ()
 
 
 def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
@@ -104,19 +104,16 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     lines = [] if again is None else [f"control against baseline: {_ratio(again.response, 1):.3f}x"]
     lines += [str(measured.blocks)] if measured.blocks else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
-    if measured.length is None:
-        return (*lines, "acceptance length: unknown, the server reports neither counters nor windows")
-    length = f"acceptance length: {shown(measured.length)}"
-    return (*lines, length) if measured.paces.whole else (*lines, length, _plausibility(measured.length.tokens / measured.ratio))
+    if captured.is_control:
+        return tuple(lines)
+    length, cost = measured.length, step_cost(captured, measured)
+    known = shown(length) if length else "unknown, the server reports neither counters nor windows"
+    lines += [f"acceptance length: {known}", *step_tokens.lines(captured.speculative, captured.pair.variant.draft)]
+    return (*lines, *([str(cost)] if cost else []), *([str(cost.identity)] if cost and cost.identity else []))
 
 
 def _again(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -> ArmTimings | None:
     return paces((baseline,), control, whole=measured.paces.whole)
-
-
-def _plausibility(cost: float) -> str:
-    verdict = "plausible" if cost >= _LEAST_STEP_COST else "implausible: more speed than the saved steps can give; check the measurement"
-    return f"a verify step costs {cost:.2f} plain steps (acceptance length / speedup): {verdict}"
 
 
 def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
@@ -137,7 +134,7 @@ def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
         **({"ttft_speedup": _ratio(found.ttft, -1)} if found.ttft else {}),
         **({"prompt_speedup": _ratio(found.prompt, 1)} if found.prompt else {}),
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
-        **({"step_cost": measured.length.tokens / measured.ratio} if measured.length and not found.whole else {}),
+        **_of_steps(captured, measured),
         **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
         **({} if measured.control is None else {"boot_log_ratio": measured.control}),
         **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
@@ -146,6 +143,14 @@ def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
         "boot_sd": measured.spread.sd,
         "passes": float(len(found.response.log_ratios)),
     }
+
+
+def _of_steps(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
+    cost = None if captured.is_control else step_cost(captured, measured)
+    if cost is None:
+        return {}
+    by_steps = {"speedup_by_steps": cost.identity.predicted} if cost.identity else {}
+    return {"tokens_per_step": cost.tokens_per_step, "step_cost": cost.cost, **by_steps}
 
 
 def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:

@@ -67,6 +67,8 @@ class Gate:
     """Where the threshold stands: ``reference.yaml: gates.speedup`` or a baseline file."""
     log_ratios: tuple[float, ...] = ()
     """The measured log-ratios behind it, one per run."""
+    log_tokens_per_step: tuple[float, ...] = ()
+    """The natural logs of what a verify step brought in the same runs, for those that tell it: what a slower run is taken apart by."""
     boot_log_ratios: tuple[float, ...] = ()
     """The logs of control over baseline, two boots of one server, one per run: how much boots vary on this machine."""
     boot_sd: float | None = None

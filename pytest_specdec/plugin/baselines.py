@@ -24,6 +24,7 @@ __all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "notes",
 
 BOOT_LOG_RATIO = "boot_log_ratio"
 """The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
+TOKENS_PER_STEP = "tokens_per_step"
 WHOLE = "answers_in_one_burst"
 """The figure of a speed verdict that compares whole requests."""
 SPREADS = 4.0
@@ -91,13 +92,17 @@ def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...]) -> tuple[Gate
 def _joined(verdict: Verdict, known: tuple[Gate, ...]) -> Gate:
     before = _same(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
     ratios = (*(before.log_ratios if before else ()), round(math.log(verdict.figures[SPEEDUP]), 6))
-    apart = verdict.figures.get(BOOT_LOG_RATIO)
+    apart, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
     return Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
         at_least=round(math.exp(statistics.median(ratios) - SPREADS * _spread(ratios)), 3),
         log_ratios=ratios,
+        log_tokens_per_step=(
+            *(before.log_tokens_per_step if before else ()),
+            *([] if tokens is None else [round(math.log(tokens), 6)]),
+        ),
         boot_log_ratios=(*(before.boot_log_ratios if before else ()), *([] if apart is None else [round(apart, 6)])),
     )
 

@@ -11,11 +11,15 @@ from pytest_specdec.judge.timing import paces
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
-from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript
+from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, timed, transcript
 
 WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)
 STATED = Gate(figure="speedup", at_least=1.5, source="tiny.yaml:7 gates.speedup")
 KNOWN = replace(STATED, boot_sd=0.01)
+
+
+COUNTED = SpecCounters(drafts=200, draft_tokens=600, accepted_tokens=300)
+"""Of five answers of 101 tokens, the first of each from the prefill: 2.5 tokens per step."""
 
 
 def passes(per_s, *, count=5, ids=("chat-00",), ttft=0.1, **fields):
@@ -28,7 +32,7 @@ def passes(per_s, *, count=5, ids=("chat-00",), ttft=0.1, **fields):
 
 def seen(mine=180.0, baseline=100.0, control=100.0, *, gates=(KNOWN,), alpha=1.25e-3, concurrency=1, **fields):
     workload = a_workload(requests(1), passes=5, stream=True, timed=True, concurrency=concurrency)
-    fields.setdefault("counters", SPECULATING)
+    fields.setdefault("counters", COUNTED)
     arms = [given if isinstance(given, list) else passes(given) for given in (mine, baseline, control)]
     found = captured("speed", *arms, workload=workload, gates=gates, alpha=alpha, **fields)
     return replace(found, control=replace(found.control, boot=2))

@@ -91,9 +91,10 @@ def updated(folder, *ratios, **figures):
 
 
 def test_runs_add_up_with_what_their_boots_showed(tmp_path):
-    _, gate = updated(tmp_path, 2.0, 2.2, 1.9, 2.1, boot_log_ratio=0.02)
+    _, gate = updated(tmp_path, 2.0, 2.2, 1.9, 2.1, boot_log_ratio=0.02, tokens_per_step=2.5)
     assert gate.log_ratios == pytest.approx([math.log(ratio) for ratio in (2.0, 2.2, 1.9, 2.1)], abs=1e-5)
     assert gate.boot_log_ratios == (0.02,) * 4
+    assert gate.log_tokens_per_step == pytest.approx([math.log(2.5)] * 4, abs=1e-5)
 
 
 SIX = (1.67, 1.27, 1.25, 1.29, 1.26, 1.28)

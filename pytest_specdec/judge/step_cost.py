@@ -1,0 +1,177 @@
+"""Step cost: a speedup taken apart into tokens per step and the price of a step, and what a missed gate is put down to.
+
+With L tokens per verify step and r what such a step costs in plain ones, drafting included, the speedup is L / r. The identity
+speedup = L * (step gap of the baseline) / (step gap of the variant) holds the same against stamps that the speedup was not taken from.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import TYPE_CHECKING
+
+from scipy.special import stdtrit
+
+from pytest_specdec.judge.answer_timing import response_tokens_per_s, step_gap_s
+from pytest_specdec.judge.step_tokens import NOISE, step_tokens
+from pytest_specdec.judge.timing import compared
+from pytest_specdec.model.baseline import SPEEDUP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.judge.timing import MeasuredSpeed
+    from pytest_specdec.model.captured import Captured
+
+__all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "step_cost", "suspect"]
+
+CHEAPEST, DEAR = 0.95, 2.0
+"""Sense limits of r: a verify step costs at least a plain one, but for noise; published pairs lie between 1.05 and 1.84."""
+_USUAL_COST = 1.25
+"""Of r, about the middle of published pairs."""
+_USUAL_ACCEPTANCE = 0.6
+"""Of each draft token, with which k of them bring (1 - a^(k+1)) / (1 - a) tokens per step (Leviathan et al. 2023, equation 1)."""
+_TOLERANCE = 0.05
+"""Up to which the identity holds."""
+_ERROR = 0.025
+"""Chance, one-sided, of an identity that is called broken by the noise of the passes alone."""
+_LEAST_PASSES = 2
+
+
+class SlowCause(StrEnum):
+    """Everything that a missed speedup is put down to."""
+
+    DRAFTER = "the drafter brings too little"
+    STEP = "the step is too dear"
+    CLIENT = "the client saw it wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The speedup by tokens per step and step gaps, beside the one that was measured."""
+
+    predicted: float
+    """L * (step gap of the baseline) / (step gap of the variant)."""
+    measured: float
+    broken: bool
+    """Whether the two differ by more than 5 % and what the passes' own noise explains."""
+
+    def __str__(self) -> str:
+        """Return both, and what it means that they differ."""
+        beside = f"tokens per step times the ratio of step gaps make {self.predicted:.2f}x, measured {self.measured:.2f}x"
+        return f"{beside}: they contradict each other, so the client or the stream is wrong" if self.broken else f"{beside}: consistent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What a measured speedup is made of."""
+
+    tokens_per_step: float
+    speedup: float
+    identity: Identity | None
+    """None where the stream does not show the steps of both arms."""
+
+    @property
+    def cost(self) -> float:
+        """What a step of the variant costs in plain steps: r = L / speedup."""
+        return self.tokens_per_step / self.speedup
+
+    def __str__(self) -> str:
+        """Return r, and whether it makes sense."""
+        if self.cost < CHEAPEST:
+            sense = "implausible: more speed than the saved steps can give; check the measurement"
+        else:
+            sense = "plausible" if self.cost <= DEAR else f"dear: 1 to {DEAR:g} is usual"
+        return f"a verify step costs {self.cost:.2f} plain steps (tokens per step / speedup): {sense}"
+
+
+def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
+    """Return what the speedup is made of; None where whole requests were compared, and where nothing tells the tokens per step."""
+    known = step_tokens(captured.speculative).known
+    if known is None or measured.paces.whole:
+        return None
+    return StepCost(tokens_per_step=known, speedup=measured.ratio, identity=_identity(captured, known))
+
+
+def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
+    """Hold the speedup of every pass against L and the step gaps, which are medians over chunks and so no part of it.
+
+    Broken where the mean of the passes' log deviations is beyond 5 % by more than Student's t at 2.5 % of their standard error.
+    """
+    arms = (captured.baseline, *([captured.control] if captured.control is not None and not captured.is_control else []))
+    gaps, paces = (compared(of, arms, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
+    if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
+        return None
+    deviations = [math.log(tokens_per_step) - gap - pace for gap, pace in zip(gaps.log_ratios, paces.log_ratios, strict=True)]
+    mean = math.fsum(deviations) / len(deviations)
+    speedup = paces.speculative / paces.baseline
+    return Identity(
+        predicted=speedup * math.exp(mean),
+        measured=speedup,
+        broken=abs(mean) > math.log1p(_TOLERANCE) + _noise(deviations, mean),
+    )
+
+
+def _noise(deviations: Sequence[float], mean: float) -> float:
+    """Return how far the mean may lie off by noise; infinity for one pass."""
+    count = len(deviations)
+    if count < _LEAST_PASSES:
+        return math.inf
+    variance = math.fsum((deviation - mean) ** 2 for deviation in deviations) / (count - 1)
+    return -float(stdtrit(count - 1, _ERROR)) * math.sqrt(variance / count)
+
+
+def _shows_steps(captured: Captured) -> bool:
+    """Whether the variant's chunks hold one step each, and the baseline's one token."""
+    plain = step_tokens(captured.baseline).client
+    return plain is not None and plain <= 1.0 + NOISE and not step_tokens(captured.speculative).collected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """What a missed speedup is put down to, and by which figures."""
+
+    cause: SlowCause
+    why: str
+
+    def __str__(self) -> str:
+        """Return both: ``why: the step is too dear: …``."""
+        return f"why: {self.cause}: {self.why}"
+
+
+def suspect(captured: Captured, found: StepCost, at_least: float) -> Suspect:
+    """Return what a speedup below ``at_least`` is put down to.
+
+    The client, where the identity is broken and its figures would have met the gate. The drafter, where its tokens per step do not exceed
+    the gate: no step is cheaper than a plain one. Otherwise log speedup = log L - log r is held against a reference: the typical stored
+    run, where a gate carries tokens per step, else what is usual, each of k draft tokens accepted with 0.6 and a step that costs 1.25 plain
+    ones. Named is the part that has lost more.
+    """
+    tokens, cost, seen = found.tokens_per_step, found.cost, found.identity
+    if seen is not None and seen.broken and seen.predicted >= at_least > seen.measured:
+        return Suspect(cause=SlowCause.CLIENT, why=str(seen))
+    if tokens < at_least * (1.0 + NOISE):
+        return Suspect(cause=SlowCause.DRAFTER, why=f"{tokens:.2f} tokens per step cannot make {at_least:.2f}x, however cheap a step is")
+    usual_tokens, usual_cost, source = _stored(captured) or _usual(captured)
+    is_drafter = math.log(usual_tokens / tokens) >= math.log(cost / usual_cost)
+    parts = f"{tokens:.2f} tokens per step for {cost:.2f} plain steps each; {source}: {usual_tokens:.2f} for {usual_cost:.2f}"
+    return Suspect(cause=SlowCause.DRAFTER if is_drafter else SlowCause.STEP, why=parts)
+
+
+def _stored(captured: Captured) -> tuple[float, float, str] | None:
+    """Return L and r of the typical stored run; None without a gate on the speedup that carries tokens per step too."""
+    gates = (gate for gate in captured.gates if gate.figure == SPEEDUP and gate.log_ratios and gate.log_tokens_per_step)
+    gate = max(gates, key=lambda gate: len(gate.log_tokens_per_step), default=None)
+    if gate is None:
+        return None
+    tokens, speedup = math.exp(median(gate.log_tokens_per_step)), math.exp(median(gate.log_ratios))
+    return tokens, tokens / speedup, f"in {len(gate.log_tokens_per_step)} stored runs"
+
+
+def _usual(captured: Captured) -> tuple[float, float, str]:
+    """Return L and r as they are usual for so many draft tokens; 3 where the variant does not say how many."""
+    draft = captured.pair.variant.draft.tokens or 3
+    tokens = (1.0 - _USUAL_ACCEPTANCE ** (draft + 1)) / (1.0 - _USUAL_ACCEPTANCE)
+    return tokens, _USUAL_COST, f"usual with {draft} draft tokens"

@@ -1,0 +1,144 @@
+"""Tokens per verify step as three sources count them: the server's counters, its records of each answer, and the client's chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.answer_timing import tokens_behind_first, tokens_in
+from pytest_specdec.model.pair import DraftKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.pair import Draft
+    from pytest_specdec.model.transcript import Answer, SpecCounters, Transcript
+
+__all__ = ["NOISE", "StepTokens", "drafted", "lines", "step_tokens"]
+
+NOISE = 0.02
+"""Two sources that differ by less say the same; what ends of answers may add stands in ``StepTokens.cut``."""
+_FEWER = 0.05
+"""Of k, that the mean draft may lack: the last step of an answer drafts no further than its limit."""
+
+_CONTRADICTED = "counters and records of one server contradict each other: one of them counts something else than these answers"
+_COLLECTED = "the stream puts several steps into one chunk (its interval, a parser of reasoning, a proxy), so its chunks are no steps"
+_PARTED = "the client saw fewer tokens per chunk than the server counts per step: steps come in parts, or tokens are miscounted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTokens:
+    """Emitted tokens per step behind the first, steps without a draft included; each None where its source says nothing."""
+
+    counters: float | None
+    """By the counters of the server."""
+    records: float | None
+    """By the steps that the server reports with each answer."""
+    client: float | None
+    """By the chunks of the streams, as the client saw them."""
+    cut: float
+    """Part of a step's tokens, at most, that counters count and no answer shows: a limit cut the last window of each."""
+
+    @property
+    def by_server(self) -> float | None:
+        """By the records, which tell which answer they belong to, else by the counters."""
+        return self.counters if self.records is None else self.records
+
+    @property
+    def known(self) -> float | None:
+        """By the server, else by the client."""
+        return self.client if self.by_server is None else self.by_server
+
+    @property
+    def collected(self) -> bool:
+        """Whether the stream puts several steps into one chunk, so that its chunks show no steps."""
+        return _more(self.client, self.by_server, NOISE + self.cut)
+
+    @property
+    def disagreements(self) -> tuple[str, ...]:
+        """A line per pair of sources that differ by more than noise."""
+        apart = NOISE + self.cut
+        found = [_CONTRADICTED] if _more(self.counters, self.records, apart) or _more(self.records, self.counters, apart) else []
+        found += [_COLLECTED] if self.collected else []
+        found += [_PARTED] if _more(self.by_server, self.client, apart) else []
+        return tuple(found)
+
+
+def _more(one: float | None, other: float | None, tolerance: float) -> bool:
+    return one is not None and other is not None and one > other * (1.0 + tolerance)
+
+
+def step_tokens(transcript: Transcript) -> StepTokens:
+    """Return what each source says of the answers with one choice.
+
+    T tokens were emitted behind the first of each answer. Records tell the S steps they took: T / S. Counters tell D steps with a draft
+    and A accepted tokens; every step emits one token more than it accepts, so that there were T - A steps, and D at least, where ends of
+    answers cut accepted tokens off: T / max(D, T - A). Where that leaves T too small by more than such ends, the usage that T is from
+    contradicts the counters, and these alone count: (D + A) / D. Chunks are taken for steps as they are.
+    """
+    answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and tokens_in(answer) > 0]
+    emitted = sum(tokens_in(answer) - _prefilled(answer) for answer in answers)
+    timed = [(tokens_behind_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
+    return StepTokens(
+        counters=_by_counters(transcript.counters, emitted, len(answers)),
+        records=_by_records(answers),
+        client=_ratio(sum(tokens for tokens, _ in timed), sum(chunks for _, chunks in timed)),
+        cut=_cut(transcript.counters, emitted, len(answers)),
+    )
+
+
+def _prefilled(answer: Answer) -> int:
+    return answer.choice.windows[0] if answer.choice.windows else 1
+
+
+def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> float | None:
+    if counters is None or not counters.drafts:
+        return None
+    drafts, accepted = counters.drafts, counters.accepted_tokens
+    if emitted < drafts + accepted - answers * max(1.0, accepted / drafts):
+        return (drafts + accepted) / drafts
+    return _ratio(emitted, max(drafts, emitted - accepted))
+
+
+def _by_records(answers: Sequence[Answer]) -> float | None:
+    """Return T / S; a step behind the last token of an answer emitted nothing that counts."""
+    known = [(tokens, answer.choice.windows) for answer in answers if answer.choice.windows and (tokens := len(answer.choice.token_ids))]
+    steps = sum(_steps(windows, tokens) for tokens, windows in known)
+    return _ratio(sum(tokens - windows[0] for tokens, windows in known), steps)
+
+
+def _steps(windows: Sequence[int], tokens: int) -> int:
+    """Return the steps behind the prefill's that it took to emit so many tokens."""
+    return sum(before < tokens for before in list(accumulate(windows))[:-1])
+
+
+def _cut(counters: SpecCounters | None, emitted: int, answers: int) -> float:
+    """Return how far cut windows may part counters from answers: up to a draft's accepted tokens for each answer."""
+    if counters is None or not counters.drafts or not emitted:
+        return 0.0
+    return answers * counters.accepted_tokens / counters.drafts / emitted
+
+
+def _ratio(tokens: int, steps: int) -> float | None:
+    return tokens / steps if tokens > 0 and steps > 0 else None
+
+
+def lines(transcript: Transcript, draft: Draft) -> tuple[str, ...]:
+    """Return the three side by side, drafted tokens against k, and what contradicts what."""
+    known = step_tokens(transcript)
+    sources = (("the server's counters", known.counters), ("its records", known.records), ("the client's chunks", known.client))
+    shown = ", ".join(f"{tokens:.2f} by {source}" for source, tokens in sources if tokens is not None)
+    beside = [f"tokens per step: {shown}"] if shown else []
+    return (*beside, *known.disagreements, *drafted(transcript.counters, draft))
+
+
+def drafted(counters: SpecCounters | None, draft: Draft) -> tuple[str, ...]:
+    """Return how many tokens a step with a draft drafts, against the k of its variant; nothing where the server does not count."""
+    if counters is None or counters.drafts <= 0:
+        return ()
+    mean = counters.draft_tokens / counters.drafts
+    beside = f"drafted per step with a draft: {mean:.2f}{f' of {draft.tokens}' if draft.tokens else ''}"
+    lacks = draft.kind is not DraftKind.NGRAM and mean < draft.tokens * (1.0 - _FEWER)
+    few = [f"fewer tokens are drafted than the variant's {draft.tokens}: answers or contexts that end, load, or another setting"]
+    return (beside, *(few if lacks else []))

@@ -1,0 +1,20 @@
+"""Faults of speed alone: the tokens and the drafts are right, and a verify step takes longer than it could."""
+
+from __future__ import annotations
+
+from pytest_specdec.model.workload import Family
+from pytest_specdec.reference.faults.planted import Place, PlantedFault, in_
+
+__all__ = ["ROWS"]
+
+_MAY: dict[Family, str] = {Family.LIVENESS: "a request may outlast its deadline, which follows what the baseline needed"}
+
+ROWS = (
+    PlantedFault(
+        id="slow-verify",
+        does="Takes 50 ms longer for every verify step, as one that runs outside its captured graph.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="the step is too dear"),
+        alone=True,
+        mirrors=("vllm-project/vllm#36165",),
+    ),
+)

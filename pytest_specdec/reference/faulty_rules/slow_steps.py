@@ -1,0 +1,30 @@
+"""Rules that cost time and change no token."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.reference import rules
+from pytest_specdec.reference.faulty_rules.registry import instead_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
+    from pytest_specdec.reference.rules import EngineRules
+    from pytest_specdec.reference.sequence import RunningSequence
+
+_LATE_S: Final = 0.05
+
+
+@instead_of("verify")
+def slow_verify(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Verify as it should be, and late."""
+    time.sleep(_LATE_S)
+    return rules.verify(rows, p, draft, uniforms, given)
