@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_specdec.engines import checkpoint
+from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import SpecdecError
+from pytest_specdec.files import yaml
 from pytest_specdec.model.baseline import Environment
 
 if TYPE_CHECKING:
-    from pytest_specdec.config.config import Config
+    from collections.abc import Mapping
+
+    from pytest_specdec.config.config import Config, VariantSettings
+    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.model.workload import JSON
 
 __all__ = ["accelerated", "devices", "environment", "memory_gib", "uuids"]
 
@@ -35,7 +46,53 @@ def environment(config: Config, engine_version: str) -> Environment:
         system=platform.platform(),
         python=platform.python_version(),
         packages={name: version for name in _PACKAGES if (version := _version(name))},
+        variants={variant.name: _variant(config, variant) for variant in config.variants},
     )
+
+
+def _variant(config: Config, variant: VariantSettings) -> dict[str, str]:
+    """Return the checkpoints, the dtype and the flags of a variant's server, as far as its config tells them."""
+    engine = engine_of(config.engine.kind)
+    args = filled(config, variant, os.environ)
+    dtype, quantization = (str(args.get(name, "")) for name in ("dtype", "quantization"))
+    return {
+        "model": _checkpoint(config, config.engine.model),
+        "draft": _draft(config, engine, args),
+        "dtype": " ".join(filter(None, (dtype, quantization))) or "auto",
+        "flags": _flags(config, variant.name),
+    }
+
+
+def _draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
+    """Return kind, checkpoint and draft tokens of a drafter; empty where the config does not tell."""
+    try:
+        draft, models = engine.draft(args), engine.models(config.engine.model, args)[1:]
+    except SpecdecError:
+        return ""
+    names = models or ((draft.model,) if draft and draft.model else ())
+    shown = " ".join(["" if draft is None else draft.kind.value, *(_checkpoint(config, name) for name in names)]).strip()
+    return f"{shown}, {draft.tokens} tokens" if draft else shown
+
+
+def _checkpoint(config: Config, name: str) -> str:
+    """Return ``name`` with a digest of its files' names and sizes and of its settings, where it is a folder here: weights are not read."""
+    folder = checkpoint.folder(config, name)
+    if not name or not folder.is_dir():
+        return name
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.is_file():
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes() if path.name == "config.json" else b"")
+    return f"{Path(name).name if Path(name).is_absolute() else name}@{digest.hexdigest()[:12]}"
+
+
+def _flags(config: Config, variant: str) -> str:
+    """Return a digest of the arguments of both arms, ``${VAR}`` as written: a variable may be a secret."""
+    data: Any = yaml.load(config.text, str(config.path)).data
+    parts = (data.get("engine"), data.get("baseline"), data.get("variants", {}).get(variant))
+    args = [part.get("args", {}) if isinstance(part, dict) else {} for part in parts]
+    return hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def memory_gib() -> float:

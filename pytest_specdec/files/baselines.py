@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMA", "other_machines", "read", "write"]
 
-SCHEMA = "urn:pytest-specdec:baseline:1"
+SCHEMA = "urn:pytest-specdec:baseline:2"
+_OLDER = ("urn:pytest-specdec:baseline:1",)
+"""Read as well: they have fewer fields."""
 _HEADER = """\
 # Measured by pytest-specdec. It changes only under --specdec-update-baselines, and its floors follow the typical run: they are computed
 # from all log_ratios, the natural logs of the measured ratios, one per run. A floor of your own belongs under gates: in the config.
 # boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
+# lengths are tokens per verify step, request by request, pooled from so many runs: a later run may not differ by more than 3 %.
 """
-_FIELDS = ("figure", "pair", "workload", "at_least", "log_ratios", "log_tokens_per_step", "boot_log_ratios")
+_FIELDS = (
+    *("figure", "pair", "workload", "at_least", "reason", "accepted_regression", "key"),
+    *("log_ratios", "log_tokens_per_step", "boot_log_ratios", "digest", "runs", "lengths"),
+)
 _AGAIN = "correct the file, or move it away and measure again with --specdec-update-baselines"
 _OTHER = "move the file away and measure again with --specdec-update-baselines, or use the release that wrote it"
 _ELSEWHERE = "use the file of this machine: a baseline holds on the machine that it was measured on and is named after"
@@ -41,8 +47,9 @@ def read(path: Path) -> tuple[Gate, ...]:
         return ()
     document = yaml.load(text, str(path))
     data: Any = document.data if isinstance(document.data, dict) else {}
-    for key, expected, remedy in (("schema", SCHEMA, _OTHER), ("machine", path.stem, _ELSEWHERE)):
-        _expect(f"{path}:{document.line((key,))}", key, found=data.get(key), expected=expected, remedy=remedy)
+    schema = SCHEMA if data.get("schema") in _OLDER else data.get("schema")
+    for key, found, expected, remedy in (("schema", schema, SCHEMA, _OTHER), ("machine", data.get("machine"), path.stem, _ELSEWHERE)):
+        _expect(f"{path}:{document.line((key,))}", key, found=found, expected=expected, remedy=remedy)
     gates = data.get("gates") or ()
     if not isinstance(gates, (list, tuple)):
         where = f"{path}:{document.line(('gates',))}"
@@ -66,12 +73,14 @@ def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
 
 
 def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
-    """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs and workloads stays.
+    """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs, workloads and depths stays.
 
     ``path`` is named after ``environment.machine``. Raises what :func:`read` raises for a file that is there.
     """
     _expect(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
-    after = {**{_key(gate): gate for gate in read(path)}, **{_key(gate): gate for gate in gates}}
+    new = tuple(gates)
+    before = (gate for gate in read(path) if not any(_replaces(one, gate) for one in new))
+    after = {_key(gate): gate for gate in (*before, *new)}
     document: JSON = {
         "schema": SCHEMA,
         "machine": environment.machine,
@@ -83,7 +92,7 @@ def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
 
 def _entry(gate: Gate) -> JSON:
     values = {name: codec.encode(getattr(gate, name)) for name in _FIELDS}
-    return {name: value for name, value in values.items() if value not in (None, "", [])}
+    return {name: value for name, value in values.items() if value not in (None, "", [], {}, 0)}
 
 
 def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
@@ -109,6 +118,13 @@ def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
         yield "figure", repr(gate.figure), " or ".join(FIGURES)
     if gate.at_least is not None and not 0.0 < gate.at_least < math.inf:
         yield "at_least", f"{gate.at_least:g}", "a number above 0"
+    for request_id, length in gate.lengths.items():
+        if length.steps < 1 or not 1.0 <= length.tokens_per_step < math.inf:
+            yield (
+                "lengths",
+                f"{request_id}: {length.tokens_per_step:g} over {length.steps} steps",
+                "1 token per step or more, 1 step or more",
+            )
     for name in ("log_ratios", "log_tokens_per_step", "boot_log_ratios"):
         odd = [value for value in getattr(gate, name) if not math.isfinite(value)]
         if odd:
@@ -126,5 +142,16 @@ def _expect(where: str, what: str, *, found: object, expected: str, remedy: str)
         raise RunError(msg, where=where, found=str(found), expected=expected, remedy=remedy)
 
 
-def _key(gate: Gate) -> tuple[str, str, str]:
-    return (gate.figure, gate.pair, gate.workload)
+def _key(gate: Gate) -> tuple[str, str, str, str]:
+    return (gate.figure, gate.pair, gate.workload, gate.digest)
+
+
+_SAME_REQUESTS = 0.8
+"""Part of the request ids that a workload shares with its older version; with another depth's it shares fewer."""
+
+
+def _replaces(new: Gate, old: Gate) -> bool:
+    """Return whether ``old`` holds lengths of an older version of the same requests."""
+    shared = len(new.lengths.keys() & old.lengths.keys())
+    same = (new.figure, new.pair, new.workload) == (old.figure, old.pair, old.workload)
+    return same and bool(shared) and shared >= _SAME_REQUESTS * max(len(new.lengths), len(old.lengths))

@@ -7,7 +7,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ACCEPTANCE_LENGTH", "BOOT_SD", "FIGURES", "SPEEDUP", "STATED_BOOTS", "Environment", "Gate", "Slo", "Variables"]
+__all__ = [
+    "ACCEPTANCE_LENGTH",
+    "BOOT_SD",
+    "FIGURES",
+    "NOT_COMPARABLE",
+    "SPEEDUP",
+    "STATED_BOOTS",
+    "Environment",
+    "Gate",
+    "PromptLength",
+    "Slo",
+    "Variables",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +38,24 @@ class Environment:
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions of what the client runs on: openai, numpy, pytest-specdec …"""
+    variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of each variant ``model``, ``draft``, ``dtype`` and ``flags``: checkpoints with their digests, and a digest of all arguments."""
 
     @property
     def machine(self) -> str:
-        """Return a file-name-safe name of the machine: figures of two machines with different names are never compared."""
-        facts = json.dumps([self.processor, self.cores, round(self.memory_gib), self.devices])
-        word = (self.devices[0] if self.devices else self.processor) or "machine"
+        """Return a file-name-safe name of the machine: figures of two machines with different names are never compared.
+
+        Accelerators and their number make it, with the processor beside them; without any, the processor, its cores and the memory.
+        """
+        host = [self.processor, self.cores, round(self.memory_gib), self.devices]
+        facts = json.dumps([self.devices, self.processor] if self.devices else host)
+        word = f"{len(self.devices)}x {self.devices[0]}" if self.devices else self.processor or "machine"
         slug = "-".join("".join(c if c.isalnum() else " " for c in word.lower()).split())[:40]
         return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
+
+    def key(self, variant: str) -> Mapping[str, str]:
+        """Return what the figures of ``variant`` depend on besides the machine: engine with its version, model, draft, dtype, flags."""
+        return {"engine": f"{self.engine} {self.engine_version}".strip(), **self.variants.get(variant, {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +72,8 @@ SPEEDUP = "speedup"
 ACCEPTANCE_LENGTH = "acceptance_length"
 FIGURES = (SPEEDUP, ACCEPTANCE_LENGTH)
 """Everything that can be gated."""
+NOT_COMPARABLE = ("model", "draft", "dtype")
+"""Parts of an environment's key: figures that differ in one of them are of different things. Another engine version is what is judged."""
 BOOT_SD = 0.03
 """Standard deviation of the log of a server's speed from boot to boot, where none is stated or measured."""
 STATED_BOOTS = 4
@@ -57,8 +81,17 @@ STATED_BOOTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLength:
+    """The mean accepted length of one request."""
+
+    tokens_per_step: float
+    steps: int
+    """Verify steps that it is the mean of, of all stored runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """One threshold on one figure of one pair."""
+    """One threshold on one figure of one pair, or the stored lengths that it is compared with."""
 
     figure: str
     """What is gated: ``speedup`` (response tokens per second, speculative over baseline) or ``acceptance_length``."""
@@ -79,11 +112,35 @@ class Gate:
     """The variant it was measured on; empty for a floor that holds for all of them."""
     workload: str = ""
     """The workload it was measured on; empty for a floor that holds for all of them."""
+    reason: str = ""
+    """How the threshold came about."""
+    accepted_regression: str = ""
+    """Why the last loosening was accepted."""
+    key: Mapping[str, str] = field(default_factory=dict)
+    """What it was measured with: ``engine``, ``model``, ``draft``, ``dtype``, ``flags``; empty where unknown."""
+    digest: str = ""
+    """Of the workload, as its lengths were measured."""
+    runs: int = 0
+    """Runs that the lengths are pooled from."""
+    lengths: Mapping[str, PromptLength] = field(default_factory=dict)
+    """Stored mean accepted lengths, by request id."""
+    changes: tuple[str, ...] = ()
+    """Parts of the key that are others in the run under judgement: ``draft model a -> model b``."""
 
     def __str__(self) -> str:
         """Return threshold and source: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""
         threshold = "" if self.at_least is None else f" at least {self.at_least:g}"
         return f"{self.figure.replace('_', ' ')}{threshold} ({self.source or 'no source given'})"
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the run under judgement measures the same thing."""
+        return not any(change.startswith(f"{part} ") for part in NOT_COMPARABLE for change in self.changes)
+
+    def changed(self, now: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the known parts of the key that are others in ``now``."""
+        both = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
+        return tuple(f"{part} {then} -> {new}" for part, then, new in both if then and new and then != new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 from pytest_specdec.capture import environment
 
@@ -13,6 +14,20 @@ def test_the_environment_is_that_of_this_machine(config):
     assert found.cores >= 1
     assert found.memory_gib > 0
     assert {"openai", "numpy", "pytest-specdec"} <= set(found.packages)
+
+
+def test_a_variant_is_known_by_checkpoints_dtype_and_flags(config, tmp_path):
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big/config.json").write_text("{}")
+    text = "engine: {kind: fake, args: {seed: 0}}\nvariants: {draft-k3: {}, ngram-k3: {args: {key: '${SECRET}'}}}\n"
+    before = environment.environment(replace(config, text=text), "").variants
+    assert before["draft-k3"]["model"].startswith("big@")
+    assert before["draft-k3"]["draft"].endswith(", 3 tokens")
+    assert (before["draft-k3"]["dtype"], len(before["draft-k3"]["flags"])) == ("auto", 12)
+    assert before["draft-k3"]["flags"] != before["ngram-k3"]["flags"]
+    (tmp_path / "big/config.json").write_text('{"a": 1}')
+    after = environment.environment(replace(config, text=text.replace("seed: 0", "seed: 1")), "").variants
+    assert {part for part in before["draft-k3"] if before["draft-k3"][part] != after["draft-k3"][part]} == {"model", "flags"}
 
 
 def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):

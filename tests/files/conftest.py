@@ -106,5 +106,12 @@ def _scores(arm: str, under: str = "baseline") -> tuple[Score, ...]:
 @pytest.fixture
 def environment():
     return Environment(
-        engine="reference", engine_version="0.1", model="target", processor="A CPU", cores=2, memory_gib=7.5, packages={"numpy": "2.0"}
+        engine="reference",
+        engine_version="0.1",
+        model="target",
+        processor="A CPU",
+        cores=2,
+        memory_gib=7.5,
+        packages={"numpy": "2.0"},
+        variants={"v": {"model": "target", "draft": "model draft, 3 tokens", "dtype": "auto", "flags": "0" * 12}},
     )

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import baselines
-from pytest_specdec.model.baseline import Gate
+from pytest_specdec.model.baseline import Gate, PromptLength
 
 GATES = (
     Gate(figure="speedup", at_least=1.7, pair="v", workload="vacation-timed", log_ratios=(0.6, 0.59, 0.61), boot_log_ratios=(0.01,)),
@@ -58,7 +58,7 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
     moved = path.rename(path.with_name("elsewhere.yaml"))
     with pytest.raises(RunError, match="has another machine") as caught:
         baselines.read(moved)
-    assert caught.value.where == f"{moved}:5"
+    assert caught.value.where == f"{moved}:6"
     with pytest.raises(RunError, match="has another machine"):
         baselines.write(moved, environment, GATES)
 
@@ -74,6 +74,8 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
         ("- {figure: speedup, at_least: .nan}", ":4  at_least", "nan"),
         ("- {figure: speedup, at_least: -1}", ":4  at_least", "-1"),
         ("- {figure: speedup, log_ratios: [0.1, .inf]}", ":4  log_ratios", "inf"),
+        ("- {figure: acceptance_length, lengths: {a: {tokens_per_step: 0.5, steps: 4}}}", ":4  lengths", "a: 0.5 over 4 steps"),
+        ("- {figure: acceptance_length, lengths: {a: {tokens_per_step: .nan, steps: 4}}}", ":4  lengths", "a: nan over 4 steps"),
         ("  all", ":3", "all"),
     ],
 )
@@ -86,7 +88,7 @@ def test_a_gate_that_is_none_is_told_with_its_line(path, line, where, found):
 
 
 @pytest.mark.parametrize(
-    "text, error", [("- 1\n", RunError), ("schema: urn:pytest-specdec:baseline:2\n", RunError), ("a: 1\na: 2\n", ConfigError)]
+    "text, error", [("- 1\n", RunError), ("schema: urn:pytest-specdec:baseline:3\n", RunError), ("a: 1\na: 2\n", ConfigError)]
 )
 def test_a_file_of_another_kind_is_refused(path, text, error):
     path.parent.mkdir()
@@ -104,3 +106,42 @@ def test_a_file_that_cannot_be_read_is_an_error_of_ours(path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="cannot be read"):
         baselines.read(path)
+
+
+def lengths(count, tokens_per_step=2.5, first=0):
+    return {f"chat-{i:02}": PromptLength(tokens_per_step=tokens_per_step, steps=40) for i in range(first, first + count)}
+
+
+LENGTHS = Gate(
+    figure="acceptance_length",
+    pair="v",
+    workload="greedy",
+    digest="a" * 16,
+    runs=2,
+    lengths=lengths(20),
+    key={"model": "m@1", "engine": "e 1"},
+)
+
+
+def test_lengths_are_a_line_a_prompt(path, environment):
+    baselines.write(path, environment, [LENGTHS])
+    (found,) = baselines.read(path)
+    assert replace(found, source="", machine=None) == LENGTHS
+    assert "    chat-07: {tokens_per_step: 2.5, steps: 40}\n" in path.read_text()
+
+
+def test_each_depth_has_lengths_of_its_own_and_changed_requests_replace_theirs(path, environment):
+    deep, changed = replace(LENGTHS, digest="b" * 16, lengths=lengths(100)), replace(LENGTHS, digest="c" * 16, lengths=lengths(20, 2.1))
+    baselines.write(path, environment, [LENGTHS])
+    baselines.write(path, environment, [deep])
+    baselines.write(path, environment, [changed])
+    assert [gate.digest[0] for gate in baselines.read(path)] == ["b", "c"]
+
+
+def test_a_file_of_the_first_schema_is_read(path, environment):
+    baselines.write(path, environment, GATES)
+    path.write_text(path.read_text().replace("baseline:2", "baseline:1").replace("  variants:", "  processors:"))
+    assert [gate.at_least for gate in baselines.read(path)] == [1.7, 2.0]
+    baselines.write(path, environment, [LENGTHS])
+    assert [gate.figure for gate in baselines.read(path)] == ["speedup", "acceptance_length", "acceptance_length"]
+    assert "schema: urn:pytest-specdec:baseline:2" in path.read_text()

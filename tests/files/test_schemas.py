@@ -10,14 +10,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_specdec.files import baselines, run_documents, transcripts, yaml
-from pytest_specdec.model.baseline import Environment, Gate
+from pytest_specdec.model.baseline import Environment, Gate, PromptLength
 from pytest_specdec.model.families import FamilyRow
 from pytest_specdec.model.pair import Draft, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Rates, ScoringTask
 from pytest_specdec.model.transcript import Answer, Choice, ServerFailure, SpecCounters, Timing, ToolCall, Transcript, Usage
 from pytest_specdec.model.workload import Request, Workload
 
-NUMBERS = {"transcript": 2, "score": 2, "plan": 2, "baseline": 1}
+NUMBERS = {"transcript": 2, "score": 2, "plan": 2, "baseline": 2}
 KINDS = tuple(NUMBERS)
 
 
@@ -36,7 +36,7 @@ def test_a_schema_is_one_and_is_named_after_what_the_files_say(kind, transcript)
 DEFINED = {
     "transcript": (Answer, Choice, ToolCall, Timing, Usage, SpecCounters, ServerFailure),
     "plan": (Pair, Variant, Draft, Workload, Request, Judgement, Boot, ScoringTask, Rates, FamilyRow),
-    "baseline": (Environment,),
+    "baseline": (Environment, PromptLength),
 }
 
 
@@ -51,7 +51,7 @@ def test_headers_and_documents_have_exactly_the_fields_of_their_values(transcrip
     of = {cls: {field.name for field in fields(cls)} for cls in (Transcript, Plan, Gate)}
     assert set(schema("transcript")["$defs"]["Header"]["properties"]) == of[Transcript] - {"answers"} | {"schema", "count"}
     assert set(schema("plan")["properties"]) == of[Plan] | {"schema"}
-    assert set(schema("baseline")["$defs"]["Gate"]["properties"]) == of[Gate] - {"source", "machine", "boot_sd"}
+    assert set(schema("baseline")["$defs"]["Gate"]["properties"]) == of[Gate] - {"source", "machine", "boot_sd", "changes"}
 
 
 def lines(path):
@@ -77,7 +77,10 @@ def test_a_plan_is_valid(directory, plan):
 
 def test_a_baseline_file_is_valid(tmp_path, environment):
     path = tmp_path / f"{environment.machine}.yaml"
-    baselines.write(path, environment, [Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5))])
+    speed = Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5), reason="median", accepted_regression="a new driver")
+    lengths = {"chat-00": PromptLength(tokens_per_step=2.5, steps=40)}
+    length = Gate(figure="acceptance_length", digest="0" * 16, runs=1, lengths=lengths, key={"model": "m", "flags": "0" * 12})
+    baselines.write(path, environment, [speed, length])
     Draft202012Validator(schema("baseline")).validate(yaml.load(path.read_text(), str(path)).data)
 
 

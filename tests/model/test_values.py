@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_specdec.model.baseline import Environment
+from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Plan
@@ -75,8 +77,20 @@ def test_two_machines_are_told_apart_by_name():
     here = Environment(processor="AMD EPYC (Rome)", **facts)
     there = Environment(processor="AMD EPYC (Rome)", devices=("NVIDIA H200",), **facts)
     assert here.machine.startswith("amd-epyc-rome-")
-    assert there.machine.startswith("nvidia-h200-")
+    assert there.machine.startswith("1x-nvidia-h200-")
+    assert replace(there, devices=there.devices * 2).machine.startswith("2x-nvidia-h200-")
+    assert replace(there, cores=64, memory_gib=512.0).machine == there.machine
+    assert replace(here, cores=64).machine != here.machine
     assert Environment(processor="", **facts).machine.startswith("machine-")
+
+
+def test_figures_of_another_draft_are_not_compared_and_those_of_another_release_are():
+    gate = Gate(figure="acceptance_length", key={"engine": "vllm 0.30", "model": "m@1", "draft": "model d@1, 3 tokens", "dtype": ""})
+    upgraded = replace(gate, changes=gate.changed({**gate.key, "engine": "vllm 0.32", "dtype": "bfloat16"}))
+    assert (upgraded.changes, upgraded.comparable) == (("engine vllm 0.30 -> vllm 0.32",), True)
+    swapped = replace(gate, changes=gate.changed({**gate.key, "draft": "model d@2, 3 tokens"}))
+    assert (swapped.changes, swapped.comparable) == (("draft model d@1, 3 tokens -> model d@2, 3 tokens",), False)
+    assert gate.changed({}) == ()
 
 
 def test_a_plan_finds_its_parts_by_name_and_counts_the_tokens_it_may_ask():
