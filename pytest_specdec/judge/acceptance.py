@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
-from pytest_specdec.judge import own_drafts
+from pytest_specdec.judge import own_drafts, stored_acceptance
 from pytest_specdec.judge.bursts import uncounted
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.judge.speed_gates import RuledGate
+    from pytest_specdec.judge.stored_acceptance import Comparison
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import SpecCounters, Transcript
@@ -59,7 +60,7 @@ def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
     units they give 12 to 18 % false alarms at nominal 1 %. Without windows what the server counted, which
     leaves out steps without a draft and has no limits.
     """
-    sums = [(sum(each), len(each)) for each in _by_prompt(transcript)]
+    sums = [(sum(each), len(each)) for each in stored_acceptance.windows(transcript).values()]
     if sums:
         return _over_prompts(sums)
     counters = transcript.counters
@@ -78,15 +79,6 @@ def _over_prompts(sums: list[tuple[int, int]]) -> AcceptanceLength:
     return AcceptanceLength(tokens=ratio, standard_error=math.sqrt(count / (count - 1) * squares) / tokens, prompts=count)
 
 
-def _by_prompt(transcript: Transcript) -> list[list[int]]:
-    """Return each request's windows over all its passes, the prefill's and the last, which a limit may have cut, left out."""
-    windows: dict[str, list[int]] = {}
-    for answer in transcript.answers:
-        for choice in answer.choices:
-            windows.setdefault(answer.request_id, []).extend((choice.windows or ())[1:-1])
-    return [each for each in windows.values() if each]
-
-
 LEAST_PROMPTS = 20
 """Prompts that a gate needs: the length of one prompt says little of the next one's."""
 
@@ -100,21 +92,29 @@ def judged(captured: Captured) -> Verdict:
 
 
 def _gated(captured: Captured, length: AcceptanceLength | None) -> Verdict:
+    """Hold the length against the gates on it and against the stored run; these share the judgement's alpha."""
     gates = stated(captured.gates, ACCEPTANCE_LENGTH)
-    rulings = ruled(gates, length if length and length.prompts >= LEAST_PROMPTS else None, captured.alpha)
-    return _said(captured, length, rulings, *_ruling(length, rulings))
+    alpha = captured.alpha / max(1, bool(gates) + any(gate.lengths for gate in captured.gates))
+    rulings = ruled(gates, length if length and length.prompts >= LEAST_PROMPTS else None, alpha)
+    comparison = stored_acceptance.compared(captured, alpha)
+    outcome, why = _ruling(length, rulings, comparison)
+    return _said(captured, length, rulings, comparison, outcome=outcome, why=why)
 
 
-def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate]) -> tuple[Outcome, str]:
+def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> tuple[Outcome, str]:
     """Return the outcome and the reason for it."""
-    gates = [one.gate for one in rulings]
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return Outcome.FAIL, f"gate missed: {missed[0]}"
+    if comparison is not None and comparison.outcome is Outcome.FAIL:
+        return Outcome.FAIL, comparison.sentence
     if any(one.ruling is GateRuling.OPEN for one in rulings):
         open_ = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
         return Outcome.NOT_DECIDED, f"{_why_open(length, open_)}: {open_}"
-    return Outcome.PASS, f"gate met: {' and '.join(map(str, gates))}" if gates else "no gate set"
+    if comparison is not None and comparison.outcome is Outcome.NOT_DECIDED:
+        return Outcome.NOT_DECIDED, comparison.sentence
+    met = [f"gate met: {' and '.join(str(one.gate) for one in rulings)}"] if rulings else []
+    return Outcome.PASS, "; ".join([*met, *([comparison.sentence] if comparison else [])]) or "no gate set"
 
 
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
@@ -127,7 +127,9 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     return "the interval contains the gate"
 
 
-def _settle(length: AcceptanceLength | None) -> str:
+def _settle(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
+    if comparison is not None and all(one.ruling is GateRuling.PROVEN for one in rulings):
+        return comparison.settle
     if length is None or not length.prompts:
         return "a server that reports the verify windows of each answer"
     if length.prompts < LEAST_PROMPTS:
@@ -150,26 +152,43 @@ def _by_bursts(captured: Captured) -> str:
     return shown(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
 
 
-def _said(captured: Captured, length: AcceptanceLength | None, rulings: Sequence[RuledGate], outcome: Outcome, why: str) -> Verdict:
+def _said(
+    captured: Captured,
+    length: AcceptanceLength | None,
+    rulings: Sequence[RuledGate],
+    comparison: Comparison | None,
+    *,
+    outcome: Outcome,
+    why: str,
+) -> Verdict:
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
     alone = own_drafts.own_drafts(captured)
     lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters), *([f"drafter: {alone}"] if alone else [])]
-    proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
+    is_red = comparison is not None and comparison.outcome is Outcome.FAIL
     measured = shown(length) if length else _by_bursts(captured)
     return say(
         captured,
         outcome,
         f"{measured}; {why}",
-        short=lines,
-        evidence=lines,
-        rules_out=f"{over} prompts; fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)" if proven else "",
-        settle=_settle(length) if outcome is Outcome.NOT_DECIDED else "",
+        short=(*(comparison.short if comparison else ()), *lines),
+        evidence=(*(comparison.lines if comparison else ()), *lines),
+        rules_out=_rules_out(over, rulings, comparison) if outcome is Outcome.PASS else "",
+        settle=_settle(length, rulings, comparison) if outcome is Outcome.NOT_DECIDED else "",
         reason=why if outcome is Outcome.NOT_DECIDED else "",
         cell=measured,
-        figures=_figures(length),
+        names=comparison.finding.value if comparison and is_red else "",
+        figures={**_figures(length), **(comparison.figures if comparison else {})},
     )
+
+
+def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
+    proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
+    found = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
+    against = comparison.rules_out if comparison else ""
+    claims = [*found, *([against] if against else [])]
+    return f"{prompts} prompts; {'; '.join(claims)}" if claims else ""
 
 
 def _counted(counters: SpecCounters | None) -> list[str]:

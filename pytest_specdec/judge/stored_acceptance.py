@@ -1,0 +1,228 @@
+"""Stored acceptance: the accepted lengths of a baseline file against those of this run, request by request, lower and higher."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, NOT_COMPARABLE, PromptLength
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.stats.acceptance_change import AcceptanceChange
+
+__all__ = ["LEAST_SHARED", "Comparison", "Finding", "compared", "lengths", "windows"]
+
+LEAST_SHARED = 10
+"""Prompts that both runs must have, and that a run must have to be stored."""
+_SHOWN = 3
+
+
+class Finding(StrEnum):
+    """All that is said of a comparison."""
+
+    WORSE = "the drafter got worse"
+    MORE = "more draft tokens are accepted than in the stored run"
+    SAME = "as much is accepted as in the stored run"
+    MAYBE_WORSE = "less is accepted than in the stored run, but not surely by more than the margin"
+    MAYBE_MORE = "more is accepted than in the stored run, but not surely by more than the margin"
+    BY_LOAD = "not gated on the stored run: drafting depends on load"
+    OTHER_REQUESTS = "not compared with the stored run: it answered other requests"
+    OTHER_SETTING = "not compared with the stored run: it had another"
+    FEW = "not compared with the stored run: too few prompts"
+
+
+_OUTCOMES = {
+    Finding.WORSE: Outcome.FAIL,
+    Finding.MORE: Outcome.FAIL,
+    Finding.SAME: Outcome.PASS,
+    Finding.BY_LOAD: Outcome.PASS,
+}
+_CAUSES = {
+    Finding.WORSE: "likely: the drafter's cache, positions, weights or template changed, or the target's answers: see greedy and sampling",
+    Finding.MORE: "likely: draft tokens are accepted that were refused before, or the drafter got better: see greedy and sampling",
+}
+_ACCEPT = 'if it is meant: --specdec-update-baselines --specdec-accept-regression "why"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One cell held against its stored runs."""
+
+    finding: Finding
+    gate: Gate
+    cell: str
+    """The load: ``temperature 0, 24 at once``."""
+    alpha: float
+    shared: int = 0
+    """Prompts that both runs have."""
+    change: AcceptanceChange | None = None
+    furthest: tuple[str, ...] = ()
+    """The requests whose lengths changed most."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """What it makes of the verdict."""
+        return _OUTCOMES.get(self.finding, Outcome.NOT_DECIDED)
+
+    @property
+    def sentence(self) -> str:
+        """The finding with its figures."""
+        if self.finding is Finding.OTHER_SETTING:
+            return f"{self.finding} {'; '.join(c for c in self.gate.changes if c.startswith(NOT_COMPARABLE))} ({self.gate.source})"
+        if self.finding is Finding.FEW:
+            return f"{self.finding}: {self.shared} are in both, {LEAST_SHARED} needed"
+        if self.change is None:
+            return f"{self.finding} ({self.gate.source})"
+        seen = f"{self.change.stored:.2f} -> {self.change.now:.2f} tokens per step"
+        return f"{self.finding}: {seen}, {self.change.part:+.1%} over {self.shared} prompts at {self.cell}"
+
+    @property
+    def rules_out(self) -> str:
+        """What would have been found; empty where nothing is claimed."""
+        if self.finding is not Finding.SAME or self.change is None:
+            return ""
+        return f"an acceptance loss of {self._detectable} against the stored run would have been caught ({POWER:.0%})"
+
+    @property
+    def settle(self) -> str:
+        """What would decide it."""
+        if self.finding in {Finding.OTHER_REQUESTS, Finding.OTHER_SETTING}:
+            return "measure again: --specdec-update-baselines"
+        if self.change is None:
+            return f"{LEAST_SHARED} prompts with known verify windows in both runs (--specdec-depth standard)"
+        return f"more runs in the baseline file or a greater depth: here a loss of {self._detectable} is found"
+
+    @property
+    def short(self) -> tuple[str, ...]:
+        """The lines that a red verdict needs first."""
+        return (*self.lines[:1], _CAUSES[self.finding], _ACCEPT) if self.finding in _CAUSES else ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The evidence, line by line."""
+        since = (f"since the stored run: {'; '.join(self.gate.changes)}",) if self.gate.changes else ()
+        if self.change is None:
+            return (self.sentence, *since)
+        runs = f"{self.gate.runs} stored run{'s' * (self.gate.runs != 1)} ({self.gate.source})"
+        limits = f"[{self.change.at_least(0.025):+.1%}, {self.change.at_most(0.025):+.1%}]"
+        return (
+            f"against the stored run: {self.change.part:+.1%} {limits}, 95%, Student's t over {self.shared} prompts; allowed: {MARGIN:.0%}",
+            f"stored {self.change.stored:.2f}, now {self.change.now:.2f} tokens per step, mean of the prompts; {runs}",
+            f"a loss of {self._detectable} is found with probability {POWER:g}, each tail at {self.alpha / 2.0:.3g}",
+            *([f"furthest: {', '.join(self.furthest)}"] if self.furthest else []),
+            *since,
+        )
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Numbers for machines."""
+        if self.change is None:
+            return {}
+        return {
+            "stored_acceptance_length": self.change.stored,
+            "acceptance_change": self.change.part,
+            "acceptance_change_low": self.change.at_least(0.025),
+            "acceptance_change_high": self.change.at_most(0.025),
+            "detectable_acceptance_loss": self.change.detectable(self.alpha),
+            "shared_prompts": float(self.shared),
+        }
+
+    @property
+    def _detectable(self) -> str:
+        loss = 0.0 if self.change is None else self.change.detectable(self.alpha)
+        return f"{math.ceil(1000.0 * loss - 1e-9) / 1000.0:.1%}"
+
+
+def compared(captured: Captured, alpha: float) -> Comparison | None:
+    """Hold the captured lengths against those stored for this variant and workload; None where none are.
+
+    Lengths of the same workload at another depth, or of an older version, are not compared: it has another digest. Requests with the same
+    prompt are one unit, since they depend on each other.
+    """
+    stored = [gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths]
+    if not stored:
+        return None
+    gate = next((each for each in stored if each.digest == captured.speculative.digest), None)
+    if gate is None:
+        return Comparison(finding=Finding.OTHER_REQUESTS, gate=stored[0], cell=_cell(captured), alpha=alpha)
+    if not gate.comparable:
+        return Comparison(finding=Finding.OTHER_SETTING, gate=gate, cell=_cell(captured), alpha=alpha)
+    now = lengths(captured.speculative)
+    units = _units(captured, [key for key in gate.lengths if key in now])
+    if len(units) < LEAST_SHARED:
+        return Comparison(finding=Finding.FEW, gate=gate, cell=_cell(captured), alpha=alpha, shared=len(units))
+    change = compare([_mean(gate.lengths, ids) for ids in units], [_mean(now, ids) for ids in units])
+    return Comparison(
+        finding=Finding.BY_LOAD if _depends_on_load(captured) else _finding(change, alpha),
+        gate=gate,
+        cell=_cell(captured),
+        alpha=alpha,
+        shared=len(units),
+        change=change,
+        furthest=_furthest(gate.lengths, now, units),
+    )
+
+
+def _finding(change: AcceptanceChange, alpha: float) -> Finding:
+    if change.lower(alpha):
+        return Finding.WORSE
+    if change.higher(alpha):
+        return Finding.MORE
+    if abs(change.part) <= MARGIN:
+        return Finding.SAME
+    return Finding.MAYBE_WORSE if change.part < 0.0 else Finding.MAYBE_MORE
+
+
+def _depends_on_load(captured: Captured) -> bool:
+    draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
+    return concurrency > 1 and (draft.depends_on_load or 0 < draft.most_requests < concurrency)
+
+
+def _cell(captured: Captured) -> str:
+    temperatures = sorted({f"{request.body.get('temperature', 1):g}" for request in captured.workload.requests})
+    return f"temperature {' and '.join(temperatures)}, {captured.workload.concurrency} at once"
+
+
+def windows(transcript: Transcript) -> Mapping[str, Sequence[int]]:
+    """Return each request's windows over all its passes, the prefill's and the last, which a limit may have cut, left out."""
+    found: dict[str, list[int]] = {}
+    for answer in transcript.answers:
+        for choice in answer.choices:
+            found.setdefault(answer.request_id, []).extend((choice.windows or ())[1:-1])
+    return {request_id: each for request_id, each in found.items() if each}
+
+
+def lengths(transcript: Transcript) -> Mapping[str, PromptLength]:
+    """Return the mean accepted length of each request whose windows are known."""
+    return {
+        request_id: PromptLength(tokens_per_step=sum(each) / len(each), steps=len(each)) for request_id, each in windows(transcript).items()
+    }
+
+
+def _units(captured: Captured, shared: Sequence[str]) -> list[list[str]]:
+    """Return the shared request ids by prompt."""
+    prompts = {request.id: request.prompt_key for request in captured.workload.requests}
+    units: defaultdict[str, list[str]] = defaultdict(list)
+    for request_id in shared:
+        units[prompts.get(request_id, request_id)].append(request_id)
+    return list(units.values())
+
+
+def _mean(known: Mapping[str, PromptLength], ids: Sequence[str]) -> float:
+    return math.fsum(known[each].tokens_per_step for each in ids) / len(ids)
+
+
+def _furthest(stored: Mapping[str, PromptLength], now: Mapping[str, PromptLength], units: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    moves = {ids[0]: (_mean(stored, ids), _mean(now, ids)) for ids in units}
+    moved = sorted(moves, key=lambda each: abs(moves[each][1] - moves[each][0]), reverse=True)[:_SHOWN]
+    return tuple(f"{each} {moves[each][0]:.2f} -> {moves[each][1]:.2f}" for each in moved if moves[each][0] != moves[each][1])
