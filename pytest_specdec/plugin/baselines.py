@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.errors import RunError
 from pytest_specdec.files import baselines as stored
 from pytest_specdec.files.run_directory import atomic_write
-from pytest_specdec.model.baseline import BOOT_SD, SPEEDUP, STATED_BOOTS, Gate
+from pytest_specdec.judge.stored_acceptance import LEAST_SHARED
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, BOOT_SD, SPEEDUP, STATED_BOOTS, Gate
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
+from pytest_specdec.plugin import accepted_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.plugin.accepted_lengths import Results
 
-__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "notes", "path", "update"]
+__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "notes", "path", "refused", "update"]
 
 BOOT_LOG_RATIO = "boot_log_ratio"
 """The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
@@ -32,6 +36,10 @@ SPREADS = 4.0
 
 Where boots vary by 2 %, 93 of 100 healthy runs prove such a floor, and 73 one that stands three of them away (``benchmarks.speed_gate``).
 """
+FAR = 10.0
+"""Standard deviations under the typical run at which a floor is out of reach; half of the typical ratio is, too."""
+TAKEN = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
+ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
 _MAD_TO_SD = 1.4826
 """Of normal values."""
 
@@ -51,23 +59,55 @@ def path(folder: Path, config: str, environment: Environment) -> Path:
 
 
 def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ...]:
-    """Return the gates of this machine's baseline file; () without one."""
-    return stored.read(path(folder, config, environment))
+    """Return the gates of this machine's baseline file, with what has changed since; () without one.
+
+    Speeds of another model, draft or dtype are left out, which :func:`notes` says; lengths are kept, and their judge says it.
+    """
+    return _current(stored.read(path(folder, config, environment)), environment)
 
 
 def notes(folder: Path, config: str, environment: Environment | None) -> tuple[str, ...]:
-    """Return a sentence when this config has baseline files, none of them of this machine."""
-    if environment is None or path(folder, config, environment).is_file():
+    """Return a sentence per floor that holds no longer, and one when this config has baseline files, none of them of this machine."""
+    if environment is None:
         return ()
+    if path(folder, config, environment).is_file():
+        return tuple(_void(folder, config, environment))
     machines = sorted({str(gate.machine) for gate in stored.other_machines(folder / config, environment.machine)})
     if not machines:
         return ()
     return (f"no baseline of this machine ({environment.machine}): those of {config} are of {', '.join(machines)} and not comparable",)
 
 
+def _void(folder: Path, config: str, environment: Environment) -> Iterator[str]:
+    for gate in stored.read(path(folder, config, environment)):
+        changes = gate.changed(environment.key(gate.pair))
+        if gate.figure == SPEEDUP and not replace(gate, changes=changes).comparable:
+            yield f"floor not used: {gate} was measured with another {'; '.join(changes)}"
+
+
 def check(folder: Path, config: str) -> None:
-    """Read every baseline file of ``config``. Raises ConfigError or RunError, with file and line, for one that cannot be used."""
-    stored.other_machines(folder / config, "")
+    """Read every baseline file of ``config``.
+
+    Raises ConfigError or RunError, with file and line, for one that cannot be used, and for a gate that could never fail.
+    """
+    for gate in stored.other_machines(folder / config, ""):
+        for key, found, expected in _vacuous(gate):
+            remedy = "correct the file, or measure again with --specdec-update-baselines"
+            what = "the baseline file has a gate that cannot fail"
+            raise RunError(what, where=f"{gate.source}  {key}", found=found, expected=expected, remedy=remedy)
+
+
+def _vacuous(gate: Gate) -> Iterator[tuple[str, str, str]]:
+    """Yield key, found value and expected value of a gate that no run like those behind it could miss, however bad it got."""
+    if gate.lengths and len(gate.lengths) < LEAST_SHARED:
+        yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"
+    if gate.figure == ACCEPTANCE_LENGTH and gate.at_least is not None and gate.at_least <= 1.0:
+        yield "at_least", f"{gate.at_least:g}", "more than 1: a step brings one token whether or not a draft is accepted"
+    if gate.figure == SPEEDUP and gate.at_least is not None and gate.log_ratios:
+        typical, far = statistics.median(gate.log_ratios), FAR * _spread(gate.log_ratios)
+        least = max(math.exp(typical - far), math.exp(typical) / 2.0)
+        if gate.at_least < least:
+            yield "at_least", f"{gate.at_least:g} under a median of {math.exp(typical):.2f}x", f"{least:.3g} or more"
 
 
 def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
@@ -79,32 +119,52 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
         copy.unlink(missing_ok=True)
 
 
-def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...]) -> tuple[Gate, ...]:
-    """Return a gate per speed verdict that did not fail: its log-ratios join those known, and the floor follows all of them.
+def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[Gate, ...]:
+    """Return a gate per speed verdict that may be taken: its log-ratios join those known, and the floor follows all of them, upwards.
 
+    A floor comes down only where a regression is ``accepted``, for the reason given; a failed verdict is taken only then, and begins anew.
     A verdict on whole requests is left out: it is of another quantity than one on decoding.
     """
-    taken = {Outcome.PASS, Outcome.NOT_DECIDED}
+    taken = TAKEN | ({Outcome.FAIL} if accepted else set())
     timed = (v for v in verdicts if v.family is Family.SPEED and v.outcome in taken and SPEEDUP in v.figures)
-    return tuple(_joined(verdict, known) for verdict in timed if WHOLE not in verdict.figures)
+    return tuple(_joined(verdict, known, accepted) for verdict in timed if WHOLE not in verdict.figures)
 
 
-def _joined(verdict: Verdict, known: tuple[Gate, ...]) -> Gate:
+def _joined(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
     before = _same(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
-    ratios = (*(before.log_ratios if before else ()), round(math.log(verdict.figures[SPEEDUP]), 6))
+    kept = before if before and verdict.outcome is not Outcome.FAIL else None
+    ratios = (*(kept.log_ratios if kept else ()), round(math.log(verdict.figures[SPEEDUP]), 6))
     apart, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
-    return Gate(
+    gate = Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
-        at_least=round(math.exp(statistics.median(ratios) - SPREADS * _spread(ratios)), 3),
+        at_least=_floor(ratios),
+        reason=_reason(ratios),
         log_ratios=ratios,
         log_tokens_per_step=(
-            *(before.log_tokens_per_step if before else ()),
+            *(kept.log_tokens_per_step if kept else ()),
             *([] if tokens is None else [round(math.log(tokens), 6)]),
         ),
         boot_log_ratios=(*(before.boot_log_ratios if before else ()), *([] if apart is None else [round(apart, 6)])),
     )
+    if before is None or before.at_least is None or (gate.at_least or 0.0) >= before.at_least:
+        return replace(gate, accepted_regression=before.accepted_regression if before else "")
+    return replace(gate, accepted_regression=accepted) if accepted else _unloosened(gate, before)
+
+
+def _unloosened(gate: Gate, before: Gate) -> Gate:
+    """Return ``gate`` with the floor that stood before, which is higher."""
+    return replace(gate, at_least=before.at_least, reason=before.reason, accepted_regression=before.accepted_regression)
+
+
+def _floor(log_ratios: Sequence[float]) -> float:
+    return round(math.exp(statistics.median(log_ratios) - SPREADS * _spread(log_ratios)), 3)
+
+
+def _reason(log_ratios: Sequence[float]) -> str:
+    runs, typical = len(log_ratios), math.exp(statistics.median(log_ratios))
+    return f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, less {SPREADS:g} x {_spread(log_ratios):.1%}, by which a run varies"
 
 
 def _spread(log_ratios: Sequence[float]) -> float:
@@ -125,29 +185,53 @@ def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
     return next((gate for gate in gates if (gate.figure, gate.pair, gate.workload) == about), None)
 
 
-def update(folder: Path, config: str, environment: Environment, verdicts: Iterable[Verdict]) -> Update | None:
-    """Write this run's speed into the baseline file; None when nothing was timed."""
+def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
+    """Write this run's speed and accepted lengths into the baseline file; None when nothing may be taken."""
     target = path(folder, config, environment)
-    known = stored.read(target)
-    new = measured(verdicts, known)
-    if not new:
+    known = _current(stored.read(target), environment)
+    speed = _keyed(measured(results.verdicts, known, results.accepted), environment)
+    pooled = accepted_lengths.pooled(results, known, environment)
+    if not speed and not pooled:
         return None
-    stored.write(target, environment, new)
-    return Update(path=target, moves=tuple(_move(_same(known, gate), gate) for gate in new))
+    stored.write(target, environment, (*speed, *(one.gate for one in pooled)))
+    moves = (_move(_same(known, gate), gate) for gate in speed)
+    return Update(path=target, moves=(*moves, *(one.move for one in pooled)))
+
+
+def _keyed(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
+    return tuple(replace(gate, key=environment.key(gate.pair)) for gate in gates)
+
+
+def _current(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
+    """Return ``gates`` with what has changed since, without the floors on speed that another model, draft or dtype has made void."""
+    marked = (replace(gate, changes=gate.changed(environment.key(gate.pair))) for gate in gates)
+    return tuple(gate for gate in marked if gate.comparable or gate.lengths)
 
 
 def _move(before: Gate | None, now: Gate) -> str:
     floors = [f"{gate.at_least:g}" for gate in (before, now) if gate is not None and gate.at_least is not None]
-    runs, typical = len(now.log_ratios), math.exp(statistics.median(now.log_ratios))
-    come = f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, a run varies by {_spread(now.log_ratios):.1%}"
-    return f"{now.figure} {now.pair} {now.workload}: at_least {' -> '.join(floors)} ({come})"
+    runs, floor = now.log_ratios, _floor(now.log_ratios)
+    about = f"{now.figure} {now.pair} {now.workload}"
+    if now.at_least is not None and floor < now.at_least:
+        return f"{about}: at_least stays {now.at_least:g}; {_reason(runs)} would be {floor:g}; to lower it: {ACCEPT}"
+    why = f"; accepted: {now.accepted_regression}" if now.accepted_regression and floors[0] != floors[-1] else ""
+    return f"{about}: at_least {' -> '.join(floors)} ({_reason(runs)}){why}"
 
 
-def candidate(folder: Path, environment: Environment, verdicts: Iterable[Verdict]) -> Path | None:
-    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing was timed."""
-    new = measured(verdicts, ())
-    if not new:
+def refused(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
+    """Return a line per failed verdict on speed or acceptance: what was measured then is taken only where the regression is accepted."""
+    failed = (
+        v for v in verdicts if v.family is Family.SPEED and v.outcome is Outcome.FAIL and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)
+    )
+    return tuple(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed)
+
+
+def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
+    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing was measured."""
+    new = _keyed(measured(results.verdicts, ()), environment)
+    pooled = accepted_lengths.pooled(results, (), environment)
+    if not new and not pooled:
         return None
     written = folder / f"{environment.machine}.yaml"
-    stored.write(written, environment, new)
+    stored.write(written, environment, (*new, *(one.gate for one in pooled)))
     return written.replace(folder / "baseline-candidate.yaml")

@@ -40,6 +40,8 @@ class Settings:
     baselines_given: bool
     """Whether the command line names the folder."""
     update_baselines: bool
+    accept_regression: str
+    """Why the baseline file may be loosened; empty where it may not."""
     reports: tuple[str, ...]
     deadline_s: float | None
     boots: int | None
@@ -119,7 +121,13 @@ def add(parser: pytest.Parser) -> None:
         "--specdec-update-baselines",
         action="count",
         default=0,
-        help="Add the speed of this run to the baseline file of this machine and update its gates. Under CI, give the option twice.",
+        help="Add the speed and the acceptance of this run to the baseline file of this machine and update its gates, which are only "
+        "tightened. Under CI, give the option twice.",
+    )
+    option(
+        "--specdec-accept-regression",
+        metavar="WHY",
+        help="With --specdec-update-baselines: lower the gates too, also to what failed in this run. The reason is kept in the file.",
     )
     option("--specdec-date", metavar="DAY", type=_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
 
@@ -168,6 +176,7 @@ def resolve(config: pytest.Config) -> Settings:
         baselines=_path(config, "--specdec-baselines") or config.rootpath / "baselines",
         baselines_given=config.getoption("--specdec-baselines") is not None,
         update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
+        accept_regression=_reason(config.getoption("--specdec-accept-regression"), config.getoption("--specdec-update-baselines")),
         reports=_reports(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
         boots=_boots(config.getoption("--specdec-boots"), replay),
@@ -249,3 +258,16 @@ def _update(times: int, replay: Path | None) -> bool:
         msg = "--specdec-update-baselines: refused under CI (the variable CI is set); give the option twice to update the file there"
         raise pytest.UsageError(msg)
     return times > 0
+
+
+def _reason(text: str | None, updates: int) -> str:
+    if text is None:
+        return ""
+    option = "--specdec-accept-regression"
+    if not updates:
+        msg = f"{option}: found no --specdec-update-baselines; expected both: only an update loosens gates"
+        raise pytest.UsageError(msg)
+    if not text.strip():
+        msg = f"{option}: found an empty value; expected why the gates may be loosened, such as a new driver or another draft model"
+        raise pytest.UsageError(msg)
+    return " ".join(text.split())

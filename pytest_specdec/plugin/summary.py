@@ -10,7 +10,7 @@ import pytest
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.plugin import baselines, commands, judgements, report_files, run_state, waivers
+from pytest_specdec.plugin import accepted_lengths, baselines, commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
@@ -138,15 +138,21 @@ class SummaryPlugin:
         if run.plan.within_one_boot:
             unknown = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (unknown,) if settings.update_baselines else ()
-        verdicts = [judgement.verdict for judgement in run.judgements if judgement.verdict]
+        results = self._results(run)
         if settings.update_baselines:
-            updated = baselines.update(settings.baselines, run.plan.config, environment, verdicts)
-            return (f"baseline updated: {self._typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
+            updated = baselines.update(settings.baselines, run.plan.config, environment, results)
+            shown = (f"baseline updated: {self._typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
+            return (*shown, *(() if settings.accept_regression else baselines.refused(results.verdicts)))
         home = baselines.path(settings.baselines, run.plan.config, environment)
-        path = None if home.is_file() else baselines.candidate(folder, environment, verdicts)
+        path = None if home.is_file() else baselines.candidate(folder, environment, results)
         if path is None:
             return ()
         return (f"baseline candidate: {self._typed(path)}; to gate on it: move it to {self._typed(home)}, or --specdec-update-baselines",)
+
+    def _results(self, run: Run) -> accepted_lengths.Results:
+        verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
+        found = accepted_lengths.read(RunDirectory.open(self._root), verdicts)
+        return accepted_lengths.Results(verdicts=verdicts, lengths=found, accepted=self._config.stash[SETTINGS].accept_regression)
 
     def _typed(self, path: Path) -> str:
         return commands.typed(path, self._config)

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.files import baselines as gates
-from pytest_specdec.model.baseline import Environment, Gate
+from pytest_specdec.model.baseline import Environment, Gate, PromptLength
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines
+from pytest_specdec.plugin.accepted_lengths import Results
 
 HERE = Environment(engine="reference", engine_version="0", model="target", processor="p", cores=2, memory_gib=8.0)
 
@@ -40,7 +41,7 @@ def test_the_flag_writes_the_file_and_the_file_gates(project):
     result.stdout.fnmatch_lines(
         [
             "baseline updated: baselines/tiny/p-*.yaml",
-            "  speedup draft-k3 chat: at_least 1.727 (*2.00x*1 run*3.7%)",
+            "  speedup draft-k3 chat: at_least 1.727 (*2.00x*1 run*3.7%*)",
         ]
     )
     (path,) = (project.path / "baselines/tiny").iterdir()
@@ -84,9 +85,11 @@ def test_a_stored_run_updates_nothing(project):
     result.stderr.fnmatch_lines(["*--specdec-update-baselines: found --specdec-replay*"])
 
 
-def updated(folder, *ratios, **figures):
-    for ratio in ratios:
-        found = baselines.update(folder, "tiny", HERE, [replace(speed(ratio), figures={"speedup": ratio, **figures})])
+def updated(folder, *ratios, accepted="", **figures):
+    for number, ratio in enumerate(ratios, 1):
+        verdict = replace(speed(ratio), figures={"speedup": ratio, **figures})
+        results = Results(verdicts=(verdict,), accepted=accepted if number == len(ratios) else "")
+        found = baselines.update(folder, "tiny", HERE, results)
     return found, gates.read(found.path)[0]
 
 
@@ -101,12 +104,101 @@ SIX = (1.67, 1.27, 1.25, 1.29, 1.26, 1.28)
 
 
 def test_six_updates_bring_the_floor_under_the_typical_run_and_not_under_the_luckiest(tmp_path):
-    found, gate = updated(tmp_path, *SIX)
+    found, gate = updated(tmp_path, *reversed(SIX))
     assert 1.1 < gate.at_least < 1.25
-    assert updated(tmp_path / "reversed", *reversed(SIX))[1].at_least == gate.at_least
     (move,) = found.moves
-    for figure in ("speedup draft-k3 chat", "1.123 -> 1.141", "1.27x", "6 runs", "2.8%"):
+    for figure in ("speedup draft-k3 chat", "at_least 1.139 -> 1.141", "1.27x", "6 runs", "2.8%"):
         assert figure in move
+    assert gate.reason == "median 1.27x over 6 runs, less 4 x 2.8%, by which a run varies"
+    accepted = updated(tmp_path / "lucky-first", *SIX, accepted="the first run was lucky")[1]
+    assert (accepted.at_least, accepted.accepted_regression) == (gate.at_least, "the first run was lucky")
+
+
+def test_a_floor_is_not_lowered_without_a_reason(tmp_path):
+    found, gate = updated(tmp_path, *SIX)
+    assert (gate.at_least, len(gate.log_ratios), gate.accepted_regression) == (1.442, 6, "")
+    assert "over 1 run," in gate.reason
+    (move,) = found.moves
+    assert "at_least stays 1.442; median 1.27x over 6 runs" in move
+    assert 'would be 1.141; to lower it: --specdec-update-baselines --specdec-accept-regression "why"' in move
+    found, gate = updated(tmp_path, 1.26, accepted="a new driver")
+    assert gate.at_least < 1.15
+    assert found.moves[0].endswith("; accepted: a new driver")
+    found, later = updated(tmp_path, 1.26)
+    assert later.accepted_regression == "a new driver"
+
+
+def test_what_failed_is_taken_only_with_a_reason_and_begins_anew(tmp_path):
+    updated(tmp_path, 2.0, 2.1)
+    slow = speed(1.2, Outcome.FAIL)
+    assert baselines.update(tmp_path, "tiny", HERE, Results(verdicts=(slow,))) is None
+    assert baselines.refused([slow, speed(2.0)]) == (
+        'draft-k3 chat failed and is not taken; if it is meant: --specdec-update-baselines --specdec-accept-regression "why"',
+    )
+    found = baselines.update(tmp_path, "tiny", HERE, Results(verdicts=(slow,), accepted="another draft model"))
+    (gate,) = gates.read(found.path)
+    assert (gate.log_ratios, gate.accepted_regression) == ((0.182322,), "another draft model")
+    assert gate.at_least < 1.2
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--specdec-accept-regression=why"], "*--specdec-accept-regression: found no --specdec-update-baselines*"),
+        (["--specdec-update-baselines", "--specdec-accept-regression= "], "*--specdec-accept-regression: found an empty value*"),
+    ],
+)
+def test_a_regression_is_accepted_with_a_reason_in_an_update(project, options, message):
+    result = project.tests(TEST).run(*options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+GATE = Gate(figure="speedup", at_least=1.7, pair="draft-k3", workload="chat", log_ratios=(0.69, 0.7, 0.68))
+
+
+@pytest.mark.parametrize(
+    "gate, key, found",
+    [
+        (replace(GATE, at_least=0.9), "at_least", "0.9 under a median of 1.99x"),
+        (replace(GATE, at_least=1.2), "at_least", "1.2 under a median of 1.99x"),
+        (Gate(figure="acceptance_length", at_least=1.0), "at_least", "1"),
+        (Gate(figure="acceptance_length", digest="d", lengths={"a": PromptLength(tokens_per_step=2.0, steps=9)}), "lengths", "1 requests"),
+    ],
+)
+def test_a_gate_that_cannot_fail_ends_the_session_before_anything_boots(project, gate, key, found):
+    path = baselines.path(project.path / "baselines", "tiny", HERE)
+    gates.write(path, HERE, [GATE, replace(gate, workload="other")])
+    result = project.tests(TEST).run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    line = 1 + next(i for i, text in reversed(list(enumerate(path.read_text().splitlines()))) if "figure:" in text)
+    message = result.stderr.str()
+    for part in ("the baseline file has a gate that cannot fail", f"tiny/{path.name}:{line}  {key}", f"found:    {found}"):
+        assert part in message
+    assert not project.captures
+    assert not project.runs
+
+
+def test_floors_that_runs_bring_about_can_fail(tmp_path):
+    for count in (1, 2, 6, 20):
+        updated(tmp_path / str(count), *[2.0, 1.6] * count)
+        baselines.check(tmp_path / str(count), "tiny")
+
+
+def test_a_floor_of_another_draft_is_not_used_and_that_is_said(tmp_path):
+    then = replace(HERE, variants={"draft-k3": {"model": "m", "draft": "model a, 3 tokens", "dtype": "auto", "flags": "1"}})
+    now = replace(then, variants={"draft-k3": {**then.variants["draft-k3"], "draft": "model b, 3 tokens"}})
+    upgraded = replace(then, engine_version="1")
+    results = Results(verdicts=(speed(2.0),))
+    baselines.update(tmp_path, "tiny", then, results)
+    assert [gate.changes for gate in baselines.gates(tmp_path, "tiny", upgraded)] == [("engine reference 0 -> reference 1",)]
+    assert baselines.notes(tmp_path, "tiny", upgraded) == ()
+    assert baselines.gates(tmp_path, "tiny", now) == ()
+    (note,) = baselines.notes(tmp_path, "tiny", now)
+    assert "floor not used: speedup at least 1.727 (tiny/p-" in note
+    assert "another draft model a, 3 tokens -> model b, 3 tokens" in note
+    baselines.update(tmp_path, "tiny", now, results)
+    assert [len(gate.log_ratios) for gate in baselines.gates(tmp_path, "tiny", now)] == [1]
 
 
 def test_a_floor_comes_closer_as_runs_agree(tmp_path):
@@ -126,6 +218,6 @@ WHOLE = replace(speed(2.0), figures={**speed(2.0).figures, "answers_in_one_burst
 
 @pytest.mark.parametrize("verdicts", [[], [speed(0.5, Outcome.FAIL)], [WHOLE]], ids=["nothing", "failed", "whole requests"])
 def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
-    assert baselines.update(tmp_path, "tiny", HERE, verdicts) is None
-    assert baselines.candidate(tmp_path, HERE, verdicts) is None
+    assert baselines.update(tmp_path, "tiny", HERE, Results(verdicts=tuple(verdicts))) is None
+    assert baselines.candidate(tmp_path, HERE, Results(verdicts=tuple(verdicts))) is None
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,97 @@
+"""Accepted lengths in a baseline file: what a run brings, and what it may not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.files import baselines as stored
+from pytest_specdec.judge.stored_acceptance import Finding
+from pytest_specdec.model.baseline import Environment, PromptLength
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Family
+from pytest_specdec.plugin import baselines
+from pytest_specdec.plugin.accepted_lengths import CellLengths, Results
+
+HERE = Environment(
+    engine="e",
+    engine_version="1",
+    model="m",
+    processor="p",
+    cores=2,
+    memory_gib=8.0,
+    variants={"draft-k3": {"model": "m@1", "draft": "model d, 3 tokens", "dtype": "auto", "flags": "1"}},
+)
+
+
+def verdict(outcome=Outcome.PASS, finding=Finding.SAME):
+    about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "greedy", "figures": {"acceptance_length": 2.5}}
+    return Verdict(outcome=outcome, headline=f"2.50 tokens per step; {finding}", **about)
+
+
+def results(tokens_per_step=2.5, *, one=None, accepted="", count=20, steps=40, digest="a"):
+    lengths = {f"chat-{i:02}": PromptLength(tokens_per_step=tokens_per_step, steps=steps) for i in range(count)}
+    cell = CellLengths(digest=digest, lengths=lengths)
+    return Results(verdicts=(one or verdict(),), lengths={("draft-k3", "greedy"): cell}, accepted=accepted)
+
+
+def after(folder, *runs, here=HERE):
+    for run in runs:
+        found = baselines.update(folder, "tiny", here, run)
+    return found, stored.read(baselines.path(folder, "tiny", here))
+
+
+def test_lengths_are_stored_with_digest_and_key(tmp_path):
+    found, (gate,) = after(tmp_path, results())
+    assert (gate.digest, gate.runs, gate.key) == ("a", 1, HERE.key("draft-k3"))
+    assert gate.lengths["chat-07"] == PromptLength(tokens_per_step=2.5, steps=40)
+    assert gate.reason == "mean 2.500 tokens per step of 20 requests over 1 run; a run may differ by 3 %"
+    assert found.moves == ("acceptance_length draft-k3 greedy: 2.500 tokens per step (20 requests, 800 steps, 1 run)",)
+
+
+def test_runs_are_pooled_by_their_steps(tmp_path):
+    found, (gate,) = after(tmp_path, results(2.5), results(2.45, steps=120))
+    assert gate.lengths["chat-07"] == PromptLength(tokens_per_step=2.4625, steps=160)
+    assert gate.runs == 2
+    assert found.moves == ("acceptance_length draft-k3 greedy: 2.500 -> 2.462 tokens per step (20 requests, 3,200 steps, 2 runs)",)
+
+
+@pytest.mark.parametrize(
+    "outcome, finding", [(Outcome.FAIL, Finding.WORSE), (Outcome.FAIL, Finding.MORE), (Outcome.NOT_DECIDED, Finding.MAYBE_WORSE)]
+)
+def test_what_may_be_worse_is_not_pooled_without_a_reason(tmp_path, outcome, finding):
+    after(tmp_path, results())
+    other = results(2.3, one=verdict(outcome, finding))
+    assert baselines.update(tmp_path, "tiny", HERE, other) is None
+    found, (gate,) = after(tmp_path, replace(other, accepted="another template"))
+    begun = outcome is Outcome.FAIL
+    assert gate.runs == (1 if begun else 2)
+    assert gate.accepted_regression == "another template"
+    assert found.moves[0].endswith("; accepted: another template")
+    assert ("begun anew" in found.moves[0]) is begun
+
+
+def test_another_draft_begins_anew_and_another_release_does_not(tmp_path):
+    after(tmp_path, results())
+    _, (upgraded,) = after(tmp_path, results(), here=replace(HERE, engine_version="2"))
+    assert upgraded.runs == 2
+    other = replace(HERE, variants={"draft-k3": {**HERE.variants["draft-k3"], "draft": "model e, 3 tokens"}})
+    found, (swapped,) = after(tmp_path, results(2.1), here=other)
+    assert (swapped.runs, swapped.lengths["chat-00"].tokens_per_step) == (1, 2.1)
+    assert "begun anew; " in found.moves[0]
+    assert "draft model d, 3 tokens -> model e, 3 tokens" in found.moves[0]
+
+
+def test_other_depths_stand_beside_each_other(tmp_path):
+    _, kept = after(tmp_path, results(), results(count=100, digest="b"))
+    assert [gate.digest for gate in kept] == ["a", "b"]
+
+
+def test_few_prompts_are_not_stored(tmp_path):
+    assert baselines.update(tmp_path, "tiny", HERE, results(count=9)) is None
+
+
+def test_a_candidate_has_them_too(tmp_path):
+    path = baselines.candidate(tmp_path, HERE, results())
+    assert "tokens_per_step: 2.5" in path.read_text()
