@@ -163,8 +163,8 @@ _ROWS = (
         promise="speed",
         budget=Budget.SPEED,
         part=1.0,
-        workloads=5,
-        smoke=3,
+        workloads=7,
+        smoke=4,
         whole_run=True,
     ),
 )
