@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Gate, Slo
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Reasoning", "VariantSettings", "Waiver"]
+__all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Published", "Reasoning", "VariantSettings", "Waiver"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +139,26 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Figures that others have published: shown beside those of a run, never gated."""
+
+    speedup: float
+    setup: str
+    """Device, traffic and date."""
+    source: str
+    """Who published them."""
+    baseline_tokens_per_s: float | None = None
+    speculative_tokens_per_s: float | None = None
+    acceptance_length: float | None = None
+
+    def __str__(self) -> str:
+        speeds = [f"{speed:g}" for speed in (self.baseline_tokens_per_s, self.speculative_tokens_per_s) if speed]
+        length = [f"acceptance length {self.acceptance_length:g}"] if self.acceptance_length else []
+        figures = (*([f"{' -> '.join(speeds)} tokens/s"] if speeds else []), f"{self.speedup:g}x", *length)
+        return f"published, never gated: {', '.join(figures)} ({self.setup}; {self.source})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything a config file says, with ``${VAR}`` as written."""
 
@@ -171,6 +191,7 @@ class Config:
     gates: tuple[Gate, ...] = ()
     slo: Slo | None = None
     """Latencies that answers should keep; None where none are stated."""
+    published: tuple[Published, ...] = ()
     limits: Limits = field(default_factory=Limits)
     prompts: str = ""
     """The file of the user's own prompts, a path beside the config; empty without one."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import docker_settings, gates, shipped, validate, variables, waivers
-from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Reasoning, VariantSettings
+from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.baseline import Slo
@@ -87,6 +87,7 @@ def load(path: Path) -> Config:
         waivers=tuple(waivers.stated(document, path.name)),
         gates=tuple(gates.stated(document, path.name)),
         slo=Slo(**data["slo"]) if "slo" in data else None,
+        published=tuple(Published(**entry) for entry in data.get("published", ())),
         limits=_limits(data.get("limits", {})),
         prompts=data.get("prompts", ""),
         reasoning=_reasoning(**data.get("reasoning", {})),

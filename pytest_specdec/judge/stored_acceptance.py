@@ -140,7 +140,7 @@ class Comparison:
     @property
     def _detectable(self) -> str:
         loss = 0.0 if self.change is None else self.change.detectable(self.alpha)
-        return f"{math.ceil(1000.0 * loss - 1e-9) / 1000.0:.1%}"
+        return f"{math.ceil(1000.0 * loss - 0.05) / 1000.0:.1%}"
 
 
 def compared(captured: Captured, alpha: float) -> Comparison | None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
 
+PROMPTS = "prompts"
+"""The figure that every verdict on the acceptance of one load has."""
+
 __all__ = ["CellLengths", "PooledLengths", "Results", "pooled", "read"]
 
 
@@ -64,7 +67,8 @@ def read(directory: RunDirectory, verdicts: Iterable[Verdict]) -> Mapping[tuple[
 
 
 def _on_acceptance(verdict: Verdict) -> bool:
-    return verdict.family is Family.SPEED and ACCEPTANCE_LENGTH in verdict.figures and SPEEDUP not in verdict.figures
+    """Return whether a verdict is on the acceptance of one load: those on speed, and on a whole run, tell of acceptance besides."""
+    return verdict.family is Family.SPEED and {ACCEPTANCE_LENGTH, PROMPTS} <= verdict.figures.keys() and SPEEDUP not in verdict.figures
 
 
 def pooled(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:

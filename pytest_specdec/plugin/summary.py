@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths, baselines, commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
 
 __all__ = ["SummaryPlugin"]
@@ -88,7 +90,8 @@ class SummaryPlugin:
         untested = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
         unused = () if isinstance(state, str) else waivers.unused(state.config.waivers, self._judgements)
-        notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *unused)
+        published = () if isinstance(state, str) else self._published(state.config)
+        notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *published, *unused)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.typed(self._root, self._config),
@@ -104,6 +107,10 @@ class SummaryPlugin:
             timings=tuple(report_files.timings(directory, plan)) if saves_benchmarks else (),
             verbose=self._config.get_verbosity() > 0,
         )
+
+    def _published(self, config: Config) -> tuple[str, ...]:
+        """Return what others have published, where speed is judged."""
+        return tuple(map(str, config.published)) if any(each.family is Family.SPEED for each in self._judgements) else ()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, then write the files, since a full disk must not cost the verdicts, then the next command."""

@@ -76,6 +76,7 @@ def speed(run: Run) -> CellText:
     red = [j for j in results if _red(j)]
     if red:
         what = "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_of_traffic, red)) else "BELOW ITS GATE"
+        what = "ACCEPTANCE HAS CHANGED" if all(map(_of_stored_acceptance, red)) else what
         return CellText(text=f"SPEED: {what} ({_pairs(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
@@ -134,12 +135,19 @@ def _broken(result: JudgementResult) -> str:
         return "the server does not speculate"
     if _of_traffic(result):
         return "some requests do not get the drafts that others get"
+    if _of_stored_acceptance(result):
+        return "acceptance is not what it was in the stored run"
     return BROKEN.get(result.family, f"{result.family.value} differs from the baseline")
 
 
 def _of_traffic(result: JudgementResult) -> bool:
     """Whether it compares drafting by kind of traffic."""
     return result.verdict is not None and "kinds" in result.verdict.figures
+
+
+def _of_stored_acceptance(result: JudgementResult) -> bool:
+    """Whether its fault is a change from the stored acceptance: such a failure has a name, and one of a gate has none."""
+    return result.verdict is not None and "acceptance_change" in result.verdict.figures and bool(result.verdict.names)
 
 
 def _fault(result: JudgementResult) -> str:

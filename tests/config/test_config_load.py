@@ -101,6 +101,7 @@ def test_everything_is_read_and_values_of_args_stay_as_they_are(write):
     ]
     assert config.slo == Slo(ttft_s=0.5, tpot_s=0.05)
     assert str(config.slo) == "time to first token 500 ms, time per token 50 ms"
+    assert config.published == ()
     assert config.text == FULL
 
 
@@ -129,6 +130,13 @@ PROBLEMS = [
     (LEAST + "slo: {tpot_s: .inf}\n", ["3  slo.tpot_s: found inf, expected a number"]),
     (LEAST + "slo: {}\n", ["3  slo: found none, expected at least one"]),
     (LEAST + "slo: {itl_s: 1}\n", ["3  slo.itl_s: found an unknown key, expected ttft_s, tpot_s or request_s"]),
+    (
+        LEAST + "published: [{speedup: 2}]\n",
+        [
+            "3  published[0].setup: found nothing, expected a value: it must be given",
+            "3  published[0].source: found nothing, expected a value: it must be given",
+        ],
+    ),
     (LEAST + "gates: {speedup: {}}\n", ["3  gates.speedup: found none, expected at least one"]),
     (
         LEAST + "gates: {speed: {at_least: 1}}\n",
@@ -179,7 +187,7 @@ PROBLEMS = [
     ),
 ]
 TOP = (
-    "engine, variants, baseline, draft, speed, scorer, may_kill, placement, lossy, require, allow_inconclusive, waivers, gates, slo, "
+    "engine, variants, baseline, draft, speed, scorer, may_kill, placement, lossy, require, allow_inconclusive, waivers, gates, slo, published, "
     "prompts, reasoning or limits"
 )
 FAMILIES = f"{', '.join(Family)} or the dotted name of another package's family, such as acme.tone"

@@ -26,7 +26,7 @@ HERE = Environment(
 
 
 def verdict(outcome=Outcome.PASS, finding=Finding.SAME):
-    about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "greedy", "figures": {"acceptance_length": 2.5}}
+    about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "greedy", "figures": {"acceptance_length": 2.5, "prompts": 20.0}}
     return Verdict(outcome=outcome, headline=f"2.50 tokens per step; {finding}", **about)
 
 
@@ -90,6 +90,12 @@ def test_other_depths_stand_beside_each_other(tmp_path):
 
 def test_few_prompts_are_not_stored(tmp_path):
     assert baselines.update(tmp_path, "tiny", HERE, results(count=9)) is None
+
+
+@pytest.mark.parametrize("figures", [{"acceptance_length": 2.5, "kinds": 3.0}, {"acceptance_length": 2.5, "prompts": 20.0, "speedup": 1.5}])
+def test_verdicts_on_something_else_bring_no_lengths(tmp_path, figures):
+    found = baselines.update(tmp_path, "tiny", HERE, results(one=replace(verdict(), figures=figures)))
+    assert found is None or all(not gate.lengths for gate in stored.read(found.path))
 
 
 def test_a_candidate_has_them_too(tmp_path):

@@ -72,6 +72,19 @@ def test_other_machines_are_not_comparable(project):
     assert "9.0" not in result.stdout.str()
 
 
+def test_published_figures_are_shown_and_gate_nothing(project):
+    path = project.path / "suites/configs/tiny.yaml"
+    speeds = "baseline_tokens_per_s: 22.96, speculative_tokens_per_s: 41.88, speedup: 1.82, acceptance_length: 2.01"
+    path.write_text(path.read_text() + f"published: [{{{speeds}, setup: one card, source: a blog}}]\n")
+    result = project.tests(TEST).run("-s")
+    line = "note: published, never gated: 22.96 -> 41.88 tokens/s, 1.82x, acceptance length 2.01 (one card; a blog)"
+    result.stdout.fnmatch_lines([line])
+    assert "- published, never gated: 22.96" in (project.runs[0] / "report.md").read_text()
+    assert "1.82" not in "".join(text for text in result.stdout.str().splitlines() if "GATES" in text)
+    greedy = project.tests(TEST.replace("'speed'", "'greedy'")).run()
+    assert "published, never" not in greedy.stdout.str()
+
+
 @pytest.mark.parametrize("times, code", [(1, pytest.ExitCode.USAGE_ERROR), (2, pytest.ExitCode.OK)])
 def test_under_ci_the_flag_is_meant_only_twice(project, monkeypatch, times, code):
     monkeypatch.setenv("CI", "true")

@@ -60,6 +60,18 @@ def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts
     assert "some requests do not get the drafts that others get (drafting is off for chat requests)" in sentence.text
 
 
+def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdicts, judged):
+    figures = {"acceptance_length": 2.1, "acceptance_change": -0.2}
+    worse = replace(verdicts["speed"], outcome=Outcome.FAIL, figures=figures, names="the drafter got worse")
+    run = make_run(judged(worse, PytestOutcome.FAILED))
+    assert answer.speed(run).text == "SPEED: ACCEPTANCE HAS CHANGED (draft-k3)"
+    assert [line.text for line in answer.faults(run)] == [
+        "WRONG: draft-k3: acceptance is not what it was in the stored run (the drafter got worse)"
+    ]
+    missed = judged(replace(worse, names=""), PytestOutcome.FAILED)
+    assert answer.speed(make_run(missed)).text == "SPEED: BELOW ITS GATE (draft-k3)"
+
+
 def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
     unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
     run = make_run(judged(verdicts["greedy"]), unsettled)
