@@ -125,8 +125,15 @@ def _part(captured: Captured, request_ids: Iterable[str]) -> Captured:
     def part(transcript: Transcript) -> Transcript:
         return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in wanted))
 
-    control = None if captured.control is None else part(captured.control)
-    return replace(captured, baseline=part(captured.baseline), control=control, speculative=part(captured.speculative))
+    return replace(
+        captured,
+        baseline=part(captured.baseline),
+        control=None if captured.control is None else part(captured.control),
+        speculative=part(captured.speculative),
+        further=tuple(
+            replace(block, baselines=tuple(map(part, block.baselines)), speculative=part(block.speculative)) for block in captured.further
+        ),
+    )
 
 
 def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
