@@ -6,6 +6,7 @@ import queue
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.boot import BootSession, needless
@@ -60,7 +61,7 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
 def _with_their_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
     """Give the waves of further boots, each of which begins with a baseline."""
     begins = [at for at, boot in enumerate(further) if boot.role is Role.BASELINE or at == 0]
-    for at, end in zip(begins, [*begins[1:], len(further)], strict=True):
+    for at, end in pairwise([*begins, len(further)]):
         yield tuple(further[at:end])
 
 
