@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["accelerated", "devices", "environment", "memory_gib", "uuids"]
+__all__ = ["accelerated", "devices", "environment", "load_per_core", "memory_gib", "uuids"]
 
 _PACKAGES = ("pytest-specdec", "openai", "numpy", "scipy", "pytest")
 _NVIDIA_SMI_S = 10.0
@@ -98,6 +98,11 @@ def _flags(config: Config, variant: str) -> str:
 def memory_gib() -> float:
     """Return the machine's memory, used or not."""
     return round(int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / _KIB_PER_GIB, 1)
+
+
+def load_per_core() -> float:
+    """Return the processes that run or wait to run, per core, averaged over a minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def accelerated() -> bool:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture import environment
 from pytest_specdec.capture.group_replay import Failure
 from pytest_specdec.capture.server import attached
 from pytest_specdec.capture.thread_pool import ThreadPool
@@ -107,6 +108,7 @@ class WorkloadRunner:
         self._replaced = ""
         self._foreign = ""
         self._load: LoadSamples | None = None
+        self._machine_load: float | None = None
         self._started_at = ""
         self._wall_s = 0.0
         self._unavailable = ""
@@ -141,6 +143,8 @@ class WorkloadRunner:
                     if failed:
                         self._replay([(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
         self._wall_s += time.monotonic() - began_s
+        if self._workload.timed:
+            self._machine_load = max(self._machine_load or 0.0, environment.load_per_core())
 
     def end(self) -> None:
         """Read the counters again."""
@@ -451,6 +455,7 @@ class WorkloadRunner:
             foreign=self._foreign,
             limited=sum(sent.limited for sent in self._sent.values()),
             client=None if self._load is None else self._load.load,
+            machine_load=None if self._machine_load is None else round(self._machine_load, 3),
             preemptions=self._preemptions,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),

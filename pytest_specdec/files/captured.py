@@ -177,6 +177,7 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         replaced=next((part.replaced for part in parts if part.replaced), ""),
         foreign=next((part.foreign for part in parts if part.foreign), ""),
         limited=sum(part.limited for part in parts),
+        machine_load=max((part.machine_load for part in parts if part.machine_load is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),
     )
 

@@ -10,6 +10,7 @@ from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
+from pytest_specdec.judge.speed_caveats import busy, cell, is_wide, wide
 from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, spread, table
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge.step_cost import SlowCause, Suspect, step_cost, suspect
@@ -135,20 +136,21 @@ def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
 def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
     said = {one.ruling for one in rulings}
+    opening = "; ".join([_opening(found), *([why] if (why := wide(captured, found)) else [])])
     if disturbed := _disturbed(captured):
-        return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; not gated: {disturbed}", reason=disturbed)
+        return _said(captured, found, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
-        return _said(captured, found, Outcome.PASS, f"{_opening(found)}; reported, without a gate")
+        return _said(captured, found, Outcome.PASS, f"{opening}; reported, without a gate")
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         cause = _cause(captured, found, missed[0])
         named = f", {cause.cause}" if cause else ""
-        return _said(captured, found, Outcome.FAIL, f"{_opening(found)}; gate missed{named}: {missed[0]}", rulings, cause=cause)
+        return _said(captured, found, Outcome.FAIL, f"{opening}; gate missed{named}: {missed[0]}", rulings, cause=cause)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
-        return _said(captured, found, Outcome.PASS, f"{_opening(found)}; gate met: {above}", rulings)
-    why = _why_open(captured, found, rulings)
-    return _said(captured, found, Outcome.NOT_DECIDED, f"{_opening(found)}; {why}", rulings, reason=why)
+        return _said(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
+    why = "; ".join([*_crowded(captured, opening), _why_open(captured, found, rulings)])
+    return _said(captured, found, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
 
 def _cause(captured: Captured, found: MeasuredSpeed, gate: Gate) -> Suspect | None:
@@ -157,6 +159,11 @@ def _cause(captured: Captured, found: MeasuredSpeed, gate: Gate) -> Suspect | No
         return Suspect(cause=SlowCause.DRAFTER, why=acceptance.shown(found.length))
     cost = step_cost(captured, found)
     return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
+
+
+def _crowded(captured: Captured, opening: str) -> tuple[str, ...]:
+    """Return what a busy machine has to do with a gate that stays open, where that is not said yet."""
+    return tuple(f"the machine was busy: {why}" for why in busy(captured)[:1] if why not in opening)
 
 
 def _disturbed(captured: Captured) -> str:
@@ -230,8 +237,9 @@ def _said(
     reason: str = "",
     cause: Suspect | None = None,
 ) -> Verdict:
-    why = [str(cause)] if cause else []
-    lines = [*map(str, rulings), *why, *doubts(captured, found), method(found), spread(found)]
+    causes = [str(cause)] if cause else []
+    lines = [*map(str, rulings), *causes, *doubts(captured, found), method(found), spread(found)]
+    lines += [f"busy machine: {why}" for why in busy(captured)]
     proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
     surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
@@ -243,7 +251,7 @@ def _said(
         rules_out=f"a speedup below {min(proven):.2f}x would have been caught (97.5%); {spread(found)}" if proven else "",
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
-        cell=found.shown,
+        cell=cell(found),
         names=cause.cause if cause else "",
         figures={**figures(captured, found), "gates": float(len(rulings))},
     )
@@ -263,7 +271,7 @@ def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGat
         return f"gates.speedup.boot_sd, if boots vary by less than {found.estimate.boots.stated_sd:.1%}; or servers that are booted here"
     boots = "" if found.one_boot else f", more boots in one run (--specdec-boots {_more_boots(found)})"
     more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
-    return f"{more}{boots}, or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}"
+    return f"{more}{boots}" + ("" if is_wide(found) else f", or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}")
 
 
 def _more_boots(found: MeasuredSpeed) -> int:

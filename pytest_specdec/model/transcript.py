@@ -331,6 +331,10 @@ MOST_CPU, MOST_DRAIN, MOST_COALESCED = 0.5, 0.1, 0.05
 """Of a core; of the time between two steps, to read what is there; of reads, those that find several events."""
 
 
+MOST_PER_CORE = 1.5
+"""Processes to a core of the client's machine, from which on its times may be those of a queue: a server that fills all cores has one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLoad:
     """How busy the client was while it stamped."""
@@ -392,11 +396,21 @@ class Transcript:
     """Times that a request was refused with a 429, too many requests, and sent again."""
     client: ClientLoad | None = None
     """How busy the client was where answers were timed by a process of its own, over all passes. None elsewhere."""
+    machine_load: float | None = None
+    """Processes that ran or waited to run, per core of the client's machine: the most that the one-minute average was at a timed pass.
+    None where nothing was timed, or not known."""
     preemptions: int | None = None
     """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0
+
+    @property
+    def busy_machine(self) -> str:
+        """Why these times may be those of a crowded machine; empty where nothing shows it."""
+        if self.machine_load is None or self.machine_load <= MOST_PER_CORE:
+            return ""
+        return f"{self.machine_load:.1f} processes to a core of the client's machine while {self.arm} was timed (limit {MOST_PER_CORE:g})"
 
     @property
     def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:

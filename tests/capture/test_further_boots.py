@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_specdec.capture import parallel, runner
+from pytest_specdec.capture import environment, parallel, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.errors import PlanError
 from pytest_specdec.files import server_failures, transcripts
@@ -119,6 +119,16 @@ def test_a_capture_leaves_the_answers_of_every_boot(run, plan, config, directory
         assert transcripts.read(directory, name, "greedy") is None
 
 
+def test_how_busy_the_machine_was_is_kept_of_what_is_timed(run, plan, config, directory, monkeypatch):
+    """Of two passes the worse one."""
+    loads = {"draft-k3": [0.5, 2.0], "baseline": [1.0, 0.25], "control": [0.0, 0.0]}
+    given = iter(loads["draft-k3"] + loads["baseline"] + loads["control"])
+    monkeypatch.setattr(environment, "load_per_core", lambda: next(given))
+    run(config, plan(1, depth=Depth.SMOKE, only=["draft-k3"]))
+    assert {arm: transcripts.read(directory, arm, "timed").machine_load for arm in loads} == {arm: max(two) for arm, two in loads.items()}
+    assert {transcripts.read(directory, arm, "greedy").machine_load for arm in loads} == {None}
+
+
 def test_side_by_side_the_passes_of_a_further_wave_alternate(run, plan, config, directory):
     here = beside(config, 2)
     assert run(here, plan(2, config=here, only=["draft-k3"])).state is State.COMPLETE
@@ -134,6 +144,14 @@ def test_a_variant_that_does_not_come_up_is_not_booted_again(run, plan, config, 
     assert status.boots == 0
     assert {missing.arm for missing in status.missing} >= set(FURTHER)
     assert all("not booted: draft-k3 did not come up" in missing.reason for missing in status.missing if missing.arm in FURTHER)
+
+
+def test_of_two_variants_the_one_that_comes_up_has_its_further_boots(run, plan, config, directory, with_args):
+    status = run(with_args(config, "draft-k3", boot="die"), plan(2, depth=Depth.SMOKE))
+    stored = {path.parent.name for path in (directory.root / "transcripts").glob("*/timed.jsonl")}
+    assert stored == {"baseline", "control", "ngram-k3", "ngram-k3.boot2", "baseline.boot2"}
+    assert status.boots == 4
+    assert next(one.reason for one in status.missing if one.arm == "draft-k3.boot2").startswith("not booted: draft-k3 did not come up")
 
 
 def test_a_resumed_capture_times_all_boots_anew_when_one_is_missing(run, plan, config, directory):
