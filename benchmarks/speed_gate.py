@@ -21,7 +21,7 @@ from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines
-from pytest_specdec.stats.speedup import across_blocks, across_boots, boots
+from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, boots
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,6 +79,8 @@ class Machine:
         """
         boots_, own = 2 * count + 1, self.pass_sd / math.sqrt(1.5 if self.in_turn else 2.0)
         machine = np.linspace(0.0, self.drift, boots_) + np.cumsum(rng.normal(0.0, self.wander, boots_))
+        if not self.in_turn:  # one speed for each wave: the first has three boots in it
+            machine = np.repeat(machine[::2][1:], [3, *[2] * (count - 1)])
         return machine[:, None] + rng.normal(0.0, self.boot_sd, (boots_, 1)) + rng.normal(0.0, own, (boots_, PASSES))
 
     def estimate(self, rng: np.random.Generator, count: int) -> Estimate:
@@ -89,7 +91,13 @@ class Machine:
         levels = (baseline - baseline[0]).mean(axis=1)
         blocks = [mine - baseline[near].mean(axis=0) for mine, near in zip(speculative, beside, strict=True)]
         on_scale = [float(block.mean() + levels[near].mean()) for block, near in zip(blocks, beside, strict=True)]
-        return across_blocks([list(map(float, block)) for block in blocks], on_scale, list(map(float, levels)))
+        groups = (
+            [(slice(None), slice(None))]
+            if self.in_turn
+            else [(slice(1), slice(2)), *((slice(i, i + 1), slice(i + 1, i + 2)) for i in range(1, count))]
+        )
+        boots_ = [BootLevels(speculative=tuple(on_scale[mine]), baseline=tuple(map(float, levels[near]))) for mine, near in groups]
+        return across_blocks([list(map(float, block)) for block in blocks], boots_)
 
     @property
     def described(self) -> dict[str, object]:
@@ -123,7 +131,7 @@ def several_rows() -> list[dict[str, object]]:
     ]
     cells = [
         *((IN_TURN, count, Machine(boot_sd=sd, pass_sd=0.02, in_turn=True)) for count in (2, 4, 6) for sd in spreads),
-        *((BESIDE, count, Machine(boot_sd=sd, pass_sd=0.05, in_turn=False)) for count in (2, 3, 4, 6) for sd in spreads),
+        *((BESIDE, count, Machine(boot_sd=sd, pass_sd=0.05, in_turn=False)) for count in (2, 4, 5, 6) for sd in spreads),
         *((DRIFT, count, machine) for count in (2, 4) for machine in unsteady),
     ]
     return [

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.stats.speedup import across_blocks, centre
+from pytest_specdec.stats.speedup import BootLevels, across_blocks, centre, typical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pytest_specdec.judge.timing import ArmTimings, ComparedFigure
     from pytest_specdec.model.captured import Captured
@@ -25,19 +26,27 @@ class BootBlocks:
 
     paces: tuple[ArmTimings, ...]
     """One per boot of the variant, beside the baseline's boots around it."""
-    speculative: tuple[float, ...]
-    """Natural log of the speed of each boot of the variant over that of the first baseline boot."""
-    baseline: tuple[float, ...]
-    """The same of every boot of the baseline, the first of which has 0."""
+    groups: tuple[BootLevels, ...]
+    """Natural logs of the speed of each boot over that of the baseline's first transcript; boots that blocks connect make a group."""
     first_per_s: float
     """Speed of the first baseline boot, in the unit of the figures."""
+
+    @property
+    def speculative(self) -> tuple[float, ...]:
+        """The levels of all boots of the variant."""
+        return tuple(level for group in self.groups for level in group.speculative)
+
+    @property
+    def baseline(self) -> tuple[float, ...]:
+        """The levels of all boots of the baseline."""
+        return tuple(level for group in self.groups for level in group.baseline)
 
     def estimate(self, earlier: Sequence[float], stated_sd: float) -> Estimate | None:
         """Return the ratio that other boots would show; None where a block has fewer than two passes."""
         blocks = [paces.response.log_ratios for paces in self.paces]
         if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
             return None
-        return across_blocks(blocks, self.speculative, self.baseline, earlier, stated_sd)
+        return across_blocks(blocks, self.groups, earlier, stated_sd)
 
     def __str__(self) -> str:
         """Return the ratio of every block, and the baseline's boots against the first of them."""
@@ -76,15 +85,33 @@ def _compared(captured: Captured, compare: _Compare, *, whole: bool) -> BootBloc
         return None
     timed = tuple(each for each in paces if each is not None)
     beside = [math.fsum(levels[each.arm] for each in baselines) / len(baselines) for baselines, _ in blocks]
+    speculative = [centre(each.response.log_ratios) + near for each, near in zip(timed, beside, strict=True)]
+    connected = _connected([{each.boot for each in baselines} for baselines, _ in blocks])
     by_boot: dict[int, list[float]] = {}
     for each in _baselines(captured):
         by_boot.setdefault(each.boot, []).append(levels[each.arm])
     return BootBlocks(
         paces=timed,
-        speculative=tuple(centre(each.response.log_ratios) + near for each, near in zip(timed, beside, strict=True)),
-        baseline=tuple(math.fsum(values) / len(values) for values in by_boot.values()),
+        groups=tuple(
+            BootLevels(
+                speculative=tuple(speculative[block] for block in members),
+                baseline=tuple(math.fsum(values) / len(values) for boot, values in by_boot.items() if boot in near),
+            )
+            for members, near in connected
+        ),
         first_per_s=timed[0].response.baseline / math.exp(beside[0]),
     )
+
+
+def _connected(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[int], set[int]]]:
+    """Return the blocks that share boots of the baseline, by number, with all those boots."""
+    groups: list[tuple[list[int], set[int]]] = []
+    for block, near in enumerate(baselines):
+        sharing = [group for group in groups if group[1] & near]
+        members = [member for group in sharing for member in group[0]]
+        groups = [group for group in groups if group not in sharing]
+        groups.append(([*members, block], set(near).union(*(group[1] for group in sharing))))
+    return groups
 
 
 def _baselines(captured: Captured) -> tuple[Transcript, ...]:
@@ -105,10 +132,10 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
 def joined(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
     """Return the figures of all blocks as one: typical values over all boots, and the passes of one block behind those of the other.
 
-    Typical speeds are geometric means over boots, so that the two arms' have the very ratio that the estimate gives.
+    Typical speeds are geometric means over boots, each with its weight in the estimate, whose very ratio the two arms' then have.
     """
     first, every = blocks.paces[0], blocks.paces
-    baseline, speculative = (blocks.first_per_s * math.exp(math.fsum(arm) / len(arm)) for arm in (blocks.baseline, blocks.speculative))
+    speculative, baseline = (blocks.first_per_s * math.exp(level) for level in typical(blocks.groups))
     return replace(
         first,
         response=replace(_over([each.response for each in every]), baseline=baseline, speculative=speculative),

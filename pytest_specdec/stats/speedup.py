@@ -16,7 +16,18 @@ from pytest_specdec.stats.proportions import Interval
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HODGES_LEHMANN_FROM", "Boots", "Estimate", "across_blocks", "across_boots", "boots", "centre", "within_one_boot"]
+__all__ = [
+    "HODGES_LEHMANN_FROM",
+    "BootLevels",
+    "Boots",
+    "Estimate",
+    "across_blocks",
+    "across_boots",
+    "boots",
+    "centre",
+    "typical",
+    "within_one_boot",
+]
 
 HODGES_LEHMANN_FROM = 10
 """Passes from which the median of pairwise means is taken: under slow outliers it sees more than the mean."""
@@ -43,6 +54,31 @@ class Boots:
     def measured(self) -> int:
         """Pairs of boots it was measured on, or degrees of freedom that several boots of each server bring."""
         return self.freedom - STATED_BOOTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootLevels:
+    """Natural logs of the speeds of boots that are compared with each other, on one scale."""
+
+    speculative: tuple[float, ...]
+    """One per boot of the variant."""
+    baseline: tuple[float, ...]
+    """One per boot of the baseline."""
+
+    @property
+    def log_ratio(self) -> float:
+        """Speculative over baseline."""
+        return _mean(self.speculative) - _mean(self.baseline)
+
+    @property
+    def squares(self) -> float:
+        """Sum of squares of the boots of each server about their mean."""
+        return _squares(self.speculative) + _squares(self.baseline)
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of that sum."""
+        return len(self.speculative) + len(self.baseline) - 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,52 +163,64 @@ def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: 
 
 
 def across_blocks(
-    blocks: Sequence[Sequence[float]],
-    speculative: Sequence[float],
-    baseline: Sequence[float],
-    earlier: Sequence[float] = (),
-    stated_sd: float = BOOT_SD,
+    blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: Sequence[float] = (), stated_sd: float = BOOT_SD
 ) -> Estimate:
     """Return the ratio that other boots would show, from blocks of one variant boot and the baseline boots beside it.
 
-    ``blocks`` are log-ratios, one per pass, of each of the N variant boots against the baseline boots beside it. ``speculative`` and
-    ``baseline`` are the logs of the speed of the N and M boots over that of the first baseline boot, as the blocks and the baseline boots
-    among themselves give them; ``earlier`` and ``stated_sd`` as for :func:`boots`.
+    ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots beside it. ``groups`` are the boots that
+    blocks connect: in turn all of them, since neighbours share a baseline boot; side by side those of one wave. ``earlier`` and
+    ``stated_sd`` are as for :func:`boots`.
 
-    A block reads y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a baseline boot, so that blocks covary: by sigma^2 / 4 where each has
+    In turn a block reads y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a boot, so that blocks covary: by sigma^2 / 4 where each has
     1.5 sigma^2. Taken together with the differences d_i = B_(i+1) - B_i of the baseline boots around them, they hold all contrasts of
-    independent boots S and B of one variance; generalised least squares over them is then least squares over the boots (Gauss-Markov):
+    independent boots S and B of one variance; generalised least squares over them is then least squares over the boots (Gauss-Markov),
+    with a level of its own for each group, since the machine may be faster in one wave than in another:
 
-        log-ratio = mean(S) - mean(B)                                                    variance (1/N + 1/M) sigma^2
-        s^2 = (4 sd^2 + sum of (S - mean(S))^2 + sum of (B - mean(B))^2 + sum of d^2 / 2 of earlier runs) / nu
-        nu = 4 + (N - 1) + (M - 1) + earlier runs
+        log-ratio of a group = mean(S) - mean(B)                             its variance: v sigma^2, v = 1/n + 1/m
+        log-ratio = sum(log-ratio of a group / v) / sum(1 / v)               its variance: sigma^2 / sum(1 / v)
+        s^2 = (4 sd^2 + squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
+               + sum of d^2 / 2 of earlier runs) / nu
+        nu = 4 + sum(n + m - 2) + (groups - 1) + earlier runs
 
     s^2 is independent of the log-ratio and, with the stated sd as in :func:`boots`, (x - mu) / s is Student's t with nu. One block between
     two baseline boots gives :func:`across_boots`: the mean of two boots, and d^2 / 2 between them. The passes' own variance is added as
-    there, though boots have it in them already: the error gets larger, never smaller. A steady drift cancels from mean(S) - mean(B) where
-    the order reads the same from both ends, and so does a wave's own speed where passes alternate side by side; either adds to s.
-    Raises ValueError for a block of fewer than two passes.
+    there, though boots have it in them already: the error gets larger, never smaller. In turn a steady drift of the machine cancels where
+    the order reads the same from both ends, and adds to s. Raises ValueError for a block of fewer than two passes.
     """
     if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"
         raise ValueError(msg)
-    known, passes = boots(earlier, stated_sd), sum(map(len, blocks))
-    freedom = known.freedom + len(speculative) + len(baseline) - 2
-    spread = Boots(
-        variance=(known.freedom * known.variance + _squares(speculative) + _squares(baseline)) / freedom,
-        freedom=freedom,
-        stated_sd=stated_sd,
-    )
-    between = (1.0 / len(speculative) + 1.0 / len(baseline)) * spread.variance
+    known, passes, weights = boots(earlier, stated_sd), sum(map(len, blocks)), _precisions(groups)
+    log_ratio = math.fsum(w * group.log_ratio for w, group in zip(weights, groups, strict=True)) / math.fsum(weights)
+    apart = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
+    freedom = known.freedom + sum(group.freedom for group in groups) + len(groups) - 1
+    squares = known.freedom * known.variance + math.fsum(group.squares for group in groups) + apart
+    spread = Boots(variance=squares / freedom, freedom=freedom, stated_sd=stated_sd)
+    between = spread.variance / math.fsum(weights)
     variance = math.fsum(map(_squares, blocks)) / (passes - len(blocks))
     return Estimate(
-        log_ratio=_mean(speculative) - _mean(baseline),
+        log_ratio=log_ratio,
         standard_error=math.sqrt(between + variance / passes),
         freedom=_freedom(between, freedom, variance / passes, passes - len(blocks)),
         passes=passes,
         passes_sd=math.sqrt(variance),
         boots=spread,
     )
+
+
+def typical(groups: Sequence[BootLevels]) -> tuple[float, float]:
+    """Return the level of the variant and of the baseline over all groups, which differ by the log-ratio of :func:`across_blocks`."""
+    weights = _precisions(groups)
+    sides = (
+        math.fsum(w * _mean(levels) for w, levels in zip(weights, side, strict=True))
+        for side in ([group.speculative for group in groups], [group.baseline for group in groups])
+    )
+    speculative, baseline = (side / math.fsum(weights) for side in sides)
+    return speculative, baseline
+
+
+def _precisions(groups: Sequence[BootLevels]) -> list[float]:
+    return [1.0 / (1.0 / len(group.speculative) + 1.0 / len(group.baseline)) for group in groups]
 
 
 def _mean(values: Sequence[float]) -> float:

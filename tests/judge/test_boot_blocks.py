@@ -106,9 +106,23 @@ def test_at_smoke_depth_baseline_and_control_are_one_boot():
 def test_side_by_side_a_boot_is_held_against_the_one_that_its_passes_alternated_with():
     given = run((180.0, 180.0), (100.0, 100.0, 90.0))
     block = BootBlock(speculative=given.further[0].speculative, baselines=given.further[0].baselines[-1:])
-    found = boot_blocks.compared(replace(given, further=(block,)), paces)
+    beside = replace(given, further=(block,))
+    found = boot_blocks.compared(beside, paces)
     assert math.exp(found.paces[1].response.log_ratios[0]) == pytest.approx(2.0)
-    assert found.speculative == pytest.approx([math.log(1.8)] * 2)
+    assert [(len(group.speculative), len(group.baseline)) for group in found.groups] == [(1, 2), (1, 1)]
+    assert [group.log_ratio for group in found.groups] == pytest.approx([math.log(1.8), math.log(2.0)])
+    assert 1.8 < speed.judge(beside).figures["speedup"] < 2.0
+
+
+def test_a_wave_in_which_all_servers_are_faster_shows_no_other_speedup():
+    """Once blocks of 1.74x and 1.66x were called 1.83x, because a second wave had the machine to itself."""
+    given = run((180.0, 270.0), (100.0, 100.0, 150.0))
+    block = BootBlock(speculative=given.further[0].speculative, baselines=given.further[0].baselines[-1:])
+    verdict = speed.judge(replace(given, further=(block,)))
+    assert verdict.figures["speedup"] == pytest.approx(1.8)
+    assert verdict.figures["boot_sd"] < 0.03
+    sides = [verdict.figures[f"{arm}_response_tokens_per_s"] for arm in ("speculative", "baseline")]
+    assert sides[0] / sides[1] == pytest.approx(1.8)
 
 
 def test_the_control_is_judged_as_in_a_run_of_one_boot():

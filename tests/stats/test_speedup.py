@@ -10,7 +10,7 @@ from scipy import stats
 
 from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.stats.proportions import Interval
-from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, across_blocks, across_boots, boots
+from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, BootLevels, across_blocks, across_boots, boots, typical
 
 LOGS = st.lists(st.floats(-1, 1).map(lambda value: round(value, 12)), min_size=2, max_size=20)
 """No two of them closer than a clock tells: what is left of three equal values of 1e-93 is rounding."""
@@ -83,16 +83,40 @@ def test_one_pass_has_no_interval():
     with pytest.raises(ValueError, match="needs two passes, not 1"):
         across_boots([0.1], boots(()), baseline_boots=2)
     with pytest.raises(ValueError, match="needs two passes a block, not \\[2, 1\\]"):
-        across_blocks([[0.1, 0.2], [0.1]], (0.1, 0.2), (0.0, 0.1, 0.2))
+        across_blocks([[0.1, 0.2], [0.1]], [levels((0.1, 0.2), (0.0, 0.1, 0.2))])
 
 
 @given(LOGS, st.floats(-1, 1), st.lists(st.floats(-1, 1), max_size=3), st.sampled_from([0.005, 0.03]))
 def test_one_block_between_two_boots_of_the_baseline_is_a_run_of_one_boot(passes, d, earlier, sd):
     alone = across_boots(passes, boots((d, *earlier), sd), baseline_boots=2)
-    block = across_blocks([passes], [alone.log_ratio + d / 2], [0.0, d], earlier, sd)
+    block = across_blocks([passes], [levels([alone.log_ratio + d / 2], [0.0, d])], earlier, sd)
     assert (block.log_ratio, block.standard_error) == pytest.approx((alone.log_ratio, alone.standard_error), abs=1e-9)
     assert (block.freedom, block.passes, block.passes_sd) == pytest.approx((alone.freedom, alone.passes, alone.passes_sd), abs=1e-9)
     assert block.boots.measured == alone.boots.measured
+
+
+def levels(speculative, baseline):
+    return BootLevels(speculative=tuple(map(float, speculative)), baseline=tuple(map(float, baseline)))
+
+
+@pytest.mark.parametrize("faster", [0.0, 0.4])
+def test_side_by_side_the_speed_of_a_wave_is_no_speed_of_a_boot(faster):
+    """Waves of a variant and a baseline, the first with the control: least squares with a level for each wave, written out."""
+    mine, base = np.array([0.60, 0.55, 0.68]), [np.array([0.0, 0.03]), np.array([-0.02]), np.array([0.05])]
+    waves = [levels([m + faster * i], b + faster * i) for i, (m, b) in enumerate(zip(mine, base, strict=True))]
+    logs = np.concatenate([mine, *base])
+    design = np.zeros((7, 4))  # the levels of three waves, and the log-ratio
+    for row, wave in enumerate((0, 1, 2, 0, 0, 1, 2)):
+        design[row, wave], design[row, 3] = 1.0, row < 3
+    solution, squares, *_ = np.linalg.lstsq(design, logs, rcond=None)
+    found = across_blocks([[0.6, 0.6]] * 3, waves)
+    nu = 4 + 7 - 4
+    assert found.log_ratio == pytest.approx(solution[3])
+    assert found.boots.variance == pytest.approx((4 * 0.03**2 + squares[0]) / nu)
+    assert found.standard_error == pytest.approx(math.sqrt(np.linalg.inv(design.T @ design)[3, 3] * found.boots.variance))
+    assert found.freedom == nu
+    speculative, baseline = typical(waves)
+    assert speculative - baseline == pytest.approx(found.log_ratio)
 
 
 def contrasts(count):
@@ -119,7 +143,7 @@ def test_boots_on_one_scale_give_what_the_covariance_of_blocks_that_share_a_boot
     log_ratio = variance * weights @ read
     residual = read - log_ratio * np.repeat([1.0, 0.0], count)
     squares = residual @ np.linalg.solve(covariance, residual)
-    found = across_blocks([[0.6, 0.6]] * count, logs[:count] - logs[count], logs[count:] - logs[count])
+    found = across_blocks([[0.6, 0.6]] * count, [levels(logs[:count] - logs[count], logs[count:] - logs[count])])
     nu = 4 + 2 * count - 1
     assert found.log_ratio == pytest.approx(log_ratio)
     assert found.boots.variance == pytest.approx((4 * 0.03**2 + squares) / nu)
@@ -129,13 +153,13 @@ def test_boots_on_one_scale_give_what_the_covariance_of_blocks_that_share_a_boot
 
 def test_boots_that_differ_widen_the_interval_and_more_boots_narrow_it():
     def width(count, apart):
-        levels = [apart * (-1) ** i for i in range(2 * count + 1)]
-        found = across_blocks([PASSES] * count, [0.5 + level for level in levels[1::2]], levels[::2])
+        all_ = [apart * (-1) ** i for i in range(2 * count + 1)]
+        found = across_blocks([PASSES] * count, [levels([0.5 + level for level in all_[1::2]], all_[::2])])
         return found.at_least(0.025) / found.ratio
 
     assert width(6, 0.0) > width(4, 0.0) > width(2, 0.0) > width(1, 0.0)
-    uneven = across_blocks([PASSES] * 2, [0.5, 0.7], [0.0, 0.1, -0.1])
-    assert uneven.boots.sd > across_blocks([PASSES] * 2, [0.6, 0.6], [0.0, 0.0, 0.0]).boots.sd
+    uneven = across_blocks([PASSES] * 2, [levels([0.5, 0.7], [0.0, 0.1, -0.1])])
+    assert uneven.boots.sd > across_blocks([PASSES] * 2, [levels([0.6, 0.6], [0.0, 0.0, 0.0])]).boots.sd
 
 
 def test_an_interval_holds_its_ends():
