@@ -1,10 +1,11 @@
 """The sensitivity matrix: ``python -m benchmarks.sensitivity [--quick] [--faults a,b] [--seeds 1,2,3] [--depth standard] [--write]``.
 
-Plants each fault of the reference engine in a server of its own and runs all suites but speed against it, several faults over one baseline,
-at the false-alarm shares of a config with two variants. A cell is a fault under one seed: the engine's ``--seed`` and an offset of the
-requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the fault, the suites or the engine
-change, and the same command resumes what was interrupted. When only judges change, runs that ``--keep`` left there are judged again.
-``--own`` asks only the families that should find the fault, and nearly all where one of those judges whole runs: a third of the time.
+Plants each fault of the reference engine in a server of its own and runs all suites against it, the timed test for faults of time alone,
+several faults over one baseline, at the false-alarm shares of a config with two variants. A cell is a fault under one seed: the engine's
+``--seed`` and an offset of the requests' seeds. Each finished cell is a file below ``.specdec/sensitivity``; it is made anew when the
+fault, the suites or the engine change, and the same command resumes what was interrupted. When only judges change, runs that ``--keep``
+left there are judged again. ``--own`` asks only the families that should find the fault, and nearly all where one of those judges whole
+runs: a third of the time.
 
 ``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
 docs/sensitivity.md and benchmarks/results/sensitivity.json; what stands there and is not shown now stays, each cell with its date. Exit 1
@@ -123,7 +124,8 @@ def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str
     variants = {fault: planted(FAULTS[fault]) for fault in faults}
     name = name or f"{depth}-{seed}-{faults[0]}-{len(faults)}{'-own' if families else ''}"
     known = tuple(family for family in suite_run.families() if not families or family in families)
-    return SuiteRun(name=name, variants=variants, seed=seed, depth=depth, families=known, reasons=FAULTS[faults[0]].reasons)
+    first = FAULTS[faults[0]]
+    return SuiteRun(name=name, variants=variants, seed=seed, depth=depth, families=known, reasons=first.reasons, timed=first.timed)
 
 
 def _make(run: SuiteRun, scratch: Path, store: Store) -> None:

@@ -145,9 +145,8 @@ def _worst(wanted: Sequence[Finding], others: Sequence[Finding]) -> Found:
 def captured_by(fault: PlantedFault) -> str:
     """Return a digest of how the fault is planted, and of the suites and the engine around it: what is captured of another is stale."""
     rules = "".join(inspect.getsource(rule) for rule in registry.DECISIONS[fault.id].values())
-    return hashlib.sha256(f"{fault.id}{sorted(fault.drafting.items())}{fault.reasons}{rules}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[
-        :16
-    ]
+    kind = f"{sorted(fault.drafting.items())}{fault.reasons}{'timed' if fault.timed else ''}"
+    return hashlib.sha256(f"{fault.id}{kind}{rules}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[:16]
 
 
 def judged_by() -> str:

@@ -174,6 +174,14 @@ def test_a_run_has_a_variant_per_fault_and_the_seed_in_the_engine():
     assert {"greedy", "speed"} < {*families()}
 
 
+def test_a_fault_of_time_is_alone_in_a_run_that_times_answers():
+    (fault,) = (fault for fault in FAULTS.values() if fault.timed)
+    run = SuiteRun(name="x", variants={fault.id: {**DRAFT, "fault": fault.id}}, timed=True)
+    assert fault.alone
+    assert run.config()["speed"] == {"args": {"padded-layers": 24}}
+    assert "speed" not in replace(run, timed=False).config()
+
+
 def faked(monkeypatch, judgements):
     """Have runs of the suites come to ``judgements`` at once, and list those that were made."""
     captured = []

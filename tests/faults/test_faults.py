@@ -31,9 +31,8 @@ GREEN = [
 
 @pytest.mark.parametrize("depth, batch", BATCHES)
 def test_planted_faults_turn_the_families_of_their_row_red_by_name(depth, batch, tmp_path):
-    run = SuiteRun(
-        name="faulty", variants={fault: planted(FAULTS[fault]) for fault in batch}, depth=depth, reasons=FAULTS[batch[0]].reasons
-    )
+    variants, first = {fault: planted(FAULTS[fault]) for fault in batch}, FAULTS[batch[0]]
+    run = SuiteRun(name="faulty", variants=variants, depth=depth, reasons=first.reasons, timed=first.timed)
     run.capture(tmp_path)
     for fault, judged in run.judged(tmp_path).items():
         row = FAULTS[fault]

@@ -60,6 +60,8 @@ class PlantedFault:
     """Further keys of the speculative setting that it needs to show."""
     reasons: bool = False
     """Whether it shows only where answers begin with reasoning."""
+    timed: bool = False
+    """Whether it shows only in the time that answers take: then it is ``alone``, too."""
     mirrors: tuple[str, ...] = ()
     """Public reports of such a fault, as ``owner/repository#number``."""
 

@@ -15,6 +15,7 @@ ROWS = (
         does="Takes 50 ms longer for every verify step, as one that runs outside its captured graph.",
         expected=in_(Place.REFERENCE, may=_MAY, speed="the step is too dear"),
         alone=True,
+        timed=True,
         mirrors=("vllm-project/vllm#36165",),
     ),
 )
