@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
 
-__all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "step_cost", "suspect"]
+__all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "contradicted", "step_cost", "suspect"]
 
 CHEAPEST, DEAR = 0.95, 2.0
 """Sense limits of r: a verify step costs at least a plain one, but for noise; published pairs lie between 1.05 and 1.84."""
@@ -96,10 +96,7 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
-    """Hold the speedup of every pass against L and the step gaps, which are medians over chunks and so no part of it.
-
-    Broken where the mean of the passes' log deviations is beyond 5 % by more than Student's t at 2.5 % of their standard error.
-    """
+    """Hold the speedup of every pass against L and the step gaps, which are medians over chunks and so no part of it."""
     arms = (captured.baseline, *([captured.control] if captured.control is not None and not captured.is_control else []))
     gaps, paces = (compared(of, arms, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
@@ -110,17 +107,21 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
     return Identity(
         predicted=speedup * math.exp(mean),
         measured=speedup,
-        broken=abs(mean) > math.log1p(_TOLERANCE) + _noise(deviations, mean),
+        broken=contradicted(deviations),
     )
 
 
-def _noise(deviations: Sequence[float], mean: float) -> float:
-    """Return how far the mean may lie off by noise; infinity for one pass."""
-    count = len(deviations)
+def contradicted(log_deviations: Sequence[float]) -> bool:
+    """Whether the mean of the passes' log deviations from the identity is surely beyond 5 %, on either side; never for one pass.
+
+    By Student's t: of an identity that is off by 5 % exactly this says so in 2.5 % of runs, passes taken as independent and normal.
+    """
+    count = len(log_deviations)
     if count < _LEAST_PASSES:
-        return math.inf
-    variance = math.fsum((deviation - mean) ** 2 for deviation in deviations) / (count - 1)
-    return -float(stdtrit(count - 1, _ERROR)) * math.sqrt(variance / count)
+        return False
+    mean = math.fsum(log_deviations) / count
+    variance = math.fsum((deviation - mean) ** 2 for deviation in log_deviations) / (count - 1)
+    return abs(mean) > math.log1p(_TOLERANCE) - float(stdtrit(count - 1, _ERROR)) * math.sqrt(variance / count)
 
 
 def _shows_steps(captured: Captured) -> bool:
