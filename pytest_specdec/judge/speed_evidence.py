@@ -122,7 +122,7 @@ def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
     sides = {
         "response_tokens_per_s": found.response,
         "ttft_s": found.ttft,
-        "content_ttft_s": found.content,
+        "content_ttft_s": found.content if _reasons(found) else None,
         "prompt_tokens_per_s": found.prompt,
     }
     known = {name: figure for name, figure in sides.items() if figure is not None}
@@ -132,6 +132,7 @@ def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
         **{f"baseline_{name}": figure.baseline for name, figure in known.items()},
         **{f"speculative_{name}": figure.speculative for name, figure in known.items()},
         **({"ttft_speedup": _ratio(found.ttft, -1)} if found.ttft else {}),
+        **({"content_ttft_speedup": _ratio(found.content, -1)} if found.content and _reasons(found) else {}),
         **({"prompt_speedup": _ratio(found.prompt, 1)} if found.prompt else {}),
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **_of_steps(captured, measured),

@@ -11,6 +11,7 @@ from pytest_specdec.judge.timing import paces
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import speed_table
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, timed, transcript
 
 WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)
@@ -170,7 +171,9 @@ def test_behind_reasoning_the_first_text_has_a_row_of_its_own():
         "| Time to first token (s) |  0.200 |       0.100 |   2.00x |",
         "| Time to first text (s)  |  4.000 |       2.000 |   2.00x |",
     ]
-    assert verdict.figures["speculative_content_ttft_s"] == pytest.approx(2.0)
+    assert (verdict.figures["speculative_content_ttft_s"], verdict.figures["content_ttft_speedup"]) == pytest.approx((2.0, 2.0))
+    assert "speculative_content_ttft_s" not in speed.judge(seen(180.0)).figures
+    assert speed_table.rows(verdict.figures)[2] == ("Time To First Text (s)", "4.000", "2.000", "2.00x")
 
 
 def test_latencies_and_what_keeps_the_objective_stand_in_the_evidence_and_gate_nothing():
