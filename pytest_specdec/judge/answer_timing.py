@@ -7,7 +7,7 @@ by chunks: under speculation a chunk brings as many as a step accepts.
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -78,14 +78,22 @@ def prompt_tokens_per_s(answer: Answer) -> float | None:
     return tokens / waited if waited is not None and tokens > 0 else None
 
 
-def step_gap_s(answer: Answer) -> float | None:
-    """Return the median seconds from one chunk to the next; a step where a server sends a chunk per step. None where unknown.
+_PAUSE = 10.0
+"""Median gaps, of a gap that is no step: a pause of the client, of the machine, or between what a client reads in bursts."""
 
-    Under speculation it is no inter-token latency. The median and not the mean, so that it does not follow from t_first and t_last: a
-    client that reads in bursts has a median far below its mean. One microsecond at least, which is what gaps are kept to.
+
+def step_gap_s(answer: Answer) -> float | None:
+    """Return the mean seconds from one chunk to the next, pauses of more than ten medians left out; None where unknown.
+
+    A step, where a server sends a chunk per step; under speculation it is no inter-token latency. Without the pauses it does not follow
+    from t_first and t_last: a client that reads in bursts has a step gap of next to nothing. A median instead would leave out the dearer of
+    two kinds of steps, as prompt lookup has them with a draft and without.
     """
     timing = _streamed(answer)
-    return max(1.0, median(timing.gaps_us)) / 1e6 if timing is not None and timing.gaps_us else None
+    if timing is None or not timing.gaps_us:
+        return None
+    most_us = _PAUSE * median(timing.gaps_us)
+    return max(1.0, fmean(gap for gap in timing.gaps_us if gap <= most_us)) / 1e6
 
 
 def tokens_per_chunk(answer: Answer) -> float | None:

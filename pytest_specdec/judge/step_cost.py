@@ -1,7 +1,8 @@
 """Step cost: a speedup taken apart into tokens per step and the price of a step, and what a missed gate is put down to.
 
 With L tokens per verify step and r what such a step costs in plain ones, drafting included, the speedup is L / r. The identity
-speedup = L * (step gap of the baseline) / (step gap of the variant) holds the same against stamps that the speedup was not taken from.
+speedup = L * (step gap of the baseline) / (step gap of the variant) holds that against every chunk, pauses left out, where the speedup
+itself is taken from the first and the last.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
-    """Hold the speedup of every pass against L and the step gaps, which are medians over chunks and so no part of it."""
+    """Hold the speedup of every pass against L and the step gaps, which leave pauses out and so are no part of it."""
     arms = (captured.baseline, *([captured.control] if captured.control is not None and not captured.is_control else []))
     gaps, paces = (compared(of, arms, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):

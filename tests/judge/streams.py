@@ -10,13 +10,14 @@ from tests.judge.captured_values import answer
 PLAIN = (1,) * 91
 
 
-def stream(windows, *, step_s, request_id="chat-00", pass_index=0, per_chunk=1, usage_tokens=None, told=True, jitter=()):
+def stream(windows, *, step_s, request_id="chat-00", pass_index=0, per_chunk=1, usage_tokens=None, told=True, jitter=(), dear=0):
     """An answer whose windows come ``step_s`` apart, the first from the prefill; ``per_chunk`` of them share a chunk behind it.
 
-    ``jitter`` are seconds by which chunks are read late, one after another and from the beginning again.
+    Every ``dear``-th step takes twice as long. ``jitter`` are seconds by which chunks are read late, one after another and from the
+    beginning again.
     """
     late = [jitter[i % len(jitter)] if jitter else 0.0 for i in range(len(windows))]
-    ends_s = [5.1 + i * step_s for i in range(len(windows))]
+    ends_s = [5.1 + (i + (i // dear if dear else 0)) * step_s for i in range(len(windows))]
     read = [ends_s[0], *(at for i, at in enumerate(ends_s[1:], 1) if i % per_chunk == 0 or i == len(windows) - 1)]
     stamps_us = [round(at * 1e6) for at in accumulate((at + wait for at, wait in zip(read, late, strict=False)), max)]
     tokens = sum(windows)
