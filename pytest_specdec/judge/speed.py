@@ -144,8 +144,8 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         cause = _cause(captured, found, missed[0])
-        named = f", {cause.cause}" if cause else ""
-        return _said(captured, found, Outcome.FAIL, f"{opening}; gate missed{named}: {missed[0]}", rulings, cause=cause)
+        named = f": {cause.cause}" if cause else ""
+        return _said(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0]}", rulings, cause=cause)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
         return _said(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)

@@ -63,7 +63,9 @@ def seen(mine=180.0, baseline=100.0, control=100.0, *, gates=(KNOWN,), alpha=1.2
 def test_a_first_run_decides_by_what_boots_are_stated_to_vary_and_what_they_did(mine, gate, outcome, sentence):
     verdict = speed.judge(seen(mine, gates=(gate,)))
     assert verdict.outcome is outcome
-    assert f", {sentence}" in verdict.headline
+    change, ruling = sentence.split("; ")
+    assert f", {change}" in verdict.headline
+    assert f"; {ruling}" in verdict.headline
     assert verdict.headline.endswith(f": speedup at least {gate.at_least:g} (tiny.yaml:7 gates.speedup)")
     if "spans a factor" in sentence:
         assert verdict.cell == "1.80x, interval too wide"

@@ -135,7 +135,7 @@ def test_a_missed_gate_is_put_down_to_what_lost_more(windows, step_s, gate, caus
     verdict = speed.judge(given)
     assert verdict.outcome is Outcome.FAIL
     assert verdict.names == cause
-    assert f"gate missed, {cause}: speedup at least {gate.at_least:g}" in verdict.headline
+    assert f"er: {cause}; gate missed: speedup at least {gate.at_least:g} (tiny.yaml)" in verdict.headline
     assert verdict.short[1].startswith(f"why: {cause}: ")
 
 
