@@ -73,14 +73,12 @@ def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
 
 
 def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
-    """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs, workloads and depths stays.
+    """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs and workloads stays.
 
     ``path`` is named after ``environment.machine``. Raises what :func:`read` raises for a file that is there.
     """
     _expect(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
-    new = tuple(gates)
-    before = (gate for gate in read(path) if not any(_replaces(one, gate) for one in new))
-    after = {_key(gate): gate for gate in (*before, *new)}
+    after = {**{_key(gate): gate for gate in read(path)}, **{_key(gate): gate for gate in gates}}
     document: JSON = {
         "schema": SCHEMA,
         "machine": environment.machine,
@@ -142,16 +140,5 @@ def _expect(where: str, what: str, *, found: object, expected: str, remedy: str)
         raise RunError(msg, where=where, found=str(found), expected=expected, remedy=remedy)
 
 
-def _key(gate: Gate) -> tuple[str, str, str, str]:
-    return (gate.figure, gate.pair, gate.workload, gate.digest)
-
-
-_SAME_REQUESTS = 0.8
-"""Part of the request ids that a workload shares with its older version; with another depth's it shares fewer."""
-
-
-def _replaces(new: Gate, old: Gate) -> bool:
-    """Return whether ``old`` holds lengths of an older version of the same requests."""
-    shared = len(new.lengths.keys() & old.lengths.keys())
-    same = (new.figure, new.pair, new.workload) == (old.figure, old.pair, old.workload)
-    return same and bool(shared) and shared >= _SAME_REQUESTS * max(len(new.lengths), len(old.lengths))
+def _key(gate: Gate) -> tuple[str, str, str, bool]:
+    return (gate.figure, gate.pair, gate.workload, bool(gate.lengths))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.workload import Workload
     from pytest_specdec.stats.acceptance_change import AcceptanceChange
 
 __all__ = ["LEAST_SHARED", "Comparison", "Finding", "compared", "lengths", "windows"]
@@ -36,7 +37,7 @@ class Finding(StrEnum):
     MAYBE_WORSE = "less is accepted than in the stored run, but not surely by more than the margin"
     MAYBE_MORE = "more is accepted than in the stored run, but not surely by more than the margin"
     BY_LOAD = "not gated on the stored run: drafting depends on load"
-    OTHER_REQUESTS = "not compared with the stored run: it answered other requests"
+    OTHER_REQUESTS = "not compared with the stored run: it answered other requests, or under another load"
     OTHER_SETTING = "not compared with the stored run: it had another"
     FEW = "not compared with the stored run: too few prompts"
 
@@ -146,26 +147,26 @@ class Comparison:
 def compared(captured: Captured, alpha: float) -> Comparison | None:
     """Hold the captured lengths against those stored for this variant and workload; None where none are.
 
-    Lengths of the same workload at another depth, or of an older version, are not compared: it has another digest. Requests with the same
-    prompt are one unit, since they depend on each other.
+    Only requests that were sent in the same words are compared, under the same traffic: other depths have fewer or more of them. Requests
+    with the same prompt are one unit, since they depend on each other.
     """
-    stored = [gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths]
-    if not stored:
-        return None
-    gate = next((each for each in stored if each.digest == captured.speculative.digest), None)
+    gate = next((each for each in captured.gates if each.figure == ACCEPTANCE_LENGTH and each.lengths), None)
     if gate is None:
-        return Comparison(finding=Finding.OTHER_REQUESTS, gate=stored[0], cell=_cell(captured), alpha=alpha)
+        return None
+    now = lengths(captured.speculative, captured.workload)
+    shared = [key for key, length in gate.lengths.items() if key in now and now[key].request == length.request]
+    units, cell = _units(captured, shared), _cell(captured)
     if not gate.comparable:
-        return Comparison(finding=Finding.OTHER_SETTING, gate=gate, cell=_cell(captured), alpha=alpha)
-    now = lengths(captured.speculative)
-    units = _units(captured, [key for key in gate.lengths if key in now])
+        return Comparison(finding=Finding.OTHER_SETTING, gate=gate, cell=cell, alpha=alpha)
+    if gate.digest != captured.workload.traffic_digest or (now and not units):
+        return Comparison(finding=Finding.OTHER_REQUESTS, gate=gate, cell=cell, alpha=alpha)
     if len(units) < LEAST_SHARED:
-        return Comparison(finding=Finding.FEW, gate=gate, cell=_cell(captured), alpha=alpha, shared=len(units))
+        return Comparison(finding=Finding.FEW, gate=gate, cell=cell, alpha=alpha, shared=len(units))
     change = compare([_mean(gate.lengths, ids) for ids in units], [_mean(now, ids) for ids in units])
     return Comparison(
         finding=Finding.BY_LOAD if _depends_on_load(captured) else _finding(change, alpha),
         gate=gate,
-        cell=_cell(captured),
+        cell=cell,
         alpha=alpha,
         shared=len(units),
         change=change,
@@ -202,10 +203,13 @@ def windows(transcript: Transcript) -> Mapping[str, Sequence[int]]:
     return {request_id: each for request_id, each in found.items() if each}
 
 
-def lengths(transcript: Transcript) -> Mapping[str, PromptLength]:
-    """Return the mean accepted length of each request whose windows are known."""
+def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:
+    """Return the mean accepted length of each request of ``workload`` whose windows are known."""
+    digests, found = {request.id: request.digest for request in workload.requests}, windows(transcript)
     return {
-        request_id: PromptLength(tokens_per_step=sum(each) / len(each), steps=len(each)) for request_id, each in windows(transcript).items()
+        request_id: PromptLength(tokens_per_step=sum(each) / len(each), steps=len(each), request=digests[request_id])
+        for request_id, each in found.items()
+        if request_id in digests
     }
 
 

@@ -87,6 +87,8 @@ class PromptLength:
     tokens_per_step: float
     steps: int
     """Verify steps that it is the mean of, of all stored runs."""
+    request: str
+    """Digest of the request: only what was asked in the same words is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +121,9 @@ class Gate:
     key: Mapping[str, str] = field(default_factory=dict)
     """What it was measured with: ``engine``, ``model``, ``draft``, ``dtype``, ``flags``; empty where unknown."""
     digest: str = ""
-    """Of the workload, as its lengths were measured."""
+    """Of the traffic that the lengths were measured under."""
     runs: int = 0
-    """Runs that the lengths are pooled from."""
+    """Runs that the lengths are pooled from; those of another depth have fewer or more requests."""
     lengths: Mapping[str, PromptLength] = field(default_factory=dict)
     """Stored mean accepted lengths, by request id."""
     changes: tuple[str, ...] = ()

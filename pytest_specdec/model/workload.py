@@ -95,6 +95,12 @@ class Request:
     """Whether its answer is streamed; None where its workload says."""
 
     @property
+    def digest(self) -> str:
+        """Return 8 hexadecimal digits over route and body: requests of one id that agree in it are the same over versions and depths."""
+        sent = json.dumps([self.route, self.body], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(sent.encode()).hexdigest()[:8]
+
+    @property
     def prompt_key(self) -> str:
         """Route and what makes the prompt: requests that agree in it have one prompt."""
         return json.dumps([self.route, {name: value for name, value in self.body.items() if name in _PROMPTING}], sort_keys=True)
@@ -210,6 +216,11 @@ class Workload:
         ends = [*accumulate(self.waves), len(self.requests)]
         cuts = (self.requests[start:end] for start, end in pairwise([0, *ends]))
         return tuple(wave for wave in cuts if wave)
+
+    @property
+    def traffic_digest(self) -> str:
+        """Return 16 hexadecimal digits over how its requests are sent, whichever these are: the same at every depth."""
+        return replace(self, requests=(), waves=()).digest
 
     @property
     def digest(self) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.baseline import Environment
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.verdict import Verdict
 
 PROMPTS = "prompts"
@@ -31,7 +32,7 @@ class CellLengths:
     """The accepted lengths of one variant and workload in one run."""
 
     digest: str
-    """Of the workload."""
+    """Of the traffic."""
     lengths: Mapping[str, PromptLength]
 
 
@@ -54,14 +55,15 @@ class PooledLengths:
     move: str
 
 
-def read(directory: RunDirectory, verdicts: Iterable[Verdict]) -> Mapping[tuple[str, str], CellLengths]:
+def read(directory: RunDirectory, plan: Plan, verdicts: Iterable[Verdict]) -> Mapping[tuple[str, str], CellLengths]:
     """Return the lengths behind every verdict on acceptance that knows them."""
     found: dict[tuple[str, str], CellLengths] = {}
     for verdict in filter(_on_acceptance, verdicts):
         with suppress(RunError):
             transcript = transcripts.read(directory, verdict.pair, verdict.workload)
+            workload = plan.workload(verdict.workload)
             if transcript is not None:
-                cell = CellLengths(digest=transcript.digest, lengths=lengths(transcript))
+                cell = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
                 found[verdict.pair, verdict.workload] = cell
     return found
 
@@ -72,7 +74,7 @@ def _on_acceptance(verdict: Verdict) -> bool:
 
 
 def pooled(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:
-    """Return the lengths of the run, pooled with those ``known`` of the same requests, model, draft and dtype.
+    """Return the lengths of the run, pooled with those ``known`` of the same requests, traffic, model, draft and dtype.
 
     Not taken are cells with too few prompts and, unless a regression is accepted, those that failed or may be lower or higher than stored:
     pooled, they would loosen the gate. An accepted one begins anew.
@@ -81,7 +83,7 @@ def pooled(results: Results, known: Iterable[Gate], environment: Environment) ->
     for verdict in filter(_on_acceptance, results.verdicts):
         cell = results.lengths.get((verdict.pair, verdict.workload))
         if cell is not None and len(cell.lengths) >= LEAST_SHARED and _taken(verdict, results.accepted):
-            found.append(_pooled(verdict, cell, _before(stored, verdict, cell), environment, results.accepted))
+            found.append(_pooled(verdict, cell, _before(stored, verdict), environment, results.accepted))
     return tuple(found)
 
 
@@ -94,13 +96,13 @@ def _loosens(verdict: Verdict) -> bool:
     return verdict.outcome is Outcome.FAIL or unsure
 
 
-def _before(known: Iterable[Gate], verdict: Verdict, cell: CellLengths) -> Gate | None:
-    about = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload, cell.digest)
-    return next((gate for gate in known if gate.lengths and (gate.figure, gate.pair, gate.workload, gate.digest) == about), None)
+def _before(known: Iterable[Gate], verdict: Verdict) -> Gate | None:
+    about = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload)
+    return next((gate for gate in known if gate.lengths and (gate.figure, gate.pair, gate.workload) == about), None)
 
 
 def _pooled(verdict: Verdict, cell: CellLengths, before: Gate | None, environment: Environment, accepted: str) -> PooledLengths:
-    begins = before is None or not before.comparable or verdict.outcome is Outcome.FAIL
+    begins = before is None or not before.comparable or before.digest != cell.digest or verdict.outcome is Outcome.FAIL
     earlier = {} if before is None or begins else before.lengths
     gate = Gate(
         figure=ACCEPTANCE_LENGTH,
@@ -116,11 +118,13 @@ def _pooled(verdict: Verdict, cell: CellLengths, before: Gate | None, environmen
 
 
 def _joined(before: PromptLength | None, now: PromptLength | None) -> PromptLength:
-    """Return the mean over the steps of both: so many steps of one request are one longer run of it."""
+    """Return the mean over the steps of both: so many steps of one request are one longer run of it. One that was reworded begins anew."""
     both = [each for each in (before, now) if each is not None]
-    steps = sum(each.steps for each in both)
-    tokens = sum(each.tokens_per_step * each.steps for each in both)
-    return PromptLength(tokens_per_step=round(tokens / steps, 4), steps=steps)
+    last = both[-1]
+    same = [each for each in both if each.request == last.request]
+    steps = sum(each.steps for each in same)
+    tokens = sum(each.tokens_per_step * each.steps for each in same)
+    return PromptLength(tokens_per_step=round(tokens / steps, 4), steps=steps, request=last.request)
 
 
 def _mean(gate: Gate) -> float:

@@ -158,7 +158,7 @@ class SummaryPlugin:
 
     def _results(self, run: Run) -> accepted_lengths.Results:
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
-        found = accepted_lengths.read(RunDirectory.open(self._root), verdicts)
+        found = accepted_lengths.read(RunDirectory.open(self._root), run.plan, verdicts)
         return accepted_lengths.Results(verdicts=verdicts, lengths=found, accepted=self._config.stash[SETTINGS].accept_regression)
 
     def _typed(self, path: Path) -> str:

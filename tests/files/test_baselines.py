@@ -74,8 +74,12 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
         ("- {figure: speedup, at_least: .nan}", ":4  at_least", "nan"),
         ("- {figure: speedup, at_least: -1}", ":4  at_least", "-1"),
         ("- {figure: speedup, log_ratios: [0.1, .inf]}", ":4  log_ratios", "inf"),
-        ("- {figure: acceptance_length, lengths: {a: {tokens_per_step: 0.5, steps: 4}}}", ":4  lengths", "a: 0.5 over 4 steps"),
-        ("- {figure: acceptance_length, lengths: {a: {tokens_per_step: .nan, steps: 4}}}", ":4  lengths", "a: nan over 4 steps"),
+        ("- {figure: acceptance_length, lengths: {a: {tokens_per_step: 0.5, steps: 4, request: a}}}", ":4  lengths", "a: 0.5 over 4 steps"),
+        (
+            "- {figure: acceptance_length, lengths: {a: {tokens_per_step: .nan, steps: 4, request: a}}}",
+            ":4  lengths",
+            "a: nan over 4 steps",
+        ),
         ("  all", ":3", "all"),
     ],
 )
@@ -109,7 +113,9 @@ def test_a_file_that_cannot_be_read_is_an_error_of_ours(path):
 
 
 def lengths(count, tokens_per_step=2.5, first=0):
-    return {f"chat-{i:02}": PromptLength(tokens_per_step=tokens_per_step, steps=40) for i in range(first, first + count)}
+    return {
+        f"chat-{i:02}": PromptLength(tokens_per_step=tokens_per_step, steps=40, request="0a1b2c3d") for i in range(first, first + count)
+    }
 
 
 LENGTHS = Gate(
@@ -127,15 +133,14 @@ def test_lengths_are_a_line_a_prompt(path, environment):
     baselines.write(path, environment, [LENGTHS])
     (found,) = baselines.read(path)
     assert replace(found, source="", machine=None) == LENGTHS
-    assert "    chat-07: {tokens_per_step: 2.5, steps: 40}\n" in path.read_text()
+    assert "    chat-07: {tokens_per_step: 2.5, steps: 40, request: 0a1b2c3d}\n" in path.read_text()
 
 
-def test_each_depth_has_lengths_of_its_own_and_changed_requests_replace_theirs(path, environment):
-    deep, changed = replace(LENGTHS, digest="b" * 16, lengths=lengths(100)), replace(LENGTHS, digest="c" * 16, lengths=lengths(20, 2.1))
-    baselines.write(path, environment, [LENGTHS])
-    baselines.write(path, environment, [deep])
-    baselines.write(path, environment, [changed])
-    assert [gate.digest[0] for gate in baselines.read(path)] == ["b", "c"]
+def test_lengths_stand_beside_a_floor_and_replace_older_ones(path, environment):
+    floor = Gate(figure="acceptance_length", at_least=2.0, pair="v", workload="greedy")
+    baselines.write(path, environment, [floor, LENGTHS])
+    baselines.write(path, environment, [replace(LENGTHS, runs=3)])
+    assert [(gate.at_least, gate.runs) for gate in baselines.read(path)] == [(2.0, 0), (None, 3)]
 
 
 def test_a_file_of_the_first_schema_is_read(path, environment):

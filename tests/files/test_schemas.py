@@ -78,7 +78,7 @@ def test_a_plan_is_valid(directory, plan):
 def test_a_baseline_file_is_valid(tmp_path, environment):
     path = tmp_path / f"{environment.machine}.yaml"
     speed = Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5), reason="median", accepted_regression="a new driver")
-    lengths = {"chat-00": PromptLength(tokens_per_step=2.5, steps=40)}
+    lengths = {"chat-00": PromptLength(tokens_per_step=2.5, steps=40, request="0" * 8)}
     length = Gate(figure="acceptance_length", digest="0" * 16, runs=1, lengths=lengths, key={"model": "m", "flags": "0" * 12})
     baselines.write(path, environment, [speed, length])
     Draft202012Validator(schema("baseline")).validate(yaml.load(path.read_text(), str(path)).data)

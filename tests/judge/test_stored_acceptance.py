@@ -30,8 +30,9 @@ def seen(mine, *gates, concurrency=24, pair=None, temperature=0, **fields):
 
 
 def stored(given, **fields):
-    about = {"figure": "acceptance_length", "digest": "0" * 16, "runs": 1, "source": "tiny/m.yaml:12"}
-    return Gate(**{**about, "lengths": lengths(seen(given).speculative), **fields})
+    run = seen(given)
+    about = {"figure": "acceptance_length", "digest": run.workload.traffic_digest, "runs": 1, "source": "tiny/m.yaml:12"}
+    return Gate(**{**about, "lengths": lengths(run.speculative, run.workload), **fields})
 
 
 BEFORE = stored(answers(seed=1))
@@ -87,15 +88,21 @@ def test_a_pass_says_what_it_would_have_found():
     assert "a loss of 3.0% " in "\n".join(equal.evidence)
 
 
-def test_lengths_of_other_requests_are_not_compared():
-    verdict = speed.judge(seen(answers(1.5), replace(BEFORE, digest="1" * 16)))
-    assert (verdict.outcome, verdict.headline.endswith("it answered other requests (tiny/m.yaml:12)")) == (Outcome.NOT_DECIDED, True)
-    assert "--specdec-update-baselines" in verdict.settle
+def test_lengths_under_another_load_or_of_other_requests_are_not_compared():
+    reworded = {name: replace(each, request="other") for name, each in BEFORE.lengths.items()}
+    for gate in (replace(BEFORE, digest="1" * 16), replace(BEFORE, lengths=reworded)):
+        verdict = speed.judge(seen(answers(1.5), gate))
+        assert verdict.outcome is Outcome.NOT_DECIDED
+        assert verdict.headline.endswith("it answered other requests, or under another load (tiny/m.yaml:12)")
+        assert "--specdec-update-baselines" in verdict.settle
 
 
-def test_of_several_depths_the_one_with_the_same_requests_is_compared():
-    other = replace(BEFORE, digest="1" * 16)
-    assert speed.judge(seen(answers(1.5), other, BEFORE)).outcome is Outcome.FAIL
+def test_another_depth_is_compared_over_the_requests_that_it_shares():
+    some = replace(BEFORE, lengths={name: BEFORE.lengths[name] for name in list(BEFORE.lengths)[:60]})
+    verdict = speed.judge(seen(answers(1.5), some))
+    assert (verdict.outcome, verdict.figures["shared_prompts"]) == (Outcome.FAIL, 60)
+    few = speed.judge(seen(answers(1.5, prompts=30), BEFORE))
+    assert few.figures["shared_prompts"] == 30
 
 
 def test_another_draft_is_not_compared_and_another_release_is():
@@ -126,20 +133,24 @@ def test_too_few_shared_prompts_are_said():
 def test_a_variant_that_drafts_by_load_is_reported_and_not_gated(draft, concurrency, outcome):
     pair = a_pair()
     pair = replace(pair, variant=replace(pair.variant, draft=replace(pair.variant.draft, **draft)))
-    verdict = speed.judge(seen(answers(1.5), BEFORE, pair=pair, concurrency=concurrency))
+    before = replace(BEFORE, digest=seen(answers(1.5), concurrency=concurrency).workload.traffic_digest)
+    verdict = speed.judge(seen(answers(1.5), before, pair=pair, concurrency=concurrency))
     assert verdict.outcome is outcome
     assert ("drafting depends on load: " in verdict.headline) == (outcome is Outcome.PASS)
     assert verdict.rules_out == ""
 
 
 def test_requests_of_one_prompt_are_one_unit():
-    twice = [replace(each, request_id=f"{each.request_id}#2") for each in answers(1.5)]
-    given = seen(
-        [*answers(1.5), *twice], stored([*answers(seed=1), *(replace(each, request_id=f"{each.request_id}#2") for each in answers(seed=1))])
-    )
-    asked = (*requests(100), *(replace(each, id=f"{each.id}#2") for each in requests(100)))
-    verdict = speed.judge(replace(given, workload=replace(given.workload, requests=asked)))
-    assert verdict.figures["shared_prompts"] == 100
+    def twice(power, seed):
+        given = answers(power, seed=seed)
+        run = seen([*given, *(replace(each, request_id=f"{each.request_id}#2") for each in answers(power, seed=seed + 1))])
+        asked = (*requests(100), *(replace(each, id=f"{each.id}#2") for each in requests(100)))
+        return replace(run, workload=replace(run.workload, requests=asked))
+
+    before, now = twice(1.0, 1), twice(1.5, 3)
+    gate = replace(BEFORE, lengths=lengths(before.speculative, before.workload))
+    assert len(gate.lengths) == 200
+    assert speed.judge(replace(now, gates=(gate,))).figures["shared_prompts"] == 100
 
 
 def test_a_gate_of_the_config_shares_the_false_alarms():

@@ -30,8 +30,12 @@ def verdict(outcome=Outcome.PASS, finding=Finding.SAME):
     return Verdict(outcome=outcome, headline=f"2.50 tokens per step; {finding}", **about)
 
 
-def results(tokens_per_step=2.5, *, one=None, accepted="", count=20, steps=40, digest="a"):
-    lengths = {f"chat-{i:02}": PromptLength(tokens_per_step=tokens_per_step, steps=steps) for i in range(count)}
+def length(tokens_per_step, steps=40, request="r1"):
+    return PromptLength(tokens_per_step=tokens_per_step, steps=steps, request=request)
+
+
+def results(tokens_per_step=2.5, *, one=None, accepted="", count=20, steps=40, digest="a", request="r1"):
+    lengths = {f"chat-{i:02}": length(tokens_per_step, steps, request) for i in range(count)}
     cell = CellLengths(digest=digest, lengths=lengths)
     return Results(verdicts=(one or verdict(),), lengths={("draft-k3", "greedy"): cell}, accepted=accepted)
 
@@ -45,14 +49,14 @@ def after(folder, *runs, here=HERE):
 def test_lengths_are_stored_with_digest_and_key(tmp_path):
     found, (gate,) = after(tmp_path, results())
     assert (gate.digest, gate.runs, gate.key) == ("a", 1, HERE.key("draft-k3"))
-    assert gate.lengths["chat-07"] == PromptLength(tokens_per_step=2.5, steps=40)
+    assert gate.lengths["chat-07"] == length(2.5)
     assert gate.reason == "mean 2.500 tokens per step of 20 requests over 1 run; a run may differ by 3 %"
     assert found.moves == ("acceptance_length draft-k3 greedy: 2.500 tokens per step (20 requests, 800 steps, 1 run)",)
 
 
 def test_runs_are_pooled_by_their_steps(tmp_path):
     found, (gate,) = after(tmp_path, results(2.5), results(2.45, steps=120))
-    assert gate.lengths["chat-07"] == PromptLength(tokens_per_step=2.4625, steps=160)
+    assert gate.lengths["chat-07"] == length(2.4625, 160)
     assert gate.runs == 2
     assert found.moves == ("acceptance_length draft-k3 greedy: 2.500 -> 2.462 tokens per step (20 requests, 3,200 steps, 2 runs)",)
 
@@ -83,9 +87,19 @@ def test_another_draft_begins_anew_and_another_release_does_not(tmp_path):
     assert "draft model d, 3 tokens -> model e, 3 tokens" in found.moves[0]
 
 
-def test_other_depths_stand_beside_each_other(tmp_path):
-    _, kept = after(tmp_path, results(), results(count=100, digest="b"))
-    assert [gate.digest for gate in kept] == ["a", "b"]
+def test_another_depth_adds_its_requests_and_leaves_the_others(tmp_path):
+    _, (gate,) = after(tmp_path, results(), results(2.45, count=100))
+    assert (gate.lengths["chat-07"], gate.lengths["chat-99"]) == (length(2.475, 80), length(2.45))
+    _, (gate,) = after(tmp_path, results(2.5, count=10))
+    assert (len(gate.lengths), gate.runs) == (100, 3)
+
+
+def test_reworded_requests_and_another_load_begin_anew(tmp_path):
+    _, (gate,) = after(tmp_path, results(), results(2.1, request="r2"))
+    assert gate.lengths["chat-07"] == length(2.1, request="r2")
+    found, (gate,) = after(tmp_path, results(2.2, digest="b", request="r2"))
+    assert (gate.lengths["chat-07"], gate.runs) == (length(2.2, request="r2"), 1)
+    assert "begun anew" in found.moves[0]
 
 
 def test_few_prompts_are_not_stored(tmp_path):

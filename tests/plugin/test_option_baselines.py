@@ -176,7 +176,11 @@ GATE = Gate(figure="speedup", at_least=1.7, pair="draft-k3", workload="chat", lo
         (replace(GATE, at_least=0.9), "at_least", "0.9 under a median of 1.99x"),
         (replace(GATE, at_least=1.2), "at_least", "1.2 under a median of 1.99x"),
         (Gate(figure="acceptance_length", at_least=1.0), "at_least", "1"),
-        (Gate(figure="acceptance_length", digest="d", lengths={"a": PromptLength(tokens_per_step=2.0, steps=9)}), "lengths", "1 requests"),
+        (
+            Gate(figure="acceptance_length", digest="d", lengths={"a": PromptLength(tokens_per_step=2.0, steps=9, request="a")}),
+            "lengths",
+            "1 requests",
+        ),
     ],
 )
 def test_a_gate_that_cannot_fail_ends_the_session_before_anything_boots(project, gate, key, found):
