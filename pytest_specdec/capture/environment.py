@@ -75,15 +75,15 @@ def _draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
 
 
 def _checkpoint(config: Config, name: str) -> str:
-    """Return ``name`` with a digest of its files' names and sizes and of its settings, where it is a folder here: weights are not read."""
-    folder = checkpoint.folder(config, name)
-    if not name or not folder.is_dir():
+    """Return ``name`` with a digest of its files' names and sizes and of its settings, where it is here: weights are not read."""
+    place = checkpoint.folder(config, name)
+    files = sorted(path for path in (place.glob("*") if place.is_dir() else [place]) if path.is_file())
+    if not name or not files:
         return name
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.is_file():
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-            digest.update(path.read_bytes() if path.name == "config.json" else b"")
+    for path in files:
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes() if path.name == "config.json" else b"")
     return f"{Path(name).name if Path(name).is_absolute() else name}@{digest.hexdigest()[:12]}"
 
 

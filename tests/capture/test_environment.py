@@ -30,6 +30,17 @@ def test_a_variant_is_known_by_checkpoints_dtype_and_flags(config, tmp_path):
     assert {part for part in before["draft-k3"] if before["draft-k3"][part] != after["draft-k3"][part]} == {"model", "flags"}
 
 
+def test_a_checkpoint_may_be_one_file_and_may_be_elsewhere(config, tmp_path):
+    (tmp_path / "big.gguf").write_bytes(b"GGUF")
+    path = str(tmp_path / "big.gguf")
+    models = [
+        environment.environment(replace(config, engine=replace(config.engine, model=model)), "").variants["draft-k3"]["model"]
+        for model in (path, "org/elsewhere")
+    ]
+    assert models[0].startswith("big.gguf@")
+    assert models[1] == "org/elsewhere"
+
+
 def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
