@@ -131,7 +131,8 @@ def test_gates_that_are_out_of_reach_are_red_in_a_real_first_run(tmp_path, seen)
     judged = json.loads((tmp_path / "run/run.json").read_text())["judgements"]
     assert "gate missed: speedup at least 100 (mine.yaml:" in text
     assert "gate missed: acceptance length at least 3.9 (mine.yaml:" in text
-    seen(f"exit {code}: draft-k3 {', '.join(one['verdict']['outcome'] for one in judged)}; 1 run")
+    outcomes = {one["workload"]: one["verdict"]["outcome"] for one in judged}
+    seen(f"exit {code}: draft-k3 {outcomes['vacation-timed']}, {outcomes['all-greedy']}; 1 run")
 
 
 @pytest.mark.chaos(
