@@ -1,5 +1,7 @@
 """The speed gate on simulated runs: ``python -m benchmarks.speed_gate`` writes benchmarks/results/speed_gate.{json,md}.
 
+``--boots`` measures the tables of several boots alone and leaves the others as they are.
+
 A run is a boot of the baseline, one of the variant and one of the control, whose log speeds vary with ``boot sd``, and four passes in each
 whose log-ratios vary with ``pass sd``; a run with a file has the control's log-ratios of so many earlier runs. A run of several boots has
 as many of the variant, in turn between two boots of the baseline each, side by side with passes that alternate with those of one.
@@ -7,6 +9,7 @@ as many of the variant, in turn between two boots of the baseline each, side by 
 
 from __future__ import annotations
 
+import argparse
 import functools
 import math
 import time
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 RUNS = 20_000
 FILES = 4_000
+SEVERAL = 8_000
+"""Runs of several boots."""
 ACCEPTANCE = "Acceptance length, at the threshold: proven and failed are both false"
 FLOORS = "A healthy run held against the floor that healthy runs have brought into a baseline file"
 PASSES = 4
@@ -107,7 +112,7 @@ class Machine:
         return {"boot sd": f"{self.boot_sd:.1%}", "pass sd": f"{self.pass_sd:.0%}", **({"machine": said} if said else {})}
 
 
-def several(count: int, machine: Machine, *, runs: int = RUNS, seed: int = 1) -> dict[str, float]:
+def several(count: int, machine: Machine, *, runs: int = SEVERAL, seed: int = 1) -> dict[str, float]:
     """Return how often ``count`` boots of each variant are ruled wrongly at a floor that is reached exactly, and rightly 10 % off it."""
     rng = np.random.default_rng(seed)
     found = [machine.estimate(rng, count) for _ in range(runs)]
@@ -214,7 +219,7 @@ def cell(*, truth: float, gate: float, boot_sd: float, pass_sd: float = 0.02, ea
 
 
 def rows() -> list[dict[str, object]]:
-    """Return the tables."""
+    """Return the tables of one boot of each variant, and of acceptance."""
     tables = {
         "Proven at a true 1.18": [{"truth": 1.18, "gate": 1.0, "boot_sd": sd} for sd in BOOT_SDS],
         "Proven at a true 1.18, five earlier runs in the file": [
@@ -231,15 +236,16 @@ def rows() -> list[dict[str, object]]:
     }
     floors = [held(boot_sd=sd, earlier=earlier) for earlier in (1, 5, 10) for sd in BOOT_SDS]
     measured = [{"table": title, **cell(**asked)} for title, cells in tables.items() for asked in cells]
-    blocks = several_rows()
     lengths = [accepted(prompts=prompts, concentration=concentration) for prompts in (20, 100) for concentration in (6.0, 30.0)]
-    return [*measured, *blocks, *({"table": FLOORS, **row} for row in floors), *({"table": ACCEPTANCE, **row} for row in lengths)]
+    return [*measured, *({"table": FLOORS, **row} for row in floors), *({"table": ACCEPTANCE, **row} for row in lengths)]
 
 
 def main() -> None:
     """Measure and write."""
-    began = time.monotonic()
-    found = rows()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed_gate")
+    parser.add_argument("--boots", action="store_true", help="the tables of several boots alone")
+    only, began = parser.parse_args().boots, time.monotonic()
+    found = [*([] if only else rows()), *several_rows()]
     results.write("speed_gate", found, command="python -m benchmarks.speed_gate", seconds=time.monotonic() - began)
 
 
