@@ -119,11 +119,11 @@ def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) ->
 
 
 def _part(captured: Captured, request_ids: Iterable[str]) -> Captured:
-    """Return the answers to some of the requests."""
+    """Return the answers to some of the requests, without the counters, which are of all of them."""
     wanted = frozenset(request_ids)
 
     def part(transcript: Transcript) -> Transcript:
-        return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in wanted))
+        return replace(transcript, answers=tuple(a for a in transcript.answers if a.request_id in wanted), counters=None)
 
     return replace(
         captured,

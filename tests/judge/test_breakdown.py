@@ -31,11 +31,11 @@ def arm(per_s, *, ttft_s=None):
     ]
 
 
-def under_load(*, solo=180.0, eight=140.0, many=80.0, gates=(FLOOR,), **fields):
+def under_load(*, solo=180.0, eight=140.0, many=80.0, gates=(FLOOR,), counters=SPECULATING, **fields):
     workload = a_workload(asked(IDS), passes=3, stream=True, timed=True, concurrency=16, waves=(1, 1, 8, 16))
     same = arm(dict.fromkeys(("solo", "eight", "many"), 100.0))
     mine = arm({"solo": solo, "eight": eight, "many": many}, **fields)
-    found = captured("speed", mine, same, same, workload=workload, gates=gates, alpha=1e-3)
+    found = captured("speed", mine, same, same, workload=workload, gates=gates, counters=counters, alpha=1e-3)
     return replace(found, control=replace(found.control, boot=2))
 
 
@@ -79,6 +79,11 @@ def test_requests_that_waited_for_others_to_end_are_counted():
     found = breakdown.by_load(under_load(ttft_s=late))
     assert [level.waited for level in found.levels] == [0, 0, 3 * 8]
     assert "24 answers waited for others to end" in found.lines[-1]
+
+
+def test_counters_of_all_requests_are_not_taken_for_those_of_a_part():
+    verdict = speed.judge(under_load(counters=SPECULATING))
+    assert not [line for line in verdict.evidence if "by the server's counters" in line or "contradict" in line]
 
 
 def test_the_control_is_held_against_the_baseline_at_the_same_number_of_clients():
