@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.status import Progress
 
-__all__ = ["begin", "record", "resume"]
+__all__ = ["begin", "devices", "record", "resume"]
 
 
 def record(
@@ -66,7 +66,7 @@ def record(
             engine_of(config.scorer.kind).check(config.of_scorer())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
-        for device in _devices() if started else ():
+        for device in devices() if started else ():
             locked.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
         if any(boot.attached for boot in boots):
             boots = _comparable(boots, attachment.check(recipes, reporter), completeness)
@@ -155,7 +155,7 @@ def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> No
     run_documents.write_status(directory, Status(state=State.RUNNING))
 
 
-def _devices() -> tuple[str, ...]:
+def devices() -> tuple[str, ...]:
     """Return the accelerators that this process may use, in one order for all; none without an accelerator.
 
     CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID; here each has one name.

@@ -19,8 +19,21 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.plugin.live import LiveServer
 
-__all__ = ["specdec_base", "specdec_captured", "specdec_captured_run", "specdec_check", "specdec_pair", "specdec_spec"]
+__all__ = [
+    "specdec_base",
+    "specdec_baseline_server",
+    "specdec_captured",
+    "specdec_captured_run",
+    "specdec_check",
+    "specdec_pair",
+    "specdec_spec",
+    "specdec_speculative_server",
+]
+
+SEEN_BY = frozenset({"specdec_pair", "specdec_baseline_server"})
+"""Fixtures that every test of ours without a mark asks for, itself or through another fixture."""
 
 MARK = (
     'specdec(workload, family="greedy"): answers to ``workload`` are captured from every pair and judged as ``family``; see pytest_specdec.'
@@ -69,7 +82,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     """Sort by pair and plan, after everyone else has selected and shuffled."""
     collected = list(items)
     yield
-    if any(item.get_closest_marker("specdec") or "specdec_pair" in getattr(item, "fixturenames", ()) for item in items):
+    if any(item.get_closest_marker("specdec") or not SEEN_BY.isdisjoint(getattr(item, "fixturenames", ())) for item in items):
         from pytest_specdec.plugin import collection  # noqa: PLC0415 - only tests of ours pay for it
 
         collection.plan(session, items, collected)
@@ -121,3 +134,19 @@ def specdec_check(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
         verdicts.check(request.node, verdict)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def specdec_baseline_server(request: pytest.FixtureRequest) -> LiveServer:
+    """Return the baseline's server at work, for a test's own requests."""
+    from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests of ours pay for it
+
+    return request.config.stash[live.LIVE].server("baseline")
+
+
+@pytest.fixture(scope="session")
+def specdec_speculative_server(request: pytest.FixtureRequest, specdec_pair: Pair) -> LiveServer:
+    """Return the pair's speculative server at work, for a test's own requests; its tests run once per variant of the config."""
+    from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests of ours pay for it
+
+    return request.config.stash[live.LIVE].server(specdec_pair.name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["CaptureLoop", "capture", "follow", "is_of", "register"]
+__all__ = ["CaptureLoop", "capture", "follow", "is_of", "register", "sigterm_ends_cleanly"]
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -116,7 +116,7 @@ def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress],
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
-        with _sigterm_ends_cleanly():
+        with sigterm_ends_cleanly():
             try:
                 boot_checks.require(run.config)
             except SpecdecError:
@@ -147,7 +147,7 @@ def _broken(run: RunState, directory: RunDirectory, error: str) -> Status:
 
 
 @contextmanager
-def _sigterm_ends_cleanly() -> Iterator[None]:
+def sigterm_ends_cleanly() -> Iterator[None]:
     """Turn SIGTERM into an exception, so that servers are stopped on the way out; signals reach the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -160,7 +160,7 @@ def _sigterm_ends_cleanly() -> Iterator[None]:
 
 
 def _terminate(_signal: int, _frame: object) -> None:
-    pytest.exit("the capture was ended by SIGTERM; complete results are kept", returncode=TERMINATED)
+    pytest.exit("ended by SIGTERM; complete results of the capture are kept", returncode=TERMINATED)
 
 
 def is_of(root: Path, session: str) -> bool:

@@ -51,6 +51,18 @@ def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence
     run = run_state.state_or_error(session.config)
     if isinstance(run, str):
         raise pytest.UsageError(run)
+    live_items = [item for item in items if marker.live_fixtures(item)]
+    if live_items:
+        from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests against live servers pay for it
+
+        live.register(session.config, run, live_items)
+    if any(marker.is_ours(item) for item in items):
+        _plan_capture(session, run, items, collected)
+    else:
+        _sort(run, items)
+
+
+def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
     if run.settings.replay is None:
         marks = {item: replace(mark, workload=run.configured(mark.workload)) for item, mark in marks.items()}
@@ -81,9 +93,18 @@ def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.
 
 
 def _sort(run: RunState, items: list[pytest.Item]) -> None:
-    """Stable, and after every other plugin's order: then everything session-scoped of a pair is set up once."""
+    """Stable, and after every other plugin's order: then everything session-scoped of a pair is set up once.
+
+    Behind all others come the tests against live servers, those of the baseline first: each server boots once.
+    """
     order = {name: index for index, name in enumerate(run.pair_names)}
-    items.sort(key=lambda item: order.get(marker.pair_name(item), -1) if marker.is_ours(item) else -1)
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        is_live = bool(marker.live_fixtures(item))
+        spread = marker.SPECULATIVE_SERVER in marker.live_fixtures(item) if is_live else marker.is_ours(item)
+        return is_live, order.get(marker.pair_name(item), -1) if spread else -1
+
+    items.sort(key=place)
 
 
 def _planned(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:

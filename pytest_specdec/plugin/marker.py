@@ -16,7 +16,10 @@ from pytest_specdec.plugin import run_state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SpecdecMark", "is_ours", "pair_name", "read"]
+__all__ = ["BASELINE_SERVER", "SPECULATIVE_SERVER", "SpecdecMark", "check_live", "is_ours", "live_fixtures", "pair_name", "read"]
+
+BASELINE_SERVER, SPECULATIVE_SERVER = "specdec_baseline_server", "specdec_speculative_server"
+"""Fixtures of people's own tests against the servers themselves."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 _RESERVED = re.compile(r"\.(calibration|more\d+)$")
@@ -35,8 +38,21 @@ class SpecdecMark:
 
 
 def is_ours(item: pytest.Item) -> bool:
-    """Whether a test carries the mark or asks for a pair."""
-    return item.get_closest_marker("specdec") is not None or "specdec_pair" in _fixtures(item)
+    """Whether a test carries the mark or asks for a pair, and judges captured answers with it."""
+    return item.get_closest_marker("specdec") is not None or ("specdec_pair" in _fixtures(item) and not live_fixtures(item))
+
+
+def live_fixtures(item: pytest.Item) -> tuple[str, ...]:
+    """Return the fixtures of live servers that a test asks for."""
+    return tuple(name for name in (BASELINE_SERVER, SPECULATIVE_SERVER) if name in _fixtures(item))
+
+
+def check_live(item: pytest.Item) -> None:
+    """Raise pytest.UsageError when a test of a live server wants to judge captured answers as well."""
+    if item.get_closest_marker("specdec") is not None:
+        raise _wrong(
+            item, f"found a mark and the fixture {live_fixtures(item)[0]}", "a test of its own, without a mark, for the live server"
+        )
 
 
 def read(item: pytest.Item) -> SpecdecMark:

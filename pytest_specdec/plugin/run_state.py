@@ -60,6 +60,8 @@ class RunState:
         """Outcome and evidence of the control, by workload and family."""
         self.prompts: tuple[OwnPrompt, ...] = ()
         """Those of the config, read for a capture; a replay has them in its plan."""
+        self.live_pairs: tuple[Pair, ...] = ()
+        """Those of tests against live servers, which nothing may have been planned for."""
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
@@ -144,7 +146,8 @@ class RunState:
 
     def pair(self, name: str) -> Pair:
         """Return the pair called ``name``."""
-        return self.plan.pair(name)
+        live = {pair.name: pair for pair in self.live_pairs}
+        return live[name] if name in live else self.plan.pair(name)
 
     def judgement(self, pair: str, workload: str, family: Family) -> Judgement | None:
         """Return the planned judgement, None when the run holds none, as a stored one may."""

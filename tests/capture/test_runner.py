@@ -443,7 +443,7 @@ def test_the_locked_devices_are_the_visible_ones(found, visible, names, monkeypa
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert runner._devices() == names
+    assert runner.devices() == names
 
 
 SAID = "INFO [metrics.py:86] SpecDecoding metrics: Mean acceptance length: 2.50, Accepted: 3 tokens, Drafted: 6 tokens, "

@@ -201,7 +201,7 @@ def test_a_device_has_one_lease(tmp_path, monkeypatch, seen):
     names = []
     for visible in ("1", "GPU-bb-2", "GPU-bb"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        names.append(runner._devices())
+        names.append(runner.devices())
     seen("held; one lease" if set(names) == {("GPU-bb-2",)} else f"held; {names}")
 
 

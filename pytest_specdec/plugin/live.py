@@ -1,0 +1,230 @@
+"""Live servers: what people's own tests are given, each server booted once, before the clock of the first test that needs it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.capture import locks, planner, runner
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import PlanError, SpecdecError
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.plan import Placement, Role
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+from pytest_specdec.plugin import marker
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from openai import OpenAI
+
+    from pytest_specdec.capture.boot import ServerRecipes
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.plan import Boot, Plan
+    from pytest_specdec.plugin.run_state import RunState
+
+__all__ = ["LIVE", "LiveServer", "LiveServers", "register"]
+
+_REQUEST = Request(id="live-0", route=Route.COMPLETIONS, body={"prompt": "1", "max_tokens": 1, "temperature": 0})
+_PLACEHOLDER = planner.SelectedWorkload(workload=Workload(name="live", version=1, requests=(_REQUEST,)), family=Family.LIVENESS)
+"""Sent to no server: a plan wants a workload, and only its boots are used."""
+_NO_KEY = "none"
+"""The openai package wants a key, also where the server asks for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveServer:
+    """A server at work, for a test's own requests."""
+
+    url: str
+    """Its address, with ``/v1``."""
+    model: str
+    """The name that it serves its model under."""
+    api_key: str = field(default=_NO_KEY, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with every request, beside the key."""
+
+    @property
+    def client(self) -> OpenAI:
+        """A client of the openai package, a new one each time, that sends nothing again by itself."""
+        from openai import OpenAI  # noqa: PLC0415 - only a test that sends pays for it
+
+        return OpenAI(base_url=self.url, api_key=self.api_key, default_headers=dict(self.headers), max_retries=0)
+
+
+def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
+    """Register what boots servers for the ``items`` that ask for them. Raises pytest.UsageError and SpecdecError."""
+    for item in items:
+        marker.check_live(item)
+    if run.settings.replay is None:
+        _check_placement(config, run, items)
+    config.stash[LIVE] = LiveServers(config, run)
+    config.pluginmanager.register(config.stash[LIVE], "specdec_live")
+
+
+def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
+    """Refuse tests whose servers cannot be there together, and workers, of which each would boot servers of its own."""
+    if hasattr(config, "workerinput"):
+        what = "live servers are not shared between workers"
+        raise PlanError(
+            what,
+            where=items[0].nodeid,
+            found="a live fixture under pytest-xdist",
+            expected="one process, which boots each server once",
+            remedy="run these tests without -n, or deselect them",
+        )
+    both = next((item for item in items if len(marker.live_fixtures(item)) > 1), None)
+    placed = planner.placement(run.config, engine_of(run.config.engine.kind))
+    if both is not None and placed.placement is Placement.IN_TURN:
+        what = "a test asks for two live servers, and only one runs at a time"
+        raise PlanError(
+            what,
+            where=both.nodeid,
+            found=f"placement: {run.config.placement}" + (f" ({placed.reason})" if placed.reason else ""),
+            expected="placement: side-by-side, or one of the two fixtures in a test",
+            remedy=f"set `placement: side-by-side` in {run.config.path} where two servers fit, or split the test",
+        )
+
+
+class LiveServers:
+    """Registered when selected tests ask for a live server."""
+
+    def __init__(self, config: pytest.Config, run: RunState) -> None:
+        self._config = config
+        self._run = run
+        self._plan: Plan | None = None
+        self._arms: dict[str, ArmServer] = {}
+        self._errors: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
+        self._held = ExitStack()
+        """The devices, from the first boot on."""
+        if run.settings.replay is None:
+            from pytest_specdec.capture import rates  # noqa: PLC0415 - a replay never needs it
+
+            expected = rates.expected(run.config, run.root.parent)
+            self._plan = planner.make(run.config, (_PLACEHOLDER,), Depth.STANDARD, rates=expected)
+            run.live_pairs = self._plan.pairs
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """End the servers whatever ends the tests, SIGTERM included."""
+        from pytest_specdec.plugin.capture import sigterm_ends_cleanly  # noqa: PLC0415 - it imports this module's neighbours
+
+        try:
+            with sigterm_ends_cleanly():
+                return (yield)
+        finally:
+            self.stop()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Boot what the test needs before its own clock and timeout run; hold the machine alone while it is benchmarked."""
+        with ExitStack() as held:
+            for arm in self._needed(item):
+                self._boot(arm)
+            if self._arms and "benchmark" in getattr(item, "fixturenames", ()) and marker.live_fixtures(item):
+                self._hold_alone(held, item)
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Say why there is no server: in full once, then where."""
+        if not marker.live_fixtures(item):
+            return
+        if self._run.settings.replay is not None:
+            pytest.skip("a replay has no live servers")
+        for arm in _arms_of(item):
+            self._raise(item, arm)
+
+    def _raise(self, item: pytest.Item, arm: str) -> None:
+        if arm not in self._errors:
+            return
+        first = self._shown.setdefault(arm, item.nodeid)
+        text = self._errors[arm] if first == item.nodeid else f"{arm} did not come up: see {first}"
+        pytest.fail(text, pytrace=False)
+
+    def server(self, arm: str) -> LiveServer:
+        """Return the booted server of ``arm``."""
+        booted = self._arms[arm]
+        setup = booted.recipe.setup
+        return LiveServer(url=f"{setup.url}/v1", model=booted.model, api_key=setup.api_key or _NO_KEY, headers=setup.headers)
+
+    def stop(self) -> None:
+        """End every server and let go of the devices."""
+        with self._held, ExitStack() as ended:
+            for arm in self._arms.values():
+                ended.callback(arm.stop, arm.recipe.stop_s)
+        self._arms.clear()
+
+    def _needed(self, item: pytest.Item) -> tuple[str, ...]:
+        """Return the arms to boot for ``item``, none where it will not run."""
+        is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
+        return () if is_idle else tuple(arm for arm in _arms_of(item) if arm not in self._arms and arm not in self._errors)
+
+    def _boot(self, arm: str) -> None:
+        try:
+            if self._placement is Placement.IN_TURN or len(self._arms) >= max(2, self._plan.servers if self._plan else 1):
+                self._end_others(arm)
+            self._start(arm)
+        except SpecdecError as error:
+            self._errors[arm] = str(error)
+
+    @property
+    def _placement(self) -> Placement:
+        return self._plan.placement if self._plan else Placement.IN_TURN
+
+    def _end_others(self, arm: str) -> None:
+        """End the servers that no later test needs: all of them in turn, side by side the other variants."""
+        stays = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
+        for name in [name for name in self._arms if name not in {arm, *stays}]:
+            self._arms[name].stop(self._arms[name].recipe.stop_s)
+            del self._arms[name]
+
+    def _start(self, arm: str) -> None:
+        recipes, boot = self._recipes(arm)
+        if not boot.attached:
+            self._lease()
+        server = recipes.arm(boot, lambda: None, lambda: math.inf)
+        with locks.shared(locks.MAX_WAIT_S, lambda: None):
+            self._arms[arm] = server
+            try:
+                server.start()
+            except BaseException:
+                del self._arms[arm]
+                raise
+
+    def _recipes(self, arm: str) -> tuple[ServerRecipes, Boot]:
+        """Return how ``arm`` is booted: under the settings of ``speed:``, where the config has them."""
+        from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
+
+        assert self._plan is not None, "a replay boots nothing"
+        role = Role.BASELINE if arm == BASELINE else Role.VARIANT
+        boot = next(boot for boot in self._plan.boots if boot.role is role and boot.arm == arm)
+        directory = RunDirectory(self._run.root / "live")
+        return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=True)
+
+    def _lease(self) -> None:
+        """Check the engine and take the devices, before the first boot."""
+        if not self._arms and not self._errors:
+            engine_of(self._run.config.engine.kind).check(self._run.config)
+            for device in runner.devices():
+                self._held.enter_context(locks.device(device, locks.MAX_WAIT_S, lambda: None))
+
+    def _hold_alone(self, held: ExitStack, item: pytest.Item) -> None:
+        try:
+            held.enter_context(locks.exclusive(locks.MAX_WAIT_S, lambda: None))
+        except SpecdecError as error:
+            self._errors.update(dict.fromkeys(_arms_of(item), str(error)))
+
+
+def _arms_of(item: pytest.Item) -> tuple[str, ...]:
+    names = {marker.BASELINE_SERVER: BASELINE, marker.SPECULATIVE_SERVER: marker.pair_name(item)}
+    return tuple(names[fixture] for fixture in marker.live_fixtures(item))
+
+
+LIVE = pytest.StashKey[LiveServers]()
