@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -47,6 +48,34 @@ def test_the_json_has_the_timings_of_the_run(benchmarking, args):
         "unit": "seconds per token",
         "tokens_per_s": 6.0,
     }
+
+
+@pytest.fixture
+def compared(benchmarking, monkeypatch):
+    """Run ``pytest-benchmark compare`` on the JSON of two runs."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # where it is set, pytest-benchmark is off
+    for name in "ab":
+        benchmarking.tests(TIMED).run(f"--benchmark-json={name}.json", subprocess=True).assert_outcomes(passed=2)
+
+    benchmarking.pytester.makeini("[pytest]\n")  # the command reads it, and a warning of its own start-up must not end it
+
+    def compare(*options):
+        return benchmarking.pytester.run(sys.executable, "-m", "pytest_benchmark", "compare", "a.json", "b.json", *options)
+
+    return compare
+
+
+def test_pytest_benchmark_compares_two_runs(compared):
+    result = compared("--columns=mean,rounds", "--csv=both.csv")
+    assert result.ret == 0
+    for name in ("timed[[]baseline]", "timed[[]draft-k3]", "timed[[]ngram-k3]", "capture"):
+        result.stdout.fnmatch_lines([f"*{name}*"])
+
+
+def test_pytest_benchmark_draws_two_runs(compared, benchmarking):
+    pytest.importorskip("pygal", reason="pygal and pygaljs, of the dev extra, are not installed")
+    assert compared("--histogram=drawn").ret == 0
+    assert list(benchmarking.path.glob("drawn*.svg"))
 
 
 def test_a_run_without_timed_answers_does_not_crash(benchmarking):
