@@ -166,16 +166,26 @@ def refused_bias(request: EngineRequest) -> None:
 
 @_instead_of("drafts", "z-lab/dflash#74")
 def best_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
-    """Draft the draft's best token at every position, at any temperature, and verify it as certain."""
-    return proposal if proposal.q is None else replace(proposal, tokens=proposal.q.argmax(axis=2), q=None)
+    """Draft the draft's best token at every position, at any temperature, and verify it as certain.
+
+    A draft ends with the first best token that was not drawn: what the draft model says behind it, and what a grammar allows there, is
+    of the drawn one.
+    """
+    if proposal.q is None:
+        return proposal
+    best = proposal.q.argmax(axis=2)
+    as_drawn = np.logical_and.accumulate(best == proposal.tokens, axis=1).sum(axis=1)
+    return replace(proposal, tokens=best, counts=np.minimum(proposal.counts, as_drawn + 1), q=None)
 
 
 @_instead_of("verify", "vllm-project/vllm#53436")
 def uneven_steps(
     rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
 ) -> VerifyWindows:
-    """Give up a draft now and then, in some answers more often: the same tokens take more steps."""
+    """Give up a draft now and then, in some answers more often: the same tokens take more steps. A seed gives up the same ones again."""
     windows = rules.verify(rows, p, proposal, uniforms, given)
-    given_up = np.array([hash((row.arrival, len(row.drafted))) % _OF < row.arrival % _KINDS for row in rows])
+    numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
+    steps = [len(row.drafted) for row in rows]
+    given_up = np.array([hash((number, step)) % _OF < number % _KINDS for number, step in zip(numbers, steps, strict=True)])
     own = pick(p[proposal.starts], uniforms[:, -1])
     return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, own, windows.last))

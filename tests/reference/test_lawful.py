@@ -73,6 +73,34 @@ def test_a_variation_of_the_rules_leaves_temperature_0_alone(name, right):
         assert client.complete(ASKED)["choices"][0]["token_ids"] == right[0]["choices"][0]["token_ids"]
 
 
+def test_best_drafts_keep_to_a_grammar():
+    """Drafts drawn along one prefix and replaced along another are none that the grammar allows."""
+    regex = {"regex": "(red|green|blue)(, (red|green|blue)){8,12}"}
+    with served(PROBABILISTIC, variation="best-drafts") as client:
+        answers = [
+            client.chat("Name three colours.", temperature=1, max_tokens=40, structured_outputs=regex, seed=seed) for seed in range(1, 13)
+        ]
+    texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert all(set(text.rstrip(", ").split(", ")[:-1]) <= {"red", "green", "blue"} for text in texts)
+
+
+def test_best_drafts_end_with_the_first_that_was_not_drawn():
+    q = np.array([[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]] * 3, np.float32)
+    drawn = DraftProposal(tokens=np.array([[0, 1, 0], [0, 0, 0], [1, 1, 0]]), counts=np.array([3, 3, 2]), q=q)
+    best = lawful.best_drafts(drawn, ())
+    assert best.counts.tolist() == [3, 2, 1]
+    assert best.tokens.tolist() == [[0, 1, 0]] * 3
+    assert best.q is None
+
+
+@pytest.mark.parametrize("name", sorted(set(VARIATIONS) - {"refused-bias"}))
+def test_under_a_variation_a_seed_repeats_its_answer(name):
+    asked = {**ASKED, "temperature": 1, "seed": 7}
+    with served(PROBABILISTIC, variation=name) as client:
+        first, _, again = (client.complete(each)["choices"][0]["text"] for each in (asked, {**asked, "seed": 8}, asked))
+    assert first == again
+
+
 def test_a_refused_bias_is_a_clean_400():
     with served(PROBABILISTIC, variation="refused-bias") as client:
         status, error = client.refused(ASKED | {"logit_bias": {"5": 1}})
