@@ -30,14 +30,13 @@ _STEPS = 2
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
     """Return the requests of each sampled workload that sends more than the depth says, by one factor; empty where boots are quick.
 
-    ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``. What is judged for speed
-    as well stays as it is: figures of several runs are compared.
+    ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``.
     """
     booted = [boot for boot in plan.boots if not (boot.attached or boot.small_cache or boot.timed)]
     if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not booted:
         return {}
-    judged = [{each.workload for each in plan.judgements if each.family is family} for family in (Family.SAMPLING, Family.SPEED)]
-    sampled = {name: deepest[name] for name in sorted(judged[0] - judged[1])}
+    judged = {each.workload for each in plan.judgements if each.family is Family.SAMPLING}
+    sampled = {name: deepest[name] for name in sorted(judged)}
     afford_s = PART * _seconds(replace(plan, boots=tuple(booted)), plan.workloads, booting=True)
     if deadline_s is not None:
         afford_s = min(afford_s, deadline_s - plan.estimate_s)

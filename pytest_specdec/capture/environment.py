@@ -89,7 +89,8 @@ def _checkpoint(config: Config, name: str) -> str:
 
 def _flags(config: Config, variant: str) -> str:
     """Return a digest of the arguments of both arms, ``${VAR}`` as written: a variable may be a secret."""
-    data: Any = yaml.load(config.text, str(config.path)).data
+    document = yaml.load(config.text, str(config.path)).data
+    data: Any = document if isinstance(document, dict) else {}
     parts = (data.get("engine"), data.get("baseline"), data.get("variants", {}).get(variant))
     args = [part.get("args", {}) if isinstance(part, dict) else {} for part in parts]
     return hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:12]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, NOT_COMPARABLE, PromptLength
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, NOT_COMPARABLE, PromptLength
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_SHARED", "Comparison", "Finding", "compared", "lengths", "windows"]
 
-LEAST_SHARED = 10
-"""Prompts that both runs must have, and that a run must have to be stored."""
 _SHOWN = 3
 
 

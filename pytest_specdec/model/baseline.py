@@ -11,6 +11,7 @@ __all__ = [
     "ACCEPTANCE_LENGTH",
     "BOOT_SD",
     "FIGURES",
+    "LEAST_SHARED",
     "NOT_COMPARABLE",
     "SPEEDUP",
     "STATED_BOOTS",
@@ -74,6 +75,8 @@ FIGURES = (SPEEDUP, ACCEPTANCE_LENGTH)
 """Everything that can be gated."""
 NOT_COMPARABLE = ("model", "draft", "dtype")
 """Parts of an environment's key: figures that differ in one of them are of different things. Another engine version is what is judged."""
+LEAST_SHARED = 10
+"""Prompts that both runs must have for their accepted lengths to be compared, and that a run must have to be stored."""
 BOOT_SD = 0.03
 """Standard deviation of the log of a server's speed from boot to boot, where none is stated or measured."""
 STATED_BOOTS = 4

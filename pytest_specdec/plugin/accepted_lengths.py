@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import transcripts
-from pytest_specdec.judge.stored_acceptance import LEAST_SHARED, Finding, lengths
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate, PromptLength
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, SPEEDUP, Gate, PromptLength
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 
@@ -57,6 +56,8 @@ class PooledLengths:
 
 def read(directory: RunDirectory, plan: Plan, verdicts: Iterable[Verdict]) -> Mapping[tuple[str, str], CellLengths]:
     """Return the lengths behind every verdict on acceptance that knows them."""
+    from pytest_specdec.judge.stored_acceptance import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
+
     found: dict[tuple[str, str], CellLengths] = {}
     for verdict in filter(_on_acceptance, verdicts):
         with suppress(RunError):
@@ -92,6 +93,8 @@ def _taken(verdict: Verdict, accepted: str) -> bool:
 
 
 def _loosens(verdict: Verdict) -> bool:
+    from pytest_specdec.judge.stored_acceptance import Finding  # noqa: PLC0415 - as in read
+
     unsure = any(finding in verdict.headline for finding in (Finding.MAYBE_WORSE, Finding.MAYBE_MORE))
     return verdict.outcome is Outcome.FAIL or unsure
 

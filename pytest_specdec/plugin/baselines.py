@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import baselines as stored
 from pytest_specdec.files.run_directory import atomic_write
-from pytest_specdec.judge.stored_acceptance import LEAST_SHARED
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, BOOT_SD, SPEEDUP, STATED_BOOTS, Gate
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, BOOT_SD, LEAST_SHARED, SPEEDUP, STATED_BOOTS, Gate
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths

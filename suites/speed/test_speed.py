@@ -16,7 +16,7 @@ from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import ALL, CATEGORIES, SPEED, load, traffic
 
 VACATION = SPEED.speed(max_tokens=80, passes=4)
-EVERYDAY = CATEGORIES.speed(max_tokens=32, passes=2, take={Depth.SMOKE: 0, Depth.STANDARD: 11, Depth.DEEP: 44}, takes_prompts=True)
+EVERYDAY = CATEGORIES.speed(max_tokens=24, passes=2, take={Depth.SMOKE: 0, Depth.STANDARD: 11, Depth.DEEP: 44}, takes_prompts=True)
 LOAD = replace(load.levels(CATEGORIES), take={Depth.SMOKE: 0})
 MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20})
 """The workload of suites/greedy, captured once for both."""
@@ -30,7 +30,7 @@ OPEN = ALL.sampled(
     take={Depth.SMOKE: 20, Depth.STANDARD: 56},
 )
 """The same of suites/sampling."""
-MANY = ALL.greedy(max_tokens=128, concurrency=8, scored=False, name="many-prompts", take={Depth.SMOKE: 0, Depth.STANDARD: 100})
+MANY = ALL.greedy(max_tokens=96, concurrency=32, scored=False, name="many-prompts", take={Depth.SMOKE: 0, Depth.STANDARD: 100})
 """A hundred prompts of some forty steps find a loss of 8 % against a stored run in nine of ten runs; twenty do not."""
 
 
