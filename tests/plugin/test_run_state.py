@@ -13,13 +13,13 @@ ITEM = SimpleNamespace(config=None, stash={})
 
 def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     read = []
-    found = SimpleNamespace(directory="directory", plan="plan", gates=(), calibration=("pair",))
+    found = SimpleNamespace(directory="directory", plan="plan", gates=(), calibration=("pair",), config=SimpleNamespace(slo="slo"))
     monkeypatch.setattr(verdicts, "_judgement", lambda item, pair: "cell")
     monkeypatch.setattr(verdicts.run_state, "get", lambda config: found)
-    monkeypatch.setattr(verdicts.stored, "read", lambda *what: read.append(what) or RAN)
+    monkeypatch.setattr(verdicts.stored, "read", lambda *what, slo: read.append((*what, slo)) or RAN)
     monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)
     verdicts.captured(ITEM, None)
-    assert read == [("directory", "plan", "cell", (), ("pair",))]
+    assert read == [("directory", "plan", "cell", (), ("pair",), "slo")]
 
 
 def test_the_run_is_read_once(monkeypatch, tmp_path):
