@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
+.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -84,6 +84,9 @@ mlx-env: $(INSTALLED) ## mlx-lm on the CPU in a venv of its own, and the checkpo
 
 transformers-env: ## `transformers serve` on the CPU in a venv of its own, cached by version and linked as .venv-transformers
 	tests/engines/transformers/install.sh .venv-transformers
+
+baselines: $(INSTALLED) vllm-env vllm-padded ## this machine's files in baselines/: ten healthy runs of two real pairs, then planted faults; an hour, nothing beside it
+	$(BIN)/python -m benchmarks.speed_pairs --write
 
 vllm-deaths: $(INSTALLED) ## SIGKILL of each process of a real vLLM in mid-capture; some twenty minutes
 	SPECDEC_REAL_ENGINE=1 $(BIN)/python -m pytest tests/engines/test_vllm_deaths.py

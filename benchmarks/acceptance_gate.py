@@ -32,7 +32,7 @@ class Cell:
     alpha: float = 1e-3
     """The judgement's share, both tails together."""
     stored_runs: int = 1
-    """Runs whose steps are pooled in the baseline file."""
+    """Runs in the baseline file, pooled."""
 
     def found(self, change: float, *, runs: int, seed: int = 1) -> tuple[int, int]:
         """Return of how many runs with a true ``change`` of the length, a part, the gate says lower and higher."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import settings
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of one test that spin take the core of the next
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 

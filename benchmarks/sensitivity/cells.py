@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Finding", "Found", "Measured", "Store", "captured_by", "cell", "judged_by"]
 
-_CAPTURED_BY = ("suites", "pytest_specdec/capture", "pytest_specdec/model", "pytest_specdec/prompts", "pytest_specdec/reference")
+_CAPTURED_BY = (
+    "suites",
+    "pytest_specdec/capture",
+    "pytest_specdec/engines",
+    "pytest_specdec/model",
+    "pytest_specdec/prompts",
+    "pytest_specdec/reference",
+)
 """Folders whose code decides which answers are captured."""
 _JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")
 """Folders whose code decides the verdicts on them."""

@@ -372,6 +372,7 @@ def _answered(
         prompt_logprobs=parsed.prompt_logprobs,
         usage=parsed.usage,
         timing=sse.timing(arrivals, parsed.usage, sent_s=exchange.sent_s, done_s=exchange.done_s),
+        counters=None if any(choice.windows is not None for choice in parsed.choices) else counters,
     )
     return TimedAnswer(answer=answer, counters=counters, arrivals=arrivals)
 

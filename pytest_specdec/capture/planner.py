@@ -155,7 +155,6 @@ def make(
     unknown.
     """
     engine = engine_of(config.engine.kind)
-    scored = config.of_scorer() if config.scorer else config
     pairs = _selected(_pairs(config, engine), only)
     gates.check(config, pairs)
     attached, withheld = _attached(config), _withheld(config, engine, wanted, depth)
@@ -167,23 +166,13 @@ def make(
     placed = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
-    plan = Plan(
-        config=config.name,
-        engine=config.engine.kind,
-        model=config.engine.model,
+    plan = replace(
+        _without_boots(config, placed, rates or from_size(config)),
         depth=depth,
         pairs=pairs,
-        workloads=(),
         judgements=_judgements(pairs, sent, shares),
-        boots=(),
-        estimate_s=0.0,
-        placement=placed.placement,
-        servers=placed.servers,
-        placement_reason=placed.reason,
-        route=engine_of(scored.engine.kind).route(scored),
         withheld=withheld,
         families=outside,
-        rates=rates or from_size(config),
     )
     apart = _has_speed_boots(config, attached)
     _check_speed_boots(speed_boots, judged, attached)
@@ -200,6 +189,27 @@ def make(
     more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
     larger = [workload for workload in enlargement.enlarged(usual, deepest, more) if workload.name in deepest]
     return replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
+
+
+def _without_boots(config: Config, placed: MachinePlacement, rates: Rates) -> Plan:
+    """Return a plan with what ``config`` says of engine, model, placement and scoring, and nothing to do yet."""
+    scored = config.of_scorer() if config.scorer else config
+    return Plan(
+        config=config.name,
+        engine=config.engine.kind,
+        model=config.engine.model,
+        depth=Depth.STANDARD,
+        pairs=(),
+        workloads=(),
+        judgements=(),
+        boots=(),
+        estimate_s=0.0,
+        placement=placed.placement,
+        servers=placed.servers,
+        placement_reason=placed.reason,
+        route=engine_of(scored.engine.kind).route(scored),
+        rates=rates,
+    )
 
 
 def _laid_out(

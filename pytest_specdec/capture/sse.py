@@ -78,7 +78,7 @@ def arrivals(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> tuple[Arriv
 
 
 def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done_s: float) -> Timing:
-    """Return the stamps that are kept of an answer whose chunks came as ``sized``; none but the two ends where it was not streamed."""
+    """Return the timing of an answer from its chunks, ``sized``; without a stream only when it was sent and ended."""
     burst = first(sized)
     if burst is None:
         return Timing(sent_s=sent_s, first_s=None, done_s=done_s)

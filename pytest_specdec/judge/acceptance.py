@@ -35,9 +35,9 @@ class AcceptanceLength:
 
     tokens: float
     standard_error: float | None
-    """Of its log, over prompts, which are its independent units; None where windows of at least two prompts are not known."""
+    """Of its log, over prompts, which are its independent units; None where steps of at least two prompts are not known."""
     prompts: int
-    """Prompts whose windows are known."""
+    """Prompts whose verify steps are known."""
 
     def at_least(self, error: float) -> float:
         """Return what the true length is below with probability ``error``; 0 without limits."""
@@ -52,15 +52,15 @@ class AcceptanceLength:
 
 
 def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
-    """Return tokens over steps, of all prompts together; None where neither windows nor counters are known.
+    """Return tokens over steps, of all prompts together; None where neither steps nor counters are known.
 
-    From the windows of the answers: the ratio r = T / S of all tokens to all steps, steps that nothing was drafted for included, with the
-    variance that counts prompts and not their steps, n / (n - 1) sum (t_i - r s_i)^2 / T^2 for its log (Cochran, Sampling Techniques,
+    From the verify steps of the answers: the ratio r = T / S of all tokens to all steps, steps that nothing was drafted for included, with
+    the variance that counts prompts and not their steps, n / (n - 1) sum (t_i - r s_i)^2 / T^2 for its log (Cochran, Sampling Techniques,
     3rd edition, section 6.4), and Student's t with n - 1 degrees of freedom. Steps of one prompt depend on each other: as independent
-    units they give 12 to 18 % false alarms at nominal 1 %. Without windows what the server counted, which
-    leaves out steps without a draft and has no limits.
+    units they give 12 to 18 % false alarms at nominal 1 %. Without them what the server counted, which leaves out steps without a draft
+    and has no limits.
     """
-    sums = [(sum(each), len(each)) for each in stored_acceptance.windows(transcript).values()]
+    sums = [(each.tokens, each.steps) for each in stored_acceptance.totals(transcript).values()]
     if sums:
         return _over_prompts(sums)
     counters = transcript.counters
@@ -79,6 +79,9 @@ def _over_prompts(sums: list[tuple[int, int]]) -> AcceptanceLength:
     return AcceptanceLength(tokens=ratio, standard_error=math.sqrt(count / (count - 1) * squares) / tokens, prompts=count)
 
 
+_MANY_DRAFTS = 200
+_HARDLY = 0.01
+"""Accepted tokens per verify step with a draft, of so many at least: the poorest real drafter measured, a cache of n-grams, has 0.08."""
 LEAST_PROMPTS = 20
 """Prompts that a gate needs: the length of one prompt says little of the next one's."""
 
@@ -88,7 +91,24 @@ def judged(captured: Captured) -> Verdict:
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
     length = acceptance_length(captured.speculative)
-    return speculating(captured, rejecting=False) or own_drafts.worse(captured) or _gated(captured, length)
+    return speculating(captured, rejecting=False) or _hardly(captured) or own_drafts.worse(captured) or _gated(captured, length)
+
+
+def _hardly(captured: Captured) -> Verdict | None:
+    """Return a verdict where so few draft tokens are accepted that a drafter drawn by lot would do as well; None elsewhere."""
+    counters = captured.speculative.counters
+    if counters is None or counters.drafts < _MANY_DRAFTS or counters.accepted_tokens >= _HARDLY * counters.drafts:
+        return None
+    accepted = f"{counters.accepted_tokens:,} draft tokens accepted in {counters.drafts:,} verify steps"
+    return say(
+        captured,
+        Outcome.NOT_SPECULATING,
+        f"hardly any draft token accepted in the judged requests ({accepted})",
+        short=("likely: draft and target do not match (vocabulary, template, quantisation), or the drafter reads the wrong state",),
+        evidence=(f"counters over these answers: {accepted}",),
+        cell="not speculating",
+        figures={"drafts": float(counters.drafts), "accepted_tokens": float(counters.accepted_tokens)},
+    )
 
 
 def _gated(captured: Captured, length: AcceptanceLength | None) -> Verdict:
@@ -119,7 +139,7 @@ def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], compa
 
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     if length is None or not length.prompts:
-        return "the answers show no verify windows, so the gate is open"
+        return "the answers show no verify steps, so the gate is open"
     if length.prompts < LEAST_PROMPTS:
         return f"{length.prompts} prompts are too few for the gate, {LEAST_PROMPTS} needed"
     if length.at_most(PROVEN_ERROR) < (gate.at_least or 0.0):
@@ -131,7 +151,7 @@ def _settle(length: AcceptanceLength | None, rulings: Sequence[RuledGate], compa
     if comparison is not None and all(one.ruling is GateRuling.PROVEN for one in rulings):
         return comparison.settle
     if length is None or not length.prompts:
-        return "a server that reports the verify windows of each answer"
+        return "a server that reports the verify steps of each answer"
     if length.prompts < LEAST_PROMPTS:
         return f"{LEAST_PROMPTS} prompts or more (--specdec-depth standard)"
     return f"more prompts, or a gate of at most {length.at_least(PROVEN_ERROR):.2f}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.answer_timing import tokens_in
 from pytest_specdec.judge.timing import MeasuredSpeed, measured
 from pytest_specdec.model.workload import OWN
 
@@ -70,7 +71,7 @@ class SpeedByLoad:
 
     @property
     def summary(self) -> str:
-        """Where speculation stops to pay, in few words."""
+        """The number of clients from which speculation no longer pays, in few words."""
         most, even = self.levels[-1].clients, self.break_even
         if even is None:
             return f"faster up to {most} clients"
@@ -151,7 +152,7 @@ def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):
         timings = [answer.timing for answer in group if answer.timing is not None]
-        tokens += sum(answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids) for answer in group)
+        tokens += sum(map(tokens_in, group))
         seconds += max(timing.done_s for timing in timings) - min(timing.sent_s for timing in timings)
     return tokens / seconds
 

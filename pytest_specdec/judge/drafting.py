@@ -2,7 +2,8 @@
 
 Each kind is held against all other traffic of the same variant. A finding needs nearly all answers of the kind and few of the others, and
 Fisher's exact test over answers below this judgement's share, divided over the comparisons that could reach it. Beside the kinds stand
-positions of the draft that are never accepted, and lengths of the context beyond which the drafts of an answer end, each by its own test.
+positions of the draft that are never accepted, lengths of the context beyond which the drafts of an answer end, and requests of which less
+is accepted in company than alone, each by its own test.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_specdec.judge import draft_positions, draft_profile, growing_context
+from pytest_specdec.judge import draft_positions, draft_profile, growing_context, in_company
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.traffic import DraftedAnswer, answers
@@ -25,10 +26,11 @@ from pytest_specdec.stats import proportions
 if TYPE_CHECKING:
     from pytest_specdec.judge.draft_positions import DeadPosition
     from pytest_specdec.judge.growing_context import EndedDrafts
+    from pytest_specdec.judge.in_company import FallingBehind
     from pytest_specdec.model.captured_run import CapturedRun
     from pytest_specdec.model.verdict import Verdict
 
-    Finding: TypeAlias = "Comparison | DeadPosition | EndedDrafts"
+    Finding: TypeAlias = "Comparison | DeadPosition | EndedDrafts | FallingBehind"
 
 __all__ = ["judged"]
 
@@ -127,14 +129,24 @@ def _compared(run: CapturedRun) -> Verdict:
     comparisons = [each for flaw, bad in _questions(run, counted) for each in _of_flaw(flaw, bad, _eligible(run, counted))]
     findings = [*comparisons, *_beside_kinds(run, counted)]
     level = _level(findings, run.whole.alpha)
-    found = sorted((each for each in findings if each.is_striking and each.p_value <= level), key=lambda each: each.p_value)
+    found = sorted((each for each in findings if each.is_striking and each.p_value <= level), key=_by_what_it_says)
     return _failed(run, found, level) if found else _passed(run, comparisons, findings, counted)
 
 
+def _by_what_it_says(finding: Finding) -> tuple[bool, float]:
+    """Return a sort key: that less is accepted in company says least, and follows from much else."""
+    return isinstance(finding, in_company.FallingBehind), finding.p_value
+
+
 def _beside_kinds(run: CapturedRun, counted: Sequence[DraftedAnswer]) -> list[Finding]:
-    """Return what is asked of all traffic: of each position by windows, else by counters; of growing contexts where the text has no say."""
+    """Return what is asked of all traffic: of each position by windows, else by counters.
+
+    Of growing contexts and of company only where the text has no say.
+    """
     positions = draft_positions.by_answers(counted) or draft_positions.by_counters(run.parts)
-    return [*positions, *(growing_context.comparisons(counted) if run.whole.pair.variant.draft.kind in _EVERY_STEP else ())]
+    if run.whole.pair.variant.draft.kind not in _EVERY_STEP:
+        return [*positions]
+    return [*positions, *growing_context.comparisons(counted), *in_company.comparisons(counted)]
 
 
 def _level(comparisons: Sequence[Finding], alpha: float) -> float:

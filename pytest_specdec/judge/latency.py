@@ -75,9 +75,9 @@ class ArmLatency:
     tokens_per_s: float
     """Completion tokens of all answers over the time in which requests were in flight."""
     prompt_tokens: int
-    """Of answers whose cached tokens are known."""
+    """Prompt tokens of the answers that report cached tokens."""
     cached_tokens: int | None
-    """Of them; None where the server tells none."""
+    """Of these, tokens taken from the prefix cache; None where the server tells none."""
     goodput: Goodput | None
     """None without an objective."""
 

@@ -253,7 +253,7 @@ def _said(
         reason=reason,
         cell=cell(found),
         names=cause.cause if cause else "",
-        figures={**figures(captured, found), "gates": float(len(rulings))},
+        figures={**figures(captured, found), "gates": float(len(rulings)), **({"disturbed": 1.0} if _disturbed(captured) else {})},
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.draft_steps import total
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, NOT_COMPARABLE, PromptLength
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
@@ -15,19 +16,20 @@ from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pytest_specdec.judge.draft_steps import StepSum
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.workload import Workload
     from pytest_specdec.stats.acceptance_change import AcceptanceChange
 
-__all__ = ["LEAST_SHARED", "Comparison", "Finding", "compared", "lengths", "windows"]
+__all__ = ["LEAST_SHARED", "Comparison", "Finding", "compared", "lengths", "totals"]
 
 _SHOWN = 3
 
 
 class Finding(StrEnum):
-    """All that is said of a comparison."""
+    """Every result that a comparison can have."""
 
     WORSE = "the drafter got worse"
     MORE = "more draft tokens are accepted than in the stored run"
@@ -66,7 +68,7 @@ class Comparison:
     """Prompts that both runs have."""
     change: AcceptanceChange | None = None
     furthest: tuple[str, ...] = ()
-    """The requests whose lengths changed most."""
+    """The requests with the largest changes of length."""
 
     @property
     def outcome(self) -> Outcome:
@@ -98,7 +100,7 @@ class Comparison:
         if self.finding in {Finding.OTHER_REQUESTS, Finding.OTHER_SETTING}:
             return "measure again: --specdec-update-baselines"
         if self.change is None:
-            return f"{LEAST_SHARED} prompts with known verify windows in both runs (--specdec-depth standard)"
+            return f"{LEAST_SHARED} prompts with known verify steps in both runs (--specdec-depth standard)"
         return f"more runs in the baseline file or a greater depth: here a loss of {self._detectable} is found"
 
     @property
@@ -192,21 +194,22 @@ def _cell(captured: Captured) -> str:
     return f"temperature {' and '.join(temperatures)}, {captured.workload.concurrency} at once"
 
 
-def windows(transcript: Transcript) -> Mapping[str, Sequence[int]]:
-    """Return each request's windows over all its passes, the prefill's and the last, which a limit may have cut, left out."""
-    found: dict[str, list[int]] = {}
+def totals(transcript: Transcript) -> Mapping[str, StepSum]:
+    """Return each request's verify steps over all its passes; requests of which none are known are left out."""
+    found: dict[str, StepSum] = {}
     for answer in transcript.answers:
-        for choice in answer.choices:
-            found.setdefault(answer.request_id, []).extend((choice.windows or ())[1:-1])
-    return {request_id: each for request_id, each in found.items() if each}
+        one = total(answer)
+        if one is not None:
+            found[answer.request_id] = found[answer.request_id] + one if answer.request_id in found else one
+    return found
 
 
 def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:
-    """Return the mean accepted length of each request of ``workload`` whose windows are known."""
-    digests, found = {request.id: request.digest for request in workload.requests}, windows(transcript)
+    """Return the mean accepted length of each request of ``workload``; requests whose verify steps are not known are left out."""
+    digests = {request.id: request.digest for request in workload.requests}
     return {
-        request_id: PromptLength(tokens_per_step=sum(each) / len(each), steps=len(each), request=digests[request_id])
-        for request_id, each in found.items()
+        request_id: PromptLength(tokens_per_step=each.length, steps=each.steps, request=digests[request_id])
+        for request_id, each in totals(transcript).items()
         if request_id in digests
     }
 

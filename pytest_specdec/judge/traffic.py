@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.draft_steps import DraftStep, steps
+from pytest_specdec.judge.draft_steps import DraftStep, StepSum, steps, total
 from pytest_specdec.model.workload import Route
 from pytest_specdec.stats.request_params import penalties
 
@@ -58,6 +58,12 @@ class DraftedAnswer:
     """Draft tokens of every step with a draft; empty where unknown."""
     steps: tuple[DraftStep, ...]
     """Its verify steps, the last one left out; empty where unknown."""
+    total: StepSum | None
+    """All its verify steps together, as the server reports them; None where it does not: chunks of a stream run together under load."""
+    request: str
+    """Digest of the request: answers that share one were asked for in the same words."""
+    company: int
+    """Requests in flight with it, itself included."""
 
 
 def answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
@@ -87,6 +93,8 @@ def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, 
     choice, counters = answer.choice, part.speculative.counters
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
     drafted = None if counters is None else counters.drafts > 0
+    if choice.windows is None and answer.counters is not None:
+        accepted, drafted = answer.counters.accepted_tokens, answer.counters.draft_tokens > 0
     if choice.drafted is not None:
         drafted = any(choice.drafted)
     elif accepted:
@@ -104,6 +112,9 @@ def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, 
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
         steps=steps(answer),
+        total=None if choice.drafted is None and answer.counters is None else total(answer),
+        request=request.digest,
+        company=company,
     )
 
 

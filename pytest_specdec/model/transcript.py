@@ -177,6 +177,8 @@ class Answer:
     """Natural-log probabilities of the prompt's tokens from the second on, as the server reported them; None without them."""
     usage: Usage | None = None
     timing: Timing | None = None
+    counters: SpecCounters | None = None
+    """What was drafted for it, where the server reports that with the answer and its windows are not known."""
     aborted: bool = False
     """Whether the client left before the end, as its request says: no answer, and no failure of the server."""
 

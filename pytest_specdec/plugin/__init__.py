@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 SEEN_BY = frozenset({"specdec_pair", "specdec_baseline_server"})
-"""Fixtures that every test of ours without a mark asks for, itself or through another fixture."""
+"""Fixtures of live servers; a test that uses one, directly or through another fixture, needs no mark."""
 
 MARK = (
     'specdec(workload, family="greedy"): answers to ``workload`` are captured from every pair and judged as ``family``; see pytest_specdec.'

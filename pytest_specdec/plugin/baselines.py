@@ -30,6 +30,14 @@ BOOT_LOG_RATIO = "boot_log_ratio"
 TOKENS_PER_STEP = "tokens_per_step"
 WHOLE = "answers_in_one_burst"
 """The figure of a speed verdict that compares whole requests."""
+DISTURBED = "disturbed"
+"""The figure that marks a speed verdict as unfit: the client fell behind, others used the server, or it asked to slow down."""
+WIDEST = 1.5
+"""Upper over lower 95 % limit of a run that a floor may be made of.
+
+A floor lies 14 % under the run, and a healthy run proves what is 15 % under the truth; of this width, it takes 3.7 standard errors of luck
+for the floor to lie above that.
+"""
 SPREADS = 4.0
 """A floor stands so many standard deviations of a run under the typical one: 14 % after a first run, later on what the machine shows.
 
@@ -123,11 +131,24 @@ def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str
     """Return a gate per speed verdict that may be taken: its log-ratios join those known, and the floor follows all of them, upwards.
 
     A floor comes down only where a regression is ``accepted``, for the reason given; a failed verdict is taken only then, and begins anew.
-    A verdict on whole requests is left out: it is of another quantity than one on decoding.
+    Verdicts on whole requests are left out, which are of another quantity than those on decoding, and what :func:`_unfit` names.
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
-    timed = (v for v in verdicts if v.family is Family.SPEED and v.outcome in taken and SPEEDUP in v.figures)
-    return tuple(_joined(verdict, known, accepted) for verdict in timed if WHOLE not in verdict.figures)
+    timed = (v for v in _on_speed(verdicts) if v.outcome in taken and WHOLE not in v.figures)
+    return tuple(_joined(verdict, known, accepted) for verdict in timed if not _unfit(verdict))
+
+
+def _on_speed(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    return (v for v in verdicts if v.family is Family.SPEED and SPEEDUP in v.figures)
+
+
+def _unfit(verdict: Verdict) -> str:
+    """Return why no floor is made of a speed; empty where one is."""
+    figures = verdict.figures
+    if DISTURBED in figures:
+        return verdict.reason
+    low, high = (figures.get(f"speedup_{end}", figures[SPEEDUP]) for end in ("low", "high"))
+    return f"{figures[SPEEDUP]:.2f}x [{low:.2f}, {high:.2f}] is too wide for a floor" if high > WIDEST * low else ""
 
 
 def _joined(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
@@ -218,12 +239,15 @@ def _move(before: Gate | None, now: Gate) -> str:
     return f"{about}: at_least {' -> '.join(floors)} ({_reason(runs)}){why}"
 
 
-def refused(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    """Return a line per failed verdict on speed or acceptance: what was measured then is taken only where the regression is accepted."""
-    failed = (
-        v for v in verdicts if v.family is Family.SPEED and v.outcome is Outcome.FAIL and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)
+def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
+    """Return a line per verdict on speed or acceptance that is not taken: a failed one only where no regression is ``accepted``."""
+    mine = [v for v in verdicts if v.family is Family.SPEED]
+    failed = [v for v in mine if v.outcome is Outcome.FAIL and not accepted and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)]
+    unfit = [(v, why) for v in _on_speed(mine) if v.outcome in TAKEN and (why := _unfit(v))]
+    return (
+        *(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed),
+        *(f"{v.pair} {v.workload} is not taken: {why}" for v, why in unfit),
     )
-    return tuple(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed)
 
 
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:

@@ -68,7 +68,7 @@ def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item])
 
 
 def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
-    """Refuse tests whose servers cannot be there together, and workers, of which each would boot servers of its own."""
+    """Refuse tests that need two servers where one runs at a time, and xdist workers: each would boot servers of its own."""
     if hasattr(config, "workerinput"):
         what = "live servers are not shared between workers"
         raise PlanError(

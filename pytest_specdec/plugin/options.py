@@ -112,6 +112,12 @@ def add(parser: pytest.Parser) -> None:
         default="md",
         help="Report files besides run.json, comma-separated: md, or a format of another package (default: md).",
     )
+    _add_baselines(group)
+    option("--specdec-date", metavar="DAY", type=_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
+
+
+def _add_baselines(group: pytest.OptionGroup) -> None:
+    option = group.addoption
     option(
         "--specdec-baselines",
         metavar="DIR",
@@ -129,7 +135,6 @@ def add(parser: pytest.Parser) -> None:
         metavar="WHY",
         help="With --specdec-update-baselines: lower the gates too, also to what failed in this run. The reason is kept in the file.",
     )
-    option("--specdec-date", metavar="DAY", type=_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
 
 
 def _day(text: str) -> date:

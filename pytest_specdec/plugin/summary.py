@@ -149,7 +149,7 @@ class SummaryPlugin:
         if settings.update_baselines:
             updated = baselines.update(settings.baselines, run.plan.config, environment, results)
             shown = (f"baseline updated: {self._typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
-            return (*shown, *(() if settings.accept_regression else baselines.refused(results.verdicts)))
+            return (*shown, *baselines.refused(results.verdicts, settings.accept_regression))
         home = baselines.path(settings.baselines, run.plan.config, environment)
         path = None if home.is_file() else baselines.candidate(folder, environment, results)
         if path is None:

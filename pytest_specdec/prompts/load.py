@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import count
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Request, Route, Workload
@@ -18,26 +18,27 @@ CLIENTS = (1, 8, 32, 128)
 """Requests in flight, level by level."""
 
 
-def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 2, alone: int = 4) -> Workload:
+def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 2, alone: int = 4, shared: int = 10) -> Workload:
     """Return ``alone`` requests one after the other, then as many at once as each level says; answers have their full length.
 
-    Prompts are taken in turn and numbered, so that no two rows of a batch have the same answer for sure.
+    Every level begins with the same ``shared`` prompts, as :meth:`Prompts.speed` asks them of one client: what is accepted of their drafts
+    can be held against each other. The others are numbered, so that no two rows of a batch have the same answer for sure.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
-    chats = cycle([prompt for prompt in prompts.items if prompt.route is Route.CHAT][:alone])
+    chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
-    requests = tuple(
-        Request(
-            id=f"{prompt.id}#{number}",
-            route=prompt.route,
-            body={"messages": [{"role": "user", "content": f"Question {number}. {prompt.text}"}], **body},
-        )
-        for number, prompt in enumerate(islice(chats, sum(waves)), 1)
-    )
+    numbers, requests = count(1), list[Request]()
+    for clients in (alone, *CLIENTS[1:]):
+        for place in range(clients):
+            number, is_shared = next(numbers), place < len(chats)
+            prompt = chats[place if is_shared else place % alone]
+            text = prompt.text if is_shared else f"Question {number}. {prompt.text}"
+            asked = {"messages": [{"role": "user", "content": text}], **body}
+            requests.append(Request(id=f"{prompt.id}#{number}", route=prompt.route, body=asked))
     return Workload(
         name="load",
-        version=1,
-        requests=requests,
+        version=2,
+        requests=tuple(requests),
         concurrency=max(waves),
         waves=waves,
         passes=passes,

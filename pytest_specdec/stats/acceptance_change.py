@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,14 @@ class AcceptanceChange:
     def higher(self, alpha: float) -> bool:
         """Whether it is higher by more than the margin; wrongly with probability ``alpha`` / 2 at most."""
         return self.at_least(alpha / 2.0) > MARGIN
+
+    @property
+    def p_lower(self) -> float:
+        """Chance of so low a length, or a lower one, where the true one is lower by the margin."""
+        distance = self.now - self.stored * (1.0 - MARGIN)
+        if not self.standard_error:
+            return float(distance >= 0.0)
+        return float(stdtr(self.prompts - 1, distance / self.standard_error))
 
     def detectable(self, alpha: float) -> float:
         """Return the smallest loss, a part, that :meth:`lower` finds with probability :data:`POWER` where the spread is as it is here.

@@ -124,6 +124,16 @@ def listed(index, *tokens):
     return {"index": index, "logprobs": {"content": [{"id": tokens[0][0], "top_logprobs": top}]}}
 
 
+@pytest.mark.parametrize("timings, counted", [
+    ({"predicted_n": 12, "draft_n": 15, "draft_n_accepted": 6}, SpecCounters(drafts=5, draft_tokens=15, accepted_tokens=6)),
+    ({"predicted_n": 1, "draft_n": 3, "draft_n_accepted": 0}, SpecCounters(draft_tokens=3)),
+    ({"predicted_n": 12}, None),
+    (None, None),
+])  # fmt: skip
+def test_an_answer_says_what_was_drafted_for_it(timings, counted):
+    assert LlamaCppDialect().counted({"timings": timings}) == counted
+
+
 def test_prefixes_of_one_request_share_a_slot_and_requests_take_turns():
     dialect = LlamaCppDialect(slots=2)
     asked = [dialect.continuations([(1,), (1, 2)], 5).body for _ in range(3)]

@@ -67,8 +67,8 @@ def test_counters_alone_have_no_limits():
     hidden = tuple(replace(each, choices=(replace(each.choice, windows=None),)) for each in given.speculative.answers)
     verdict = speed.judge(replace(given, speculative=replace(given.speculative, answers=hidden)))
     assert verdict.outcome is Outcome.NOT_DECIDED
-    assert "windows" in verdict.headline
-    assert "windows" in verdict.settle
+    assert "verify steps" in verdict.headline
+    assert "verify steps" in verdict.settle
 
 
 def test_the_control_has_nothing_to_accept():
@@ -95,3 +95,12 @@ def test_limits_over_prompts_cover_as_often_as_they_say():
     found = [acceptance_length(transcript(VARIANT, seen(drawn(seed=seed)).speculative.answers)) for seed in range(300)]
     missed = [not each.at_least(0.025) <= truth <= each.at_most(0.025) for each in found]
     assert np.mean(missed) < 0.09
+
+
+@pytest.mark.parametrize("accepted, outcome", [(1, Outcome.NOT_SPECULATING), (7, Outcome.NOT_SPECULATING), (8, Outcome.PASS)])
+def test_a_drafter_of_which_hardly_anything_is_accepted_is_none(accepted, outcome):
+    given = seen(drawn())
+    counted = replace(given.speculative, counters=SpecCounters(drafts=800, draft_tokens=2400, accepted_tokens=accepted))
+    verdict = speed.judge(replace(given, speculative=counted))
+    assert verdict.outcome is outcome
+    assert verdict.headline.startswith("hardly any draft token accepted") is (outcome is Outcome.NOT_SPECULATING)

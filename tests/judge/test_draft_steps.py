@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from pytest_specdec.judge.draft_steps import DraftStep, steps
-from pytest_specdec.model.transcript import Usage
+from pytest_specdec.judge.draft_steps import DraftStep, StepSum, steps, total
+from pytest_specdec.model.transcript import SpecCounters, Usage
 from tests.judge.captured_values import answer
 
 
@@ -26,3 +28,10 @@ def test_drafts_that_do_not_fit_the_windows_are_unknown(drafted):
 @pytest.mark.parametrize("windows", [None, (), (1,), (1, 3)])
 def test_an_answer_without_whole_steps_has_none(windows):
     assert steps(answer(windows=windows)) == ()
+
+
+def test_all_steps_together_come_from_the_windows_and_else_from_what_the_answer_reports():
+    counted = replace(answer(tokens=range(9)), counters=SpecCounters(drafts=3, draft_tokens=9, accepted_tokens=5))
+    assert total(counted) == StepSum(tokens=8, steps=3)
+    assert total(replace(answer(windows=(1, 4, 2, 3)), counters=counted.counters)) == StepSum(tokens=6, steps=2)
+    assert total(answer()) is total(replace(answer(), counters=SpecCounters())) is None

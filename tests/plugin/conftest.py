@@ -11,10 +11,11 @@ import pytest
 from pytest_specdec.capture import environment
 from pytest_specdec.config import load
 from pytest_specdec.files import codec
+from pytest_specdec.judge import stored_acceptance
 from pytest_specdec.plugin import capture, collection, stored_run, summary, verdicts, xdist
 
-LOADED = (capture, collection, stored_run, summary, verdicts, xdist)
-"""Once for all sessions in this process: what such a session imports first is forgotten after it."""
+LOADED = (capture, collection, stored_acceptance, stored_run, summary, verdicts, xdist)
+"""Once for all sessions in this process: what such a session imports first is forgotten after it, and numpy cannot be loaded again."""
 
 CONFIG = """
 engine: {kind: reference, model: target}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 
 import pytest
+
+from pytest_specdec.capture.server import watchdog
 
 ARMS = ["baseline", "draft-k3", "ngram-k3"]
 BOTH = "def test_both(specdec_baseline_server, specdec_speculative_server): pass\n"
@@ -196,3 +200,20 @@ def test_benchmarks_of_real_servers_are_in_the_json(project, monkeypatch):
     assert sorted(path.name for path in (run / "live/servers").glob("*.log"))
     assert len(list((run / "live/servers").glob("*.log"))) == 3
     assert not list((run / "live/servers").glob("*.json"))
+
+
+KILLED = """
+import os, signal
+
+def test_it(specdec_baseline_server): os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_session_leaves_no_server(project):
+    assert project.tests(KILLED).run(subprocess=True).ret == -signal.SIGKILL
+    (note,) = project.path.glob(".specdec/*/live/servers/*.json")
+    server = json.loads(note.read_text())
+    deadline_s = time.monotonic() + 60.0
+    while watchdog.stat(server["pid"])[2] == server["started"] and time.monotonic() < deadline_s:
+        time.sleep(0.05)  # the watchdog ends the server some moments after its starter
+    assert watchdog.stat(server["pid"])[2] != server["started"]

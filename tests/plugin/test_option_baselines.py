@@ -154,6 +154,17 @@ def test_what_failed_is_taken_only_with_a_reason_and_begins_anew(tmp_path):
     assert gate.at_least < 1.2
 
 
+@pytest.mark.parametrize("figures, why", [
+    ({"speedup_low": 1.2, "speedup_high": 2.1}, "1.60x [1.20, 2.10] is too wide for a floor"),
+    ({"disturbed": 1.0}, "the client could not keep up"),
+])  # fmt: skip
+def test_no_floor_is_made_of_a_wide_interval_nor_of_times_that_are_not_the_servers(tmp_path, figures, why):
+    unfit = replace(speed(1.6, Outcome.NOT_DECIDED), figures={"speedup": 1.6, **figures}, reason="the client could not keep up")
+    assert baselines.update(tmp_path, "tiny", HERE, Results(verdicts=(unfit,))) is None
+    assert baselines.candidate(tmp_path, HERE, Results(verdicts=(unfit,))) is None
+    assert baselines.refused([unfit], "whatever else was accepted") == (f"draft-k3 chat is not taken: {why}",)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

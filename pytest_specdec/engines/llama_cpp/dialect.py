@@ -14,11 +14,12 @@ from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
+from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask, Traffic
-    from pytest_specdec.model.transcript import Position, SpecCounters
+    from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["LlamaCppDialect"]
@@ -93,6 +94,19 @@ class LlamaCppDialect(PlainDialect):
             return ""
         build = document.get("build_info") if isinstance(document, Mapping) else None
         return build if isinstance(build, str) else ""
+
+    def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
+        """Read ``timings``: each token that was no accepted draft, but for the prefill's, ended a verify step, at most.
+
+        Steps without a draft, which prompt lookup has, are among them.
+        """
+        timings = reply.get("timings")
+        if not isinstance(timings, Mapping):
+            return None
+        tokens, drafted, accepted = (timings.get(name) for name in ("predicted_n", "draft_n", "draft_n_accepted"))
+        if not isinstance(tokens, int) or not isinstance(drafted, int) or not isinstance(accepted, int):
+            return None
+        return SpecCounters(drafts=max(0, tokens - 1 - accepted), draft_tokens=drafted, accepted_tokens=accepted)
 
     def counters(self, text: str) -> SpecCounters | None:
         """Read the ``llamacpp:spec_decode_num_*`` series, which have vLLM's names."""

@@ -46,6 +46,12 @@ ROWS = (
         alone=True,
     ),
     PlantedFault(
+        id="worse-drafts-in-company",
+        does="Drafts one token, and anything behind it, for every row of a batch but the last.",
+        expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"),
+        alone=True,
+    ),
+    PlantedFault(
         id="dead-draft-tails",
         does="Drafts tokens at random behind the first of every draft.",
         expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"),

@@ -100,6 +100,12 @@ def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequenc
 
 
 @instead_of("drafts")
+def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Draft one token, and anything behind it, but in the last row."""
+    return _at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
+
+
+@instead_of("drafts")
 def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Draft one token, and anything behind it."""
     return _at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.reference.sequence import RunningSequence
 
 _LATE_S: Final = 0.05
+"""Several plain steps: the fault is time that a step takes too long, so it sleeps."""
 
 
 @instead_of("verify")

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+UNLIKELY = 1
+"""The id of a token that answers hold next to never."""
+
+
 def _undrafted(kind: Callable[[Any], bool]) -> None:
     """Throw the drafts of requests of a kind away."""
     from vllm.v1.core.sched import scheduler
@@ -21,6 +25,22 @@ def _undrafted(kind: Callable[[Any], bool]) -> None:
         for request in self.running:
             if kind(request):
                 request.spec_token_ids = []
+
+    scheduler.Scheduler.update_draft_token_ids = update
+
+
+@patch
+def dead_drafts() -> None:
+    """Draft a token that the target does not take, but in a grammar, which would not take it either."""
+    from vllm.v1.core.sched import scheduler
+
+    stock = scheduler.Scheduler.update_draft_token_ids
+
+    def update(self: Any, draft_token_ids: Any) -> None:
+        stock(self, draft_token_ids)
+        for request in self.running:
+            if request.structured_output_request is None:
+                request.spec_token_ids = [UNLIKELY] * len(request.spec_token_ids)
 
     scheduler.Scheduler.update_draft_token_ids = update
 
