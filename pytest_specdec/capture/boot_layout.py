@@ -104,7 +104,7 @@ def further(
     In turn a baseline boot follows every two variant boots, so that each of these has one just before or just behind it: behind B S B come
     S B, S B …; behind B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest. Variants change their order from block to block: what
     drifts steadily adds as much to one as to the other. Side by side a baseline boot comes first, with as many variants as stand beside
-    it, and their passes alternate.
+    it, and their requests alternate.
     """
     timed = tuple(workload.name for workload in workloads if workload.timed)
     beside = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)

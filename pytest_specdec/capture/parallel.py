@@ -278,7 +278,7 @@ class _Wave:
         self._workers.run([worker for worker in _up(self._all) if worker.boot.scores], _Worker.score)
 
     def _measure(self) -> None:
-        """Send timed passes arm by arm, there and back again, while nothing else runs: what drifts then drifts for all of them."""
+        """Send timed requests to one arm after the other while nothing else runs: what drifts then drifts for all of them."""
         timed = [(worker.session, *pair) for worker in _up(self._coming) for pair in worker.session.workloads(timed=True)]
         for name in dict.fromkeys(workload.name for _, _, workload in timed):
             runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed if workload.name == name]
@@ -311,10 +311,15 @@ class _Wave:
 
 
 def _alternate(runners: Sequence[WorkloadRunner]) -> None:
+    """Ask every arm part by part, there and back again, and in every other pass the other way round.
+
+    A pass lasts seconds, and so do the swings of a shared machine: arms that took turns by passes would each meet other ones.
+    """
     for runner in runners:
         runner.begin()
     for pass_index in range(runners[0].passes):
-        for runner in runners if pass_index % 2 == 0 else reversed(runners):
-            runner.answer(pass_index)
+        for part in range(len(runners[0].parts)):
+            for runner in runners if (pass_index + part) % 2 == 0 else reversed(runners):
+                runner.answer(pass_index, part)
     for runner in runners:
         runner.end()

@@ -128,11 +128,17 @@ class WorkloadRunner:
             self._traffic = self._settled_traffic()
             self._preempted = self._arm.preemptions() if self._workload.small_cache else None
 
-    def answer(self, pass_index: int) -> None:
-        """Send one pass, turn by turn."""
+    @property
+    def parts(self) -> tuple[tuple[Request, ...], ...]:
+        """What a pass falls into where others are asked in between: its requests where they go one by one, else its turns."""
+        turns = self._workload.turns
+        return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
+
+    def answer(self, pass_index: int, part: int | None = None) -> None:
+        """Send one pass turn by turn, or one of its ``parts``."""
         began_s = time.monotonic()
         with self._until_unavailable():
-            for turn in self._workload.turns:
+            for turn in self._workload.turns if part is None else (self.parts[part],):
                 jobs = [Job(request=request, pass_index=pass_index) for request in turn]
                 while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
                     self._ensure_running()

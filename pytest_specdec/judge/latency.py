@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_specdec.model.baseline import Slo
-    from pytest_specdec.model.transcript import Answer, Timing, Transcript
+    from pytest_specdec.model.transcript import Answer, Transcript
 
 __all__ = ["ArmLatency", "Goodput", "Percentiles", "figures", "latency", "lines", "percentiles"]
 
@@ -128,12 +128,13 @@ def _keeps(answer: Answer, slo: Slo) -> bool:
 
 
 def _wall_s(answers: Sequence[Answer]) -> float:
-    """Return the seconds in which requests were in flight, pass by pass from the first sent to the last that ended."""
-    by_pass: dict[int, list[Timing]] = {}
-    for answer in answers:
-        if answer.timing is not None:
-            by_pass.setdefault(answer.pass_index, []).append(answer.timing)
-    return sum(max(one.done_s for one in each) - min(one.sent_s for one in each) for each in by_pass.values())
+    """Return the seconds in which requests were in flight; between them other arms may have been asked."""
+    spans = sorted((one.sent_s, one.done_s) for one in (answer.timing for answer in answers) if one is not None)
+    seconds, until_s = 0.0, -math.inf
+    for sent_s, done_s in spans:
+        seconds += max(0.0, done_s - max(sent_s, until_s))
+        until_s = max(until_s, done_s)
+    return seconds
 
 
 _ROWS = (("ttft", "time to first token"), ("content", "time to first text"), ("token", "inter-token latency"), ("gap", "step gap"))

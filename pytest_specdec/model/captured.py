@@ -114,7 +114,7 @@ class BootBlock:
 
     speculative: Transcript
     baselines: tuple[Transcript, ...]
-    """In turn the last one before it and the first one behind it, side by side the one that its passes alternated with."""
+    """In turn the last one before it and the first one behind it, side by side the one whose requests alternated with its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -349,17 +349,22 @@ class ClientLoad:
     """Median time between two reads of one answer; 0 where no answer had two."""
     coalesced: float
     """Share of reads after the first of an answer that brought more than one event: all but one have a stamp that is late."""
+    delayed: float | None = None
+    """Time that it was ready to run and had no core, over wall time; None where the system does not tell."""
 
     def __str__(self) -> str:
-        """Return the four figures in words."""
+        """Return the figures in words."""
         steps = f"{self.drain_p99_s * 1e3:.2f} ms to read what came, {self.step_gap_s * 1e3:.2f} ms between steps"
-        return f"{self.cpu_share:.0%} of a core, {steps}, {self.coalesced:.1%} of reads found several events"
+        delayed = "" if self.delayed is None else f", {self.delayed:.1%} of its time without one"
+        return f"{self.cpu_share:.1%} of a core{delayed}, {steps}, {self.coalesced:.1%} of reads found several events"
 
     @property
     def limited(self) -> str:
         """Why times that were taken under this load may be the client's own; empty where they are the server's.
 
-        The limits are those of a client that reads in less than a tenth of the time between two steps, with half a core to spare.
+        The limits are those of a client that reads in less than a tenth of the time between two steps, with half a core to spare. A client
+        that makes a share of the reads late is running, or waiting for a core, for that share of the time at least: where it was not, the
+        server sent several events at once.
         """
         found = []
         if self.cpu_share > MOST_CPU:
@@ -367,7 +372,8 @@ class ClientLoad:
         if self.step_gap_s and self.drain_p99_s > MOST_DRAIN * self.step_gap_s:
             drained = f"{self.drain_p99_s * 1e3:.2f} ms of the {self.step_gap_s * 1e3:.2f} ms between two steps"
             found.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
-        if self.coalesced > MOST_COALESCED:
+        kept_from_reading = 1.0 if self.delayed is None else self.cpu_share + self.delayed
+        if min(self.coalesced, kept_from_reading) > MOST_COALESCED:
             found.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
         return "; ".join(found)
 

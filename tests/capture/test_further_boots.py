@@ -129,12 +129,13 @@ def test_how_busy_the_machine_was_is_kept_of_what_is_timed(run, plan, config, di
     assert {transcripts.read(directory, arm, "greedy").machine_load for arm in loads} == {None}
 
 
-def test_side_by_side_the_passes_of_a_further_wave_alternate(run, plan, config, directory):
+def test_side_by_side_the_servers_of_a_further_wave_take_turns(run, plan, config, directory):
     here = beside(config, 2)
     assert run(here, plan(2, config=here, only=["draft-k3"])).state is State.COMPLETE
     arms = ("baseline.boot2", "draft-k3.boot2")
     sent = sorted((a.timing.sent_s, arm, a.timing.done_s) for arm in arms for a in transcripts.read(directory, arm, "timed").answers)
-    assert [arm for _, arm, _ in sent] == [arm for arm in (*arms, *reversed(arms)) for _ in range(2)]
+    there, back = list(arms), list(reversed(arms))
+    assert [arm for _, arm, _ in sent] == there + back + back + there, "request by request, the other way round in the second pass"
     assert all(earlier[2] <= later[0] for earlier, later in pairwise(sent))
 
 

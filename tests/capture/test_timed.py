@@ -230,6 +230,8 @@ def test_each_piece_of_the_body_has_the_stamp_of_the_read_that_brought_it(cuts):
         ({"cpu_share": 0.6}, "60% of a core"),
         ({"drain_p99_s": 0.0011}, "1.10 ms of the 10.00 ms between two steps"),
         ({"coalesced": 0.2}, "20.0% of reads found several events"),
+        ({"coalesced": 0.2, "delayed": 0.1, "cpu_share": 0.004}, "20.0% of reads found several events"),
+        ({"coalesced": 0.2, "delayed": 0.01, "cpu_share": 0.004}, ""),
     ],
 )
 def test_a_client_that_is_too_slow_says_so(figures, says):
@@ -238,11 +240,12 @@ def test_a_client_that_is_too_slow_says_so(figures, says):
 
 
 def test_samples_of_several_passes_are_one_distribution():
-    one = LoadSamples(cpu_s=0.1, wall_s=1.0, drains_s=(0.001,) * 99 + (0.5,), gaps_s=(0.01,), reads=99, coalesced=1)
-    assert one.load == ClientLoad(cpu_share=0.1, drain_p99_s=0.5, step_gap_s=0.01, coalesced=1 / 99)
+    one = LoadSamples(cpu_s=0.1, wall_s=1.0, drains_s=(0.001,) * 99 + (0.5,), gaps_s=(0.01,), reads=99, coalesced=1, delayed_s=0.3)
+    assert one.load == ClientLoad(cpu_share=0.1, drain_p99_s=0.5, step_gap_s=0.01, coalesced=1 / 99, delayed=0.3)
     several = one + LoadSamples(wall_s=1.0, drains_s=(0.002,) * 100, gaps_s=(0.02, 0.03), reads=99)
-    assert several.load == ClientLoad(cpu_share=0.05, drain_p99_s=0.002, step_gap_s=0.02, coalesced=1 / 198)
-    assert LoadSamples().load == ClientLoad(cpu_share=0.0, drain_p99_s=0.0, step_gap_s=0.0, coalesced=0.0)
+    assert several.load == ClientLoad(cpu_share=0.05, drain_p99_s=0.002, step_gap_s=0.02, coalesced=1 / 198, delayed=0.15)
+    assert (several + LoadSamples(delayed_s=None)).load.delayed is None
+    assert LoadSamples().load == ClientLoad(cpu_share=0.0, drain_p99_s=0.0, step_gap_s=0.0, coalesced=0.0, delayed=0.0)
 
 
 def test_the_program_says_how_it_failed():

@@ -14,7 +14,7 @@ from pytest_specdec.model.baseline import Environment, Gate, PromptLength
 from pytest_specdec.model.families import FamilyRow
 from pytest_specdec.model.pair import Draft, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Rates, ScoringTask
-from pytest_specdec.model.transcript import Answer, Choice, ServerFailure, SpecCounters, Timing, ToolCall, Transcript, Usage
+from pytest_specdec.model.transcript import Answer, Choice, ClientLoad, ServerFailure, SpecCounters, Timing, ToolCall, Transcript, Usage
 from pytest_specdec.model.workload import Request, Workload
 
 NUMBERS = {"transcript": 2, "score": 2, "plan": 2, "baseline": 2}
@@ -34,7 +34,7 @@ def test_a_schema_is_one_and_is_named_after_what_the_files_say(kind, transcript)
 
 
 DEFINED = {
-    "transcript": (Answer, Choice, ToolCall, Timing, Usage, SpecCounters, ServerFailure),
+    "transcript": (Answer, Choice, ToolCall, Timing, Usage, SpecCounters, ServerFailure, ClientLoad),
     "plan": (Pair, Variant, Draft, Workload, Request, Judgement, Boot, ScoringTask, Rates, FamilyRow),
     "baseline": (Environment, PromptLength),
 }

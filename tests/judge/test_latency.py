@@ -48,9 +48,10 @@ def test_an_arm_is_told_by_its_tokens_its_steps_and_its_requests():
     assert (found.content, found.cached_tokens, found.goodput) == (None, None, None)
 
 
-def test_passes_are_timed_one_by_one():
-    """What passes between them, as where arms take turns, is no time of the server."""
-    answers = [streamed(0), replace(streamed(0, sent_s=100.0), pass_index=1)]
+@pytest.mark.parametrize("pass_index", [0, 1])
+def test_time_without_a_request_in_flight_is_no_time_of_the_server(pass_index):
+    """Where arms take turns, others are asked between one request and the next."""
+    answers = [streamed(0), replace(streamed(1, sent_s=100.0), pass_index=pass_index)]
     assert latency.latency(transcript("v", answers)).tokens_per_s == pytest.approx(101 / 1.15)
 
 

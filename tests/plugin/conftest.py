@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import environment
+from pytest_specdec.capture.transport import Transport
 from pytest_specdec.config import load
 from pytest_specdec.files import codec
 from pytest_specdec.judge import stored_acceptance
@@ -16,6 +17,8 @@ from pytest_specdec.plugin import capture, collection, stored_run, summary, verd
 
 LOADED = (capture, collection, stored_acceptance, stored_run, summary, verdicts, xdist)
 """Once for all sessions in this process: what such a session imports first is forgotten after it, and numpy cannot be loaded again."""
+HTTP = Transport()
+"""For the same reason: it loads the library beneath httpx, whose errors httpx knows by their classes."""
 
 CONFIG = """
 engine: {kind: reference, model: target}

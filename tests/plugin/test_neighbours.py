@@ -71,3 +71,22 @@ def test_the_short_names_are_ours(project, repository):
     result.assert_outcomes(passed=2)
     assert [j["verdict"] for j in project.document["judgements"]] == [None, None]
     assert project.document["judged"]
+
+
+REFUSED = """
+from types import SimpleNamespace
+
+from pytest_specdec.capture.server import readiness
+
+
+def test_a_refused_connection_is_no_answer():
+    setup = SimpleNamespace(url="http://127.0.0.1:1", api_key="", headers={})
+    assert readiness.look(setup, "/health").status is None
+"""
+
+
+def test_errors_of_connections_are_known_behind_a_session_in_this_process(pytester):
+    """httpx would not know a refused connection by the class of a library that was forgotten with the session and loaded anew."""
+    pytester.makepyfile(REFUSED)
+    for _ in range(2):
+        pytester.runpytest_inprocess("-p", "no:benchmark", "-p", "no:hypothesispytest", "-p", "no:randomly").assert_outcomes(passed=1)

@@ -77,6 +77,8 @@ class LoadSamples:
     """Without the first and the last of each answer, which bring frames beside tokens."""
     coalesced: int = 0
     """Of them, those that brought more than one event."""
+    delayed_s: float | None = 0.0
+    """That the stamper was ready to run and had no core; None where the system does not tell."""
 
     def __add__(self, other: LoadSamples) -> LoadSamples:
         return LoadSamples(
@@ -86,14 +88,16 @@ class LoadSamples:
             gaps_s=self.gaps_s + other.gaps_s,
             reads=self.reads + other.reads,
             coalesced=self.coalesced + other.coalesced,
+            delayed_s=None if self.delayed_s is None or other.delayed_s is None else self.delayed_s + other.delayed_s,
         )
 
     @property
     def load(self) -> ClientLoad:
-        """The same in four figures."""
+        """The same in shares, and in seconds of one step."""
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
+            delayed=None if self.delayed_s is None else self.delayed_s / self.wall_s if self.wall_s else 0.0,
             drain_p99_s=drains[min(len(drains) - 1, int(0.99 * len(drains)))] if drains else 0.0,
             step_gap_s=median(self.gaps_s) if self.gaps_s else 0.0,
             coalesced=self.coalesced / self.reads if self.reads else 0.0,
@@ -167,6 +171,7 @@ def _stamped(report: dict[str, Any], content: memoryview) -> Stamped:
         gaps_s=tuple(gaps),
         reads=reads,
         coalesced=several,
+        delayed_s=None if report["delayed_ns"] is None else report["delayed_ns"] / 1e9,
     )
     return Stamped(responses=tuple(responses), samples=samples)
 

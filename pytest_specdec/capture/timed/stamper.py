@@ -6,8 +6,8 @@ where chunks are smaller, which is the baseline's side. A connection is opened b
 
 The job is a JSON line with ``host``, an address in numbers, ``port``, ``concurrency``, ``sizes`` (bytes of each request) and
 ``deadlines_s`` (of each, from its sending), and the requests' bytes behind it. The report is a JSON line with ``exchanges``, one for each
-request (when it was sent and ended, how it ended, stamp and size of each read), the process's own ``cpu_ns`` and ``wall_ns``, and
-``drains_ns``, what each wake-up took; behind it all bytes received. Stamps are nanoseconds of the monotonic clock, which all processes of
+request (when it was sent and ended, how it ended, stamp and size of each read), the process's own ``cpu_ns``, ``wall_ns`` and
+``delayed_ns``, and ``drains_ns``, what each wake-up took; behind it all bytes received. Stamps are nanoseconds of the monotonic clock, which all processes of
 a machine share.
 """
 
@@ -200,6 +200,18 @@ class Stamper:
         del self._open[exchange.number]
 
 
+def delayed_ns() -> int | None:
+    """Return how long this process has been ready to run and had no core, in all; None where the system does not tell.
+
+    https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
+    """
+    try:
+        with open("/proc/self/schedstat") as told:  # noqa: PTH123 - nothing but what the stamper needs
+            return int(told.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def main() -> None:
     """Read a job, do it, write the report."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
@@ -209,9 +221,9 @@ def main() -> None:
     gc.disable()
     gc.freeze()
     stamper = Stamper(job["host"], job["port"], job["concurrency"], exchanges, deadlines_ns)
-    began_ns, used_ns = time.monotonic_ns(), time.process_time_ns()
+    began_ns, used_ns, before_ns = time.monotonic_ns(), time.process_time_ns(), delayed_ns()
     stamper.run()
-    wall_ns, cpu_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - used_ns
+    wall_ns, cpu_ns, behind_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - used_ns, delayed_ns()
     told = [
         {
             "sent_ns": one.sent_ns,
@@ -222,7 +234,8 @@ def main() -> None:
         }
         for one in exchanges
     ]
-    report = {"exchanges": told, "wall_ns": wall_ns, "cpu_ns": cpu_ns, "drains_ns": stamper.drains_ns}
+    waited_ns = None if before_ns is None or behind_ns is None else behind_ns - before_ns
+    report = {"exchanges": told, "wall_ns": wall_ns, "cpu_ns": cpu_ns, "delayed_ns": waited_ns, "drains_ns": stamper.drains_ns}
     sink.write(json.dumps(report).encode() + b"\n")
     for one in exchanges:
         sink.writelines(one.parts)
