@@ -7,8 +7,8 @@ where chunks are smaller, which is the baseline's side. A connection is opened b
 The job is a JSON line with ``host``, an address in numbers, ``port``, ``concurrency``, ``sizes`` (bytes of each request) and
 ``deadlines_s`` (of each, from its sending), and the requests' bytes behind it. The report is a JSON line with ``exchanges``, one for each
 request (when it was sent and ended, how it ended, stamp and size of each read), the process's own ``cpu_ns``, ``wall_ns`` and
-``delayed_ns``, and ``drains_ns``, what each wake-up took; behind it all bytes received. Stamps are nanoseconds of the monotonic clock, which all processes of
-a machine share.
+``delayed_ns``, and ``drains_ns``, what each wake-up took; behind it all bytes received. Stamps are nanoseconds of the monotonic clock,
+which all processes of a machine share.
 """
 
 from __future__ import annotations
