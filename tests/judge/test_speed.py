@@ -364,5 +364,5 @@ def test_how_busy_the_client_was_stands_beside_the_figures():
     free = ClientLoad(cpu_share=0.04, drain_p99_s=0.0001, step_gap_s=0.01, coalesced=0.002)
     verdict = speed.judge(replace(before, speculative=replace(before.speculative, client=free)))
     assert verdict.outcome is Outcome.PASS
-    line = "client of v: 4% of a core, 0.10 ms to read what came, 10.00 ms between steps, 0.2% of reads found several events"
+    line = "client of v: 4.0% of a core, 0.10 ms to read what came, 10.00 ms between steps, 0.2% of reads found several events"
     assert line.replace(" v:", f" {before.speculative.arm}:") in verdict.evidence
