@@ -81,10 +81,9 @@ def main() -> int:
             written.parent.mkdir(parents=True, exist_ok=True)
             written.write_text(yaml.dump(planted(config, fault)))
             found += _run(written, written.parent / "run", fault, folder / "none" if fault in NEW_MACHINE else stored)
-    text = "\n".join(page(found))
-    print(text)
+    print("\n".join(page(found)))
     if options.write:
-        _write(found, text)
+        _write(found)
         for config in options.configs:
             shutil.copytree(folder / f"{config}-baselines", ROOT / "baselines", dirs_exist_ok=True)
     wrong = surprises(found)
@@ -196,14 +195,20 @@ def page(found: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def _write(found: Sequence[Judged], text: str) -> None:
-    now = results.environment()
-    where = f"{now['date']}, {now['machine']}, {now['versions']}"
-    head = f"# Two real pairs, healthy and with planted faults\n\nWritten by `python -m benchmarks.speed_pairs --write`. {where}.\n"
+def _write(found: Sequence[Judged]) -> None:
+    """Write the results; those of a pair that was not measured now stay, with the day that they are of."""
+    path = results.FOLDER / "speed_pairs.json"
+    written = json.loads(path.read_text()) if path.exists() else {"measured": {}, "judged": []}
+    now = {one.config for one in found}
+    measured = {**written["measured"], **dict.fromkeys(sorted(now), results.environment())}
+    kept = [Judged(**one) for one in written["judged"] if one["config"] not in now]
+    judged = sorted([*kept, *found], key=lambda one: PAIRS.index(one.config))
+    where = "\n".join(f"- {config}: {of['date']}, {of['machine']}, {of['versions']}" for config, of in sorted(measured.items()))
+    head = f"# Two real pairs, healthy and with planted faults\n\nWritten by `python -m benchmarks.speed_pairs --write`.\n\n{where}\n"
     first = "The first healthy run of each pair had no baseline file; the others were held against the file of those before them.\n"
-    (results.FOLDER / "speed_pairs.md").write_text(f"{head}\n{first}\n{text}\n", encoding="utf-8")
-    document = {**now, "judged": [asdict(one) for one in found]}
-    (results.FOLDER / "speed_pairs.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text("\n".join([head, first, *page(judged), ""]), encoding="utf-8")
+    document = {"measured": measured, "judged": [asdict(one) for one in judged]}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

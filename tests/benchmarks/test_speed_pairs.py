@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.speed_pairs import NEW_MACHINE, PAIRS, PATCHES, STORED, Judged, page, planted, surprises
+from benchmarks import results
+from benchmarks.speed_pairs import NEW_MACHINE, PAIRS, PATCHES, STORED, Judged, _write, page, planted, surprises
 from benchmarks.vllm_faults import ROOT
 from pytest_specdec.plugin import baselines
 from pytest_specdec.reference.faults.catalogue import FAULTS
@@ -37,6 +39,16 @@ def test_the_page_has_medians_of_the_healthy_runs_and_every_red_verdict():
     text = "\n".join(page([judged("healthy 1"), judged("healthy 2", speedup=3.0), judged("dead-drafts", "fail", FEW)]))
     assert "| reference | draft-k3 | vacation-timed | 2 pass | 2.50x [2.00, 3.00] | 1.50x |" in text
     assert "| reference | dead-drafts | draft-k3 | vacation-timed | fail | the drafter brings too little: 2.00x |" in text
+
+
+def test_what_was_measured_of_another_pair_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    other = replace(judged("healthy 1"), config="vllm-cpu-padded")
+    for found in ([other], [judged("healthy 1", speedup=1.5)], [judged("healthy 1")]):
+        _write(found)
+    document = json.loads((tmp_path / "speed_pairs.json").read_text())
+    assert [Judged(**one) for one in document["judged"]] == [judged("healthy 1"), other]
+    assert sorted(document["measured"]) == sorted(PAIRS)
 
 
 @pytest.mark.parametrize("config", PAIRS)
