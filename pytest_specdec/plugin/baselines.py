@@ -112,7 +112,7 @@ def _vacuous(gate: Gate) -> Iterator[tuple[str, str, str]]:
     if gate.figure == ACCEPTANCE_LENGTH and gate.at_least is not None and gate.at_least <= 1.0:
         yield "at_least", f"{gate.at_least:g}", "more than 1: a step brings one token whether or not a draft is accepted"
     if gate.figure == SPEEDUP and gate.at_least is not None and gate.log_ratios:
-        typical, far = statistics.median(gate.log_ratios), FAR * _spread(gate.log_ratios)
+        typical, far = statistics.median(gate.log_ratios), FAR * _spread(gate)
         least = max(math.exp(typical - far), math.exp(typical) / 2.0)
         if gate.at_least < least:
             yield "at_least", f"{gate.at_least:g} under a median of {math.exp(typical):.2f}x", f"{least:.3g} or more"
@@ -160,8 +160,6 @@ def _joined(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
-        at_least=_floor(ratios),
-        reason=_reason(ratios),
         log_ratios=ratios,
         log_tokens_per_step=(
             *(kept.log_tokens_per_step if kept else ()),
@@ -169,6 +167,7 @@ def _joined(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
         ),
         boot_log_ratios=(*(before.boot_log_ratios if before else ()), *([] if apart is None else [round(apart, 6)])),
     )
+    gate = replace(gate, at_least=_floor(gate), reason=_reason(gate))
     if before is None or before.at_least is None or (gate.at_least or 0.0) >= before.at_least:
         return replace(gate, accepted_regression=before.accepted_regression if before else "")
     return replace(gate, accepted_regression=accepted) if accepted else _unloosened(gate, before)
@@ -179,26 +178,28 @@ def _unloosened(gate: Gate, before: Gate) -> Gate:
     return replace(gate, at_least=before.at_least, reason=before.reason, accepted_regression=before.accepted_regression)
 
 
-def _floor(log_ratios: Sequence[float]) -> float:
-    return round(math.exp(statistics.median(log_ratios) - SPREADS * _spread(log_ratios)), 3)
+def _floor(gate: Gate) -> float:
+    return round(math.exp(statistics.median(gate.log_ratios) - SPREADS * _spread(gate)), 3)
 
 
-def _reason(log_ratios: Sequence[float]) -> str:
-    runs, typical = len(log_ratios), math.exp(statistics.median(log_ratios))
-    return f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, less {SPREADS:g} x {_spread(log_ratios):.1%}, by which a run varies"
+def _reason(gate: Gate) -> str:
+    runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
+    return f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, less {SPREADS:g} x {_spread(gate):.1%}, by which a run varies"
 
 
-def _spread(log_ratios: Sequence[float]) -> float:
+def _spread(gate: Gate) -> float:
     """Return the standard deviation of a run's log-ratio around the typical one.
 
-    A run's three boots are stated to make 1.5 boot_sd^2 of its variance, which counts for four degrees of freedom, as in stats/speedup.py.
-    The runs that were measured count for the others, by their median absolute deviation, times 1.4826 to be a standard one: a single
-    lucky or unlucky run moves neither it nor the median.
+    A run's three boots make 1.5 times the variance of one: what is stated and what the baseline's boots of each run were measured to vary by,
+    with the degrees of freedom of both, as in stats/speedup.py. So a first run on an unsteady machine knows that it may be a lucky one. The
+    runs count for one less than there are, by their median absolute deviation, times 1.4826 to be a standard one: a single lucky or unlucky
+    run moves neither it nor the median.
     """
-    centre = statistics.median(log_ratios)
-    seen = _MAD_TO_SD * statistics.median(abs(ratio - centre) for ratio in log_ratios)
-    more = len(log_ratios) - 1
-    return math.sqrt((STATED_BOOTS * 1.5 * BOOT_SD**2 + more * seen**2) / (STATED_BOOTS + more))
+    centre = statistics.median(gate.log_ratios)
+    seen = _MAD_TO_SD * statistics.median(abs(ratio - centre) for ratio in gate.log_ratios)
+    squares = STATED_BOOTS * BOOT_SD**2 + math.fsum(apart**2 / 2.0 for apart in gate.boot_log_ratios)
+    boots, more = STATED_BOOTS + len(gate.boot_log_ratios), len(gate.log_ratios) - 1
+    return math.sqrt((1.5 * squares + more * seen**2) / (boots + more))
 
 
 def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
@@ -231,12 +232,12 @@ def _current(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...
 
 def _move(before: Gate | None, now: Gate) -> str:
     floors = [f"{gate.at_least:g}" for gate in (before, now) if gate is not None and gate.at_least is not None]
-    runs, floor = now.log_ratios, _floor(now.log_ratios)
+    floor, why = _floor(now), _reason(now)
     about = f"{now.figure} {now.pair} {now.workload}"
     if now.at_least is not None and floor < now.at_least:
-        return f"{about}: at_least stays {now.at_least:g}; {_reason(runs)} would be {floor:g}; to lower it: {ACCEPT}"
-    why = f"; accepted: {now.accepted_regression}" if now.accepted_regression and floors[0] != floors[-1] else ""
-    return f"{about}: at_least {' -> '.join(floors)} ({_reason(runs)}){why}"
+        return f"{about}: at_least stays {now.at_least:g}; {why} would be {floor:g}; to lower it: {ACCEPT}"
+    accepted = f"; accepted: {now.accepted_regression}" if now.accepted_regression and floors[0] != floors[-1] else ""
+    return f"{about}: at_least {' -> '.join(floors)} ({why}){accepted}"
 
 
 def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:

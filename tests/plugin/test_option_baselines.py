@@ -127,6 +127,15 @@ def test_six_updates_bring_the_floor_under_the_typical_run_and_not_under_the_luc
     assert (accepted.at_least, accepted.accepted_regression) == (gate.at_least, "the first run was lucky")
 
 
+@pytest.mark.parametrize("apart", [0.0, -0.142])
+def test_a_first_run_whose_boots_lay_far_apart_leaves_a_lower_floor(tmp_path, apart):
+    """4 x the deviation of three boots, which are stated to vary by 3 % with four degrees of freedom and measured with one."""
+    _, gate = updated(tmp_path, 1.61, boot_log_ratio=apart)
+    spread = math.sqrt(1.5 * (4 * 0.03**2 + apart**2 / 2) / 5)
+    assert gate.at_least == pytest.approx(1.61 * math.exp(-4 * spread), abs=0.001)
+    assert f"less 4 x {spread:.1%}, by which a run varies" in gate.reason
+
+
 def test_a_floor_is_not_lowered_without_a_reason(tmp_path):
     found, gate = updated(tmp_path, *SIX)
     assert (gate.at_least, len(gate.log_ratios), gate.accepted_regression) == (1.442, 6, "")
