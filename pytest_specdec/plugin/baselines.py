@@ -16,7 +16,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pytest_specdec.model.baseline import Environment
@@ -39,10 +39,10 @@ A floor lies 14 % under the run, and a healthy run proves what is 15 % under the
 for the floor to lie above that.
 """
 SPREADS = 4.0
-"""A floor stands so many standard deviations of a run under the typical one: 14 % after a first run, later on what the machine shows.
+"""A floor stands so many standard deviations of a run under the typical one: some 14 % after a first run, later on what the machine shows.
 
-Where boots vary by 2 %, 95 of 100 healthy runs prove the floor of one earlier run and 87 that of ten, since a floor never comes down by
-itself; fewer than 1 in 2,000 fail it (``benchmarks.speed_gate``).
+Where boots vary by 2 %, 92 of 100 healthy runs prove the floor of one earlier run and 85 that of ten, since a floor never comes down by
+itself; where they vary by up to 5 %, fewer than 1 in 2,000 fail it (``benchmarks.speed_gate``).
 """
 FAR = 10.0
 """Standard deviations under the typical run at which a floor is out of reach; half of the typical ratio is, too."""
@@ -190,10 +190,10 @@ def _reason(gate: Gate) -> str:
 def _spread(gate: Gate) -> float:
     """Return the standard deviation of a run's log-ratio around the typical one.
 
-    A run's three boots make 1.5 times the variance of one: what is stated and what the baseline's boots of each run were measured to vary by,
-    with the degrees of freedom of both, as in stats/speedup.py. So a first run on an unsteady machine knows that it may be a lucky one. The
-    runs count for one less than there are, by their median absolute deviation, times 1.4826 to be a standard one: a single lucky or unlucky
-    run moves neither it nor the median.
+    A run's three boots make 1.5 times the variance of one: what is stated and what the baseline's boots of each run were measured to vary
+    by, with the degrees of freedom of both, as in stats/speedup.py. So a first run on an unsteady machine knows that it may be a lucky one.
+    The runs count for one less than there are, by their median absolute deviation, times 1.4826 to be a standard one: a single lucky or
+    unlucky run moves neither it nor the median.
     """
     centre = statistics.median(gate.log_ratios)
     seen = _MAD_TO_SD * statistics.median(abs(ratio - centre) for ratio in gate.log_ratios)
