@@ -313,7 +313,7 @@ class _Wave:
 def _alternate(runners: Sequence[WorkloadRunner]) -> None:
     """Ask every arm part by part, there and back again, and in every other pass the other way round.
 
-    A pass lasts seconds, and so do the swings of a shared machine: arms that took turns by passes would each meet other ones.
+    A shared machine is slower for some seconds, then faster. Whole passes last as long: each arm would be timed at another speed.
     """
     for runner in runners:
         runner.begin()

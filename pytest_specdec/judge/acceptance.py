@@ -37,7 +37,7 @@ class AcceptanceLength:
     standard_error: float | None
     """Of its log, over prompts, which are its independent units; None where steps of at least two prompts are not known."""
     prompts: int
-    """Prompts whose verify steps are known."""
+    """Prompts whose verify steps the server reported."""
 
     def at_least(self, error: float) -> float:
         """Return what the true length is below with probability ``error``; 0 without limits."""

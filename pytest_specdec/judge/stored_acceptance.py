@@ -205,7 +205,7 @@ def totals(transcript: Transcript) -> Mapping[str, StepSum]:
 
 
 def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:
-    """Return the mean accepted length of each request of ``workload``; requests whose verify steps are not known are left out."""
+    """Return the mean accepted length of each request of ``workload`` whose verify steps the server reported."""
     digests = {request.id: request.digest for request in workload.requests}
     return {
         request_id: PromptLength(tokens_per_step=each.length, steps=each.steps, request=digests[request_id])

@@ -114,7 +114,8 @@ class BootBlock:
 
     speculative: Transcript
     baselines: tuple[Transcript, ...]
-    """In turn the last one before it and the first one behind it, side by side the one whose requests alternated with its own."""
+    """Where servers run one after the other, the boots just before and just behind it; side by side, the one whose requests alternated
+    with its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

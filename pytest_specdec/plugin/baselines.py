@@ -193,7 +193,8 @@ def _spread(gate: Gate) -> float:
     A run's three boots make 1.5 times the variance of one: what is stated and what the baseline's boots of each run were measured to vary
     by, with the degrees of freedom of both, as in stats/speedup.py. So a first run on an unsteady machine knows that it may be a lucky one.
     The runs count for one less than there are, by their median absolute deviation, times 1.4826 to be a standard one: a single lucky or
-    unlucky run moves neither it nor the median.
+    unlucky run moves neither it nor the median. The formula is written out, since stats/speedup.py needs numpy, which listing the suites
+    does not load.
     """
     centre = statistics.median(gate.log_ratios)
     seen = _MAD_TO_SD * statistics.median(abs(ratio - centre) for ratio in gate.log_ratios)

@@ -18,7 +18,7 @@ from pytest_specdec.plugin import capture, collection, stored_run, summary, verd
 LOADED = (capture, collection, stored_acceptance, stored_run, summary, verdicts, xdist)
 """Once for all sessions in this process: what such a session imports first is forgotten after it, and numpy cannot be loaded again."""
 HTTP = Transport()
-"""For the same reason: it loads the library beneath httpx, whose errors httpx knows by their classes."""
+"""For the same reason: it loads httpcore. Forgotten and loaded again, its errors would be classes that httpx does not know."""
 
 CONFIG = """
 engine: {kind: reference, model: target}
