@@ -4,7 +4,8 @@
 
 A run is a boot of the baseline, one of the variant and one of the control, whose log speeds vary with ``boot sd``, and four passes in each
 whose log-ratios vary with ``pass sd``; a run with a file has the control's log-ratios of so many earlier runs. A run of several boots has
-as many of the variant, in turn between two boots of the baseline each, side by side with passes that alternate with those of one.
+as many of the variant, in turn between two boots of the baseline each, side by side with passes that alternate with those of one; there
+more passes are taken where they vary too much, as the capture does.
 """
 
 from __future__ import annotations
@@ -19,17 +20,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import results
+from pytest_specdec.capture.alternation import extended
 from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.model.plan import LONGEST
 from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines
-from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, boots
+from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, boots, centre, steady
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
     import numpy.typing as npt
 
     from pytest_specdec.stats.speedup import Estimate
+
+    Passes: TypeAlias = npt.NDArray[np.float64]
 
 RUNS = 20_000
 FILES = 4_000
@@ -43,6 +51,7 @@ PROVEN = 0.025
 BOOT_SDS = (0.005, 0.02, 0.03, 0.05, 0.10)
 IN_TURN = "Several boots in turn, B S B S B …"
 BESIDE = "Several boots side by side"
+NOISY = "Boots side by side whose passes vary less and more: more of them are taken"
 DRIFT = "Several boots in turn on a machine that drifts or wanders: proven and failed at the floor are both false"
 
 
@@ -86,16 +95,17 @@ class Machine:
         machine = np.linspace(0.0, self.drift, boots_) + np.cumsum(rng.normal(0.0, self.wander, boots_))
         if not self.in_turn:  # one speed for each wave: the first has three boots in it
             machine = np.repeat(machine[::2][1:], [3, *[2] * (count - 1)])
-        return machine[:, None] + rng.normal(0.0, self.boot_sd, (boots_, 1)) + rng.normal(0.0, own, (boots_, PASSES))
+        passes = PASSES if self.in_turn else LONGEST * PASSES
+        return machine[:, None] + rng.normal(0.0, self.boot_sd, (boots_, 1)) + rng.normal(0.0, own, (boots_, passes))
 
     def estimate(self, rng: np.random.Generator, count: int) -> Estimate:
         """Return what the judge makes of a run: blocks against the baseline boots beside them, boots on the scale of the first baseline."""
         logs = self.logs(rng, count)
         speculative, baseline = logs[1::2], logs[::2]
         beside = [[i, i + 1] if self.in_turn or i == 0 else [i + 1] for i in range(count)]
-        levels = (baseline - baseline[0]).mean(axis=1)
-        blocks = [mine - baseline[near].mean(axis=0) for mine, near in zip(speculative, beside, strict=True)]
-        on_scale = [float(block.mean() + levels[near].mean()) for block, near in zip(blocks, beside, strict=True)]
+        blocks = [self.taken(mine - baseline[near].mean(axis=0)) for mine, near in zip(speculative, beside, strict=True)]
+        levels = self.levels(baseline, beside, blocks)
+        on_scale = [centre(list(block)) + float(levels[near].mean()) for block, near in zip(blocks, beside, strict=True)]
         groups = (
             [(slice(None), slice(None))]
             if self.in_turn
@@ -103,6 +113,19 @@ class Machine:
         )
         boots_ = [BootLevels(speculative=tuple(on_scale[mine]), baseline=tuple(map(float, levels[near]))) for mine, near in groups]
         return across_blocks([list(map(float, block)) for block in blocks], boots_)
+
+    def taken(self, log_ratios: Passes) -> Passes:
+        """Return the passes that are taken of one boot of the variant."""
+        passes = PASSES
+        while not self.in_turn and passes < len(log_ratios) and not steady(list(log_ratios[:passes])):
+            passes = extended(passes, PASSES)
+        return log_ratios[:passes]
+
+    @staticmethod
+    def levels(baseline: Passes, beside: Sequence[Sequence[int]], blocks: Sequence[Passes]) -> Passes:
+        """Return the log speed of each baseline boot over that of the first, over the passes that both were asked for."""
+        passes = {boot: len(block) for near, block in zip(beside, blocks, strict=True) for boot in near}
+        return np.array([(each - baseline[0])[: min(passes[0], passes[boot])].mean() for boot, each in enumerate(baseline)])
 
     @property
     def described(self) -> dict[str, object]:
@@ -123,6 +146,7 @@ def several(count: int, machine: Machine, *, runs: int = SEVERAL, seed: int = 1)
         "proven at the floor": float((low >= 1.0).mean()),
         "proven, gate 10 % below the truth": float((low >= 0.9).mean()),
         "failed at -10 %": float((high * 0.9 < 1.0).mean()),
+        "passes of a boot": float(np.mean([each.passes / count for each in found])),
         "median width": float(np.median([math.log(each.high / each.low) for each in intervals])),
     }
 
@@ -136,7 +160,8 @@ def several_rows() -> list[dict[str, object]]:
     ]
     cells = [
         *((IN_TURN, count, Machine(boot_sd=sd, pass_sd=0.02, in_turn=True)) for count in (2, 4, 6) for sd in spreads),
-        *((BESIDE, count, Machine(boot_sd=sd, pass_sd=0.05, in_turn=False)) for count in (2, 4, 5, 6) for sd in spreads),
+        *((BESIDE, count, Machine(boot_sd=sd, pass_sd=0.05, in_turn=False)) for count in (1, 2, 4, 5, 6) for sd in spreads),
+        *((NOISY, count, Machine(boot_sd=0.02, pass_sd=sd, in_turn=False)) for count in (1, 4, 6) for sd in (0.02, 0.1, 0.2)),
         *((DRIFT, count, machine) for count in (2, 4) for machine in unsteady),
     ]
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from contextlib import suppress
@@ -9,9 +10,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.alternation import Alternation, TimedArm
 from pytest_specdec.capture.boot import BootSession, needless
 from pytest_specdec.errors import EngineError
+from pytest_specdec.model.baseline import stated_boot_sd
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -207,6 +211,8 @@ class _Workers:
         self._failure: BaseException | None = None
         self._dead: set[str] = set()
         """The variants that did not come up."""
+        self.passes: dict[str, int] = {}
+        """How often timed workloads were sent, by name."""
 
     def needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
         """Return whether only variants that did not come up need ``boot``, and enter that."""
@@ -283,7 +289,7 @@ class _Wave:
         for name in dict.fromkeys(workload.name for _, _, workload in timed):
             runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed if workload.name == name]
             with runners[0][0].exclusive():
-                _alternate([runner for _, runner in runners])
+                self._workers.passes[name] = _alternation(runners, self._workers.passes.get(name, 0)).run()
             for session, runner in runners:
                 session.keep(runner)
 
@@ -310,16 +316,15 @@ class _Wave:
         return take
 
 
-def _alternate(runners: Sequence[WorkloadRunner]) -> None:
-    """Ask every arm part by part, there and back again, and in every other pass the other way round.
+def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:
+    """Return how one timed workload is sent to all of them; at smoke depth and under a deadline its passes are those planned.
 
-    A shared machine is slower for some seconds, then faster. Whole passes last as long: each arm would be timed at another speed.
+    ``earlier`` are the passes of arms that had no room beside these.
     """
-    for runner in runners:
-        runner.begin()
-    for pass_index in range(runners[0].passes):
-        for part in range(len(runners[0].parts)):
-            for runner in runners if (pass_index + part) % 2 == 0 else reversed(runners):
-                runner.answer(pass_index, part)
-    for runner in runners:
-        runner.end()
+    session = runners[0][0]
+    return Alternation(
+        arms=[TimedArm(runner=runner, speculative=each.boot.role is Role.VARIANT) for each, runner in runners],
+        boot_sd=stated_boot_sd(session.recipes.config.gates),
+        may_extend=session.recipes.plan.depth is not Depth.SMOKE and math.isinf(session.reporter.left_s),
+        earlier=earlier,
+    )

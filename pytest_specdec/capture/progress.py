@@ -108,6 +108,11 @@ class Reporter:
         self._current = Progress(at_s=self.elapsed_s, boot=boot.index, boots=self._boots, arm=arm, doing=doing, workload=workload, of=of)
         self.update(0, 0, now=True)
 
+    def extend(self, of: int) -> None:
+        """Have the step at work count to ``of``."""
+        if self._current is not None:
+            self._current = replace(self._current, of=of)
+
     def say(self, what: str) -> None:
         """Say something about the boot at work at once."""
         if self._current is not None:

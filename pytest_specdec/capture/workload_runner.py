@@ -87,6 +87,7 @@ class WorkloadRunner:
         """
         self._arm = arm
         self._workload = workload
+        self._passes = workload.passes
         self._digest = digest or workload.digest
         self._name = name
         self._boot = boot
@@ -114,9 +115,24 @@ class WorkloadRunner:
         self._unavailable = ""
 
     @property
+    def workload(self) -> Workload:
+        """What is sent."""
+        return self._workload
+
+    @property
     def passes(self) -> int:
-        """How often the workload is sent."""
-        return self._workload.passes
+        """How often it is sent."""
+        return self._passes
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is a server to send it to, and time."""
+        return not self._unavailable
+
+    def extend(self, passes: int) -> None:
+        """Have it sent ``passes`` times in all, more often than so far."""
+        self._passes = passes
+        self._reporter.extend(len(self._workload.requests) * passes)
 
     def begin(self) -> None:
         """Warm up, if the workload is timed, and read the counters."""
@@ -446,7 +462,7 @@ class WorkloadRunner:
         )
 
     def _transcript(self) -> Transcript:
-        jobs = [Job(request=request, pass_index=p) for p in range(self._workload.passes) for request in self._workload.requests]
+        jobs = [Job(request=request, pass_index=p) for p in range(self._passes) for request in self._workload.requests]
         return Transcript(
             arm=self._name,
             boot=self._boot,

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pytest_specdec.judge.timing import ArmTimings, ComparedFigure
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
     from pytest_specdec.stats.speedup import Estimate
 
 __all__ = ["BootBlocks", "arms", "compared", "joined"]

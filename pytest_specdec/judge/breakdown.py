@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.answer_timing import tokens_in
 from pytest_specdec.judge.timing import MeasuredSpeed, measured
-from pytest_specdec.model.workload import OWN
+from pytest_specdec.model.workload import GATED_CLIENTS, OWN
+from pytest_specdec.stats.answer_timing import tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Request
 
-__all__ = ["GATED_CLIENTS", "SpeedAtLoad", "SpeedByLoad", "by_category", "by_load", "is_by_load"]
-
-GATED_CLIENTS = 8
-"""The one number of clients at which a workload of several is gated; the others are reported."""
+__all__ = ["SpeedAtLoad", "SpeedByLoad", "by_category", "by_load", "is_by_load"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +119,14 @@ def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) ->
 def _part(captured: Captured, request_ids: Iterable[str]) -> Captured:
     """Return the answers to some of the requests, without the counters, which are of all of them."""
     wanted = frozenset(request_ids)
-
-    def part(transcript: Transcript) -> Transcript:
-        return replace(transcript, answers=tuple(a for a in transcript.answers if a.request_id in wanted), counters=None)
-
     return replace(
         captured,
-        baseline=part(captured.baseline),
-        control=None if captured.control is None else part(captured.control),
-        speculative=part(captured.speculative),
+        baseline=captured.baseline.part(wanted),
+        control=None if captured.control is None else captured.control.part(wanted),
+        speculative=captured.speculative.part(wanted),
         further=tuple(
-            replace(block, baselines=tuple(map(part, block.baselines)), speculative=part(block.speculative)) for block in captured.further
+            replace(block, baselines=tuple(each.part(wanted) for each in block.baselines), speculative=block.speculative.part(wanted))
+            for block in captured.further
         ),
     )
 

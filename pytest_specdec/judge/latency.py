@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.answer_timing import content_ttft_s, latency_s, seconds_per_token, tokens_in, ttft_s
+from pytest_specdec.stats.answer_timing import content_ttft_s, latency_s, seconds_per_token, tokens_in, ttft_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import latency, step_tokens
 from pytest_specdec.judge.acceptance import shown
 from pytest_specdec.judge.step_cost import step_cost
-from pytest_specdec.judge.timing import paces
 from pytest_specdec.model.baseline import STATED_BOOTS
+from pytest_specdec.stats.paces import paces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.boot_blocks import BootBlocks
     from pytest_specdec.judge.latency import ArmLatency
-    from pytest_specdec.judge.timing import ArmTimings, ComparedFigure, MeasuredSpeed
+    from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
 
 __all__ = ["doubts", "figures", "further", "latencies", "method", "spread", "table"]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
-from pytest_specdec.judge.answer_timing import response_tokens_per_s, step_gap_s
 from pytest_specdec.judge.step_tokens import NOISE, step_tokens
-from pytest_specdec.judge.timing import compared
 from pytest_specdec.model.baseline import SPEEDUP
+from pytest_specdec.stats.answer_timing import response_tokens_per_s, step_gap_s
+from pytest_specdec.stats.paces import compared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

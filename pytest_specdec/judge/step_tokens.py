@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.answer_timing import tokens_behind_first, tokens_in
 from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.stats.answer_timing import tokens_behind_first, tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

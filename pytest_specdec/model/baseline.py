@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "PromptLength",
     "Slo",
     "Variables",
+    "stated_boot_sd",
 ]
 
 
@@ -163,3 +164,8 @@ class Slo:
         """Return what is asked: ``time to first token 500 ms, time per token 50 ms``."""
         limits = {"time to first token": self.ttft_s, "time per token": self.tpot_s, "request": self.request_s}
         return ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in limits.items() if seconds is not None)
+
+
+def stated_boot_sd(gates: Iterable[Gate]) -> float:
+    """Return the deviation between boots that the gates on the speedup state, BOOT_SD where none does."""
+    return next((gate.boot_sd for gate in gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)

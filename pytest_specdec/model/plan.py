@@ -12,6 +12,7 @@ from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = [
+    "LONGEST",
     "Boot",
     "Judgement",
     "Placement",
@@ -21,6 +22,9 @@ __all__ = [
     "ScoringTask",
     "further_boot",
 ]
+
+LONGEST = 2
+"""Times the planned passes of a timed workload that servers side by side are asked at most, where passes vary too much."""
 
 
 class Placement(StrEnum):
@@ -191,6 +195,13 @@ class Plan:
     def tokens(self) -> int:
         """The most tokens that one arm may answer, from the requests' ``max_tokens``."""
         return sum(_tokens_asked(workload) for workload in self.workloads)
+
+    @property
+    def further_tokens(self) -> int:
+        """The most tokens that one arm may answer besides, in passes that are taken where timed ones vary too much; 0 where none are."""
+        if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
+            return 0
+        return (LONGEST - 1) * sum(_tokens_asked(workload) for workload in self.workloads if workload.timed and workload.passes > 1)
 
     @property
     def scored_tokens(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 __all__ = [
@@ -434,6 +435,10 @@ class Transcript:
     def tokens(self) -> int:
         """Emitted tokens over all choices."""
         return sum(len(choice.token_ids) for answer in self.answers for choice in answer.choices)
+
+    def part(self, request_ids: Collection[str]) -> Transcript:
+        """Return the answers to some of the requests, without the counters, which are of all of them."""
+        return replace(self, answers=tuple(answer for answer in self.answers if answer.request_id in request_ids), counters=None)
 
     def __repr__(self) -> str:
         return f"<Transcript {self.arm}/{self.workload}: {len(self.answers)} answers, {self.tokens} tokens>"

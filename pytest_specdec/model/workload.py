@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import TypeAlias, cast
 
-__all__ = ["JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Request", "Route", "Workload"]
+__all__ = ["GATED_CLIENTS", "JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Request", "Route", "Workload"]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -77,6 +77,8 @@ _NEUTRAL = {
 _GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
 OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
+GATED_CLIENTS = 8
+"""The one number of clients at which a timed workload of several is gated; the others are reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +172,7 @@ class Workload:
     Requests behind the last group form one more. Empty to keep ``concurrency`` requests in flight throughout.
     """
     passes: int = 1
-    """Times that the whole list is sent."""
+    """Times that the whole list is sent; up to twice as often where it is timed side by side and passes vary too much."""
     stream: bool = False
     """Whether answers are streamed: then the windows of a speculative server can be read off its chunks."""
     timed: bool = False
@@ -216,6 +218,14 @@ class Workload:
         ends = [*accumulate(self.waves), len(self.requests)]
         cuts = (self.requests[start:end] for start, end in pairwise([0, *ends]))
         return tuple(wave for wave in cuts if wave)
+
+    @property
+    def gated_requests(self) -> tuple[Request, ...]:
+        """Those whose speed is gated: of a timed workload in waves the waves of GATED_CLIENTS, or of the number below it; else all."""
+        sizes = [size for size in map(len, self.in_waves) if size <= GATED_CLIENTS]
+        if not self.waves or not sizes:
+            return self.requests
+        return tuple(request for wave in self.in_waves if len(wave) == max(sizes) for request in wave)
 
     @property
     def traffic_digest(self) -> str:

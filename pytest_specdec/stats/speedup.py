@@ -25,6 +25,7 @@ __all__ = [
     "across_boots",
     "boots",
     "centre",
+    "steady",
     "typical",
     "within_one_boot",
 ]
@@ -137,6 +138,20 @@ def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
     Raises ValueError for fewer than two passes.
     """
     return across_boots(log_ratios, Boots(variance=0.0, freedom=len(log_ratios) - 1, stated_sd=0.0), baseline_boots=1)
+
+
+def steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
+    """Return whether passes add little to an interval beside what the boots of a first run are stated to add.
+
+    t(n-1) sd / sqrt(n) <= t(4) sqrt(1.5) stated_sd / 2, both t at 97.5 %: the half-width of the interval over the n passes alone is at most
+    half of that over boots alone, three boots of which nothing is measured. For normal passes the spread is independent of the mean, so
+    that passes that are taken until it is small enough say nothing of the speedup itself (Stein 1945, for two stages; with more of them
+    the spread comes out a little small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two passes.
+    """
+    passes = within_one_boot(log_ratios)
+    of_passes = float(stdtrit(passes.freedom, 0.975)) * passes.standard_error
+    of_boots = float(stdtrit(STATED_BOOTS, 0.975)) * math.sqrt(1.5) * stated_sd
+    return of_passes <= of_boots / 2.0
 
 
 def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: int) -> Estimate:

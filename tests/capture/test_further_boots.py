@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_specdec.capture import environment, parallel, runner
+from pytest_specdec.capture import alternation, environment, parallel, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.errors import PlanError
 from pytest_specdec.files import server_failures, transcripts
@@ -129,7 +129,8 @@ def test_how_busy_the_machine_was_is_kept_of_what_is_timed(run, plan, config, di
     assert {transcripts.read(directory, arm, "greedy").machine_load for arm in loads} == {None}
 
 
-def test_side_by_side_the_servers_of_a_further_wave_take_turns(run, plan, config, directory):
+def test_side_by_side_the_servers_of_a_further_wave_take_turns(run, plan, config, directory, monkeypatch):
+    monkeypatch.setattr(alternation, "steady", lambda *_: True)
     here = beside(config, 2)
     assert run(here, plan(2, config=here, only=["draft-k3"])).state is State.COMPLETE
     arms = ("baseline.boot2", "draft-k3.boot2")

@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_specdec.capture import parallel
+from pytest_specdec.capture import alternation, parallel
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.remaining import reusable_results
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.scoring import TranscriptScorer
 from pytest_specdec.files import run_documents, transcripts
@@ -78,6 +79,21 @@ def test_timed_requests_go_there_and_back_again_and_nothing_runs_beside_them(run
     assert [arm for _, _, arm, _ in sent] == there + back + back + there + there + back, "request by request, pass by pass the other way"
     others = [a.timing for arm in there for a in transcripts.read(directory, arm, "greedy").answers]
     assert min(timing.sent_s for timing in others) >= sent[-1][1]
+
+
+@pytest.mark.parametrize("depth, deadline_s, passes", [(Depth.STANDARD, None, 4), (Depth.SMOKE, None, 2), (Depth.STANDARD, 100.0, 2)])
+def test_unsteady_passes_are_repeated_in_every_arm_unless_time_is_short(
+    run, beside, workload, directory, monkeypatch, depth, deadline_s, passes
+):
+    monkeypatch.setattr(alternation, "steady", lambda *_: False)
+    speed = workload("speed", requests=2, timed=True, passes=2, concurrency=1, scored=False)
+    assert run(beside(), speed, depth=depth, deadline_s=deadline_s, only=["draft-k3"]).state is State.COMPLETE
+    for arm in ("baseline", "control", "draft-k3"):
+        found = transcripts.read(directory, arm, "speed")
+        assert [answer.key for answer in found.answers] == [(f"p{i}", number) for number in range(passes) for i in range(2)]
+        assert all(answer.ok for answer in found.answers)
+    whole = reusable_results(directory, run.plan).answers if depth is Depth.STANDARD else None
+    assert whole is None or whole == {(arm, "speed") for arm in ("baseline", "control", "draft-k3")}
 
 
 def test_answers_are_scored_while_their_arm_goes_on_answering(run, beside, workload, directory, with_args):

@@ -39,3 +39,14 @@ def test_without_steps_nothing_is_expected():
     assert [p.remaining_s for p in said] == [None]
     with pytest.raises(DeadlineError, match="used up"):
         reporter.check()
+
+
+def test_a_step_that_is_extended_counts_to_its_new_end():
+    said = []
+    reporter = Reporter([], 1, None, said.append)
+    reporter.extend(3)
+    reporter.step(Boot(index=0, role=Role.VARIANT, arm="v"), "answering", "v", "w", of=2)
+    reporter.update(2, 10)
+    reporter.extend(4)
+    reporter.update(4, 20)
+    assert [(p.done, p.of) for p in said] == [(0, 2), (2, 2), (4, 4)]

@@ -7,11 +7,11 @@ import pytest
 
 from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance import acceptance_length
-from pytest_specdec.judge.timing import paces
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure, SpecCounters, Timing, Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import speed_table
+from pytest_specdec.stats.paces import paces
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, timed, transcript
 
 WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)

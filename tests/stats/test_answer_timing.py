@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.answer_timing import (
+from pytest_specdec.model.transcript import Timing, Usage
+from pytest_specdec.stats.answer_timing import (
     content_ttft_s,
     latency_s,
     prompt_tokens_per_s,
@@ -17,7 +18,6 @@ from pytest_specdec.judge.answer_timing import (
     tokens_per_s,
     ttft_s,
 )
-from pytest_specdec.model.transcript import Timing, Usage
 from tests.judge.captured_values import answer, timed
 
 STREAM = Timing(sent_s=10.0, first_s=10.3, done_s=12.9, first_tokens=2, content_s=11.05, last_s=10.3 + 99 * 0.025, gaps_us=(25_000,) * 99)

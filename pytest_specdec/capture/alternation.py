@@ -1,0 +1,95 @@
+"""Alternation: the timed requests of servers side by side, part by part, and more passes where those taken vary too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.plan import LONGEST
+from pytest_specdec.stats.paces import paces
+from pytest_specdec.stats.speedup import steady
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_specdec.capture.workload_runner import WorkloadRunner
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["Alternation", "TimedArm", "extended"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedArm:
+    """One arm of a timed workload."""
+
+    runner: WorkloadRunner
+    speculative: bool
+    """Whether it is a variant; the others are boots of the baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternation:
+    """One timed workload, sent to several servers in turn.
+
+    More passes are taken while those of a variant vary by more than :func:`steady` allows. It sees how far passes lie apart, never how
+    fast a server is, so that no gate is decided by the moment at which a measurement ends.
+    """
+
+    arms: Sequence[TimedArm]
+    boot_sd: float
+    """What the log of a server's speed is stated to vary by from boot to boot."""
+    may_extend: bool
+    """Whether more passes than planned may be taken."""
+    earlier: int = 0
+    """Passes that other arms of the run have taken, which these are held against."""
+
+    def run(self) -> int:
+        """Send all passes to every arm, and return their number."""
+        for arm in self.arms:
+            arm.runner.begin()
+        planned = self.arms[0].runner.passes
+        passes = max(planned, self.earlier)
+        self._extend(passes)
+        self._answer(range(passes))
+        while self.may_extend and passes < LONGEST * planned and not self._is_steady():
+            taken, passes = passes, extended(passes, planned)
+            self._extend(passes)
+            self._answer(range(taken, passes))
+        for arm in self.arms:
+            arm.runner.end()
+        return passes
+
+    def _extend(self, passes: int) -> None:
+        for arm in self.arms:
+            if passes > arm.runner.passes:
+                arm.runner.extend(passes)
+
+    def _answer(self, passes: Iterable[int]) -> None:
+        """Ask every arm part by part, there and back again, and in every other pass the other way round.
+
+        A shared machine is slower for some seconds, then faster. Whole passes last as long: each arm would be timed at another speed.
+        """
+        for pass_index in passes:
+            for part in range(len(self.arms[0].runner.parts)):
+                for arm in self.arms if (pass_index + part) % 2 == 0 else reversed(self.arms):
+                    arm.runner.answer(pass_index, part)
+
+    def _is_steady(self) -> bool:
+        """Whether the passes of every variant vary little enough; also where no more of them would tell."""
+        if not all(arm.runner.is_available for arm in self.arms):
+            return True
+        baselines = tuple(self._gated(arm) for arm in self.arms if not arm.speculative)
+        found = (paces(baselines, self._gated(arm)) for arm in self.arms if arm.speculative) if baselines else ()
+        ratios = (each.response.log_ratios for each in found if each is not None)
+        return all(len(each) < 2 or steady(each, self.boot_sd) for each in ratios)  # noqa: PLR2004 - one pass has no spread
+
+    def _gated(self, arm: TimedArm) -> Transcript:
+        return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
+
+
+def extended(passes: int, planned: int) -> int:
+    """Return how many passes to take in all where so many vary too much: of 4 planned ones 6, then 8, and no more.
+
+    Two are added, one in each order of the arms.
+    """
+    return min(passes + 2, LONGEST * planned)

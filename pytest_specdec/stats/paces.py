@@ -1,0 +1,119 @@
+"""Paces: the speed of streamed answers in several arms, compared request by request and pass by pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pytest_specdec.stats.answer_timing import (
+    content_ttft_s,
+    in_one_burst,
+    prompt_tokens_per_s,
+    response_tokens_per_s,
+    tokens_per_s,
+    ttft_s,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_specdec.model.transcript import Answer, Transcript
+
+__all__ = ["ArmTimings", "ComparedFigure", "compared", "paces"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFigure:
+    """One quantity in two arms, compared over requests that both answered."""
+
+    baseline: float
+    """The typical value over the baseline's boots, in the quantity's own unit."""
+    speculative: float
+    log_ratios: tuple[float, ...]
+    """Speculative over baseline, one per pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmTimings:
+    """Speed of one arm beside the baseline's boots."""
+
+    response: ComparedFigure
+    """Decode tokens per second; with ``whole`` those of the whole request, time to first token included."""
+    ttft: ComparedFigure | None
+    """Seconds to the first token, of reasoning too; None with ``whole``."""
+    content: ComparedFigure | None
+    """Seconds to the first text or tool call; None with ``whole``, and where that is unknown."""
+    prompt: ComparedFigure | None
+    """Prompt tokens per second of time to first token; None with ``whole``."""
+    requests: int
+    """Per pass, at least."""
+    whole: bool
+    """Whether whole requests are compared, in all arms alike, because some answers' decoding could not be timed."""
+    bursts: int
+    """Answers that came in one burst."""
+    answers: int
+    """All answers, over all arms."""
+
+
+def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None:
+    """Return the figures over requests that every arm answered, pass by pass; None where no pass has one with usable timing.
+
+    One answer in one burst, in whichever arm, has whole requests compared in all of them, as ``whole`` asks for in any case.
+    """
+    answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
+    bursts = sum(map(in_one_burst, answers))
+    whole = whole or bursts > 0
+    response = compared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
+    if response is None:
+        return None
+    return ArmTimings(
+        response=response,
+        ttft=None if whole else compared(ttft_s, baselines, speculative),
+        content=None if whole else compared(content_ttft_s, baselines, speculative),
+        prompt=None if whole else compared(prompt_tokens_per_s, baselines, speculative),
+        requests=min(map(len, _shared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
+        whole=whole,
+        bursts=bursts,
+        answers=len(answers),
+    )
+
+
+def compared(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
+    """Return one quantity compared request by request: the median over a pass's requests, one value per pass; None where none is shared.
+
+    An arm's own value is the geometric mean over passes of the pass's median, so that with one prompt the two arms' values have the very
+    ratio that the mean log-ratio gives.
+    """
+    shared = _shared(of, baselines, speculative)
+    if not shared:
+        return None
+    return ComparedFigure(
+        baseline=math.exp(_mean(median(base for base, _ in pairs) for pairs in shared.values())),
+        speculative=math.exp(_mean(median(spec for _, spec in pairs) for pairs in shared.values())),
+        log_ratios=tuple(median(spec - base for base, spec in pairs) for pairs in shared.values()),
+    )
+
+
+def _shared(
+    of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
+) -> Mapping[int, Sequence[tuple[float, float]]]:
+    """Return (log over the baseline's boots, log of the speculative arm) per pass and request that all of them have."""
+    mine = _logs(of, speculative)
+    theirs = [_logs(of, baseline) for baseline in baselines]
+    by_pass: dict[int, list[tuple[float, float]]] = {}
+    for key in mine:
+        if all(key in each for each in theirs):
+            by_pass.setdefault(key[1], []).append((_mean(each[key] for each in theirs), mine[key]))
+    return by_pass
+
+
+def _logs(of: Callable[[Answer], float | None], transcript: Transcript) -> dict[tuple[str, int], float]:
+    known = ((answer.key, of(answer)) for answer in transcript.answers)
+    return {key: math.log(value) for key, value in known if value is not None}
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)
