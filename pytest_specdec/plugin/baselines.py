@@ -35,14 +35,13 @@ DISTURBED = "disturbed"
 WIDEST = 1.5
 """Upper over lower 95 % limit of a run that a floor may be made of.
 
-A floor lies 14 % under the run, and a healthy run proves what is 15 % under the truth; of this width, it takes 3.7 standard errors of luck
-for the floor to lie above that.
+Its limits are then a fifth away from it, about as far as the floor of a first run.
 """
 SPREADS = 4.0
-"""A floor stands so many standard deviations of a run under the typical one: some 14 % after a first run, later on what the machine shows.
+"""A floor stands so many standard deviations of a run, and one standard error of the typical run, under the typical one.
 
-Where boots vary by 2 %, 92 of 100 healthy runs prove the floor of one earlier run and 85 that of ten, since a floor never comes down by
-itself; where they vary by up to 5 %, fewer than 1 in 2,000 fail it (``benchmarks.speed_gate``).
+That is some 17 % after a first run, later on what the machine shows. The standard error is why a lucky run, or several, do not leave a
+floor for good that later runs cannot prove, since it never comes down by itself (``benchmarks.speed_gate`` has the figures).
 """
 FAR = 10.0
 """Standard deviations under the typical run at which a floor is out of reach; half of the typical ratio is, too."""
@@ -179,12 +178,18 @@ def _unloosened(gate: Gate, before: Gate) -> Gate:
 
 
 def _floor(gate: Gate) -> float:
-    return round(math.exp(statistics.median(gate.log_ratios) - SPREADS * _spread(gate)), 3)
+    return round(math.exp(statistics.median(gate.log_ratios) - _deviations(gate) * _spread(gate)), 3)
+
+
+def _deviations(gate: Gate) -> float:
+    """Return how far the floor lies under the typical run, whose standard error is one deviation over the root of the number of runs."""
+    return SPREADS + 1.0 / math.sqrt(len(gate.log_ratios))
 
 
 def _reason(gate: Gate) -> str:
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
-    return f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, less {SPREADS:g} x {_spread(gate):.1%}, by which a run varies"
+    less = f"{_deviations(gate):.2g} x {_spread(gate):.1%}"
+    return f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, less {less}, by which a run varies"
 
 
 def _spread(gate: Gate) -> float:
