@@ -18,8 +18,15 @@ CLIENTS = (1, 8, 32, 128)
 """Requests in flight, level by level."""
 
 
-def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 2, alone: int = 4, shared: int = 10) -> Workload:
+_NUMBERED = 4
+"""Prompts that the others of a level are made of, each with a number of its own."""
+
+
+def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 4, alone: int = 1, shared: int = 10) -> Workload:
     """Return ``alone`` requests one after the other, then as many at once as each level says; answers have their full length.
+
+    One request of each pass is asked alone: that level is reported, and one client is timed by other workloads. Passes are what the gated
+    level needs: of two, Student's t has one degree of freedom, and no speed could fail.
 
     Every level begins with the same ``shared`` prompts, as :meth:`Prompts.speed` asks them of one client: what is accepted of their drafts
     can be held against each other. The others are numbered, so that no two rows of a batch have the same answer for sure.
@@ -31,13 +38,13 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 2, alone: in
     for clients in (alone, *CLIENTS[1:]):
         for place in range(clients):
             number, is_shared = next(numbers), place < len(chats)
-            prompt = chats[place if is_shared else place % alone]
+            prompt = chats[place if is_shared else place % _NUMBERED]
             text = prompt.text if is_shared else f"Question {number}. {prompt.text}"
             asked = {"messages": [{"role": "user", "content": text}], **body}
             requests.append(Request(id=f"{prompt.id}#{number}", route=prompt.route, body=asked))
     return Workload(
         name="load",
-        version=2,
+        version=3,
         requests=tuple(requests),
         concurrency=max(waves),
         waves=waves,
