@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["next_steps", "replay_of", "typed"]
+__all__ = ["moved", "next_steps", "replay_of", "typed"]
 
 RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--specdec-continue")
 """Options that name a run: a session has at most one of them."""
@@ -24,6 +24,12 @@ def typed(path: Path, config: pytest.Config) -> str:
     """Return ``path`` as a person in the invocation directory would type it."""
     relative = os.path.relpath(path, config.invocation_params.dir)
     return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
+
+
+def moved(path: Path, home: Path, config: pytest.Config) -> str:
+    """Return the one command that moves ``path`` to ``home``, with the folder that it needs."""
+    source, target, folder = (shlex.quote(typed(each, config)) for each in (path, home, home.parent))
+    return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"
 
 
 def next_steps(config: pytest.Config, run: Path) -> Commands:

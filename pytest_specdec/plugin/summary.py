@@ -154,7 +154,7 @@ class SummaryPlugin:
         path = None if home.is_file() else baselines.candidate(folder, environment, results)
         if path is None:
             return ()
-        return (f"baseline candidate: {self._typed(path)}; to gate on it: move it to {self._typed(home)}, or --specdec-update-baselines",)
+        return (f"baseline candidate: {self._typed(path)}; to gate on it: {commands.moved(path, home, self._config)}",)
 
     def _results(self, run: Run) -> accepted_lengths.Results:
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)

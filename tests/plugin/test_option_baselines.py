@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -28,12 +29,21 @@ def speed(ratio, outcome=Outcome.PASS):
     return Verdict(outcome=outcome, figures={"speedup": ratio}, **about)
 
 
-def test_without_a_file_a_candidate_is_shown(project):
+@pytest.mark.parametrize("folder", [False, True])
+def test_without_a_file_a_candidate_is_shown_and_becomes_the_file_by_the_command_beside_it(project, folder):
+    if folder:
+        (project.path / "baselines/tiny").mkdir(parents=True)
     result = project.tests(TEST).run()
     (run,) = project.runs
     assert "at_least: 1.664" in (run / "baseline-candidate.yaml").read_text()
-    result.stdout.fnmatch_lines(["baseline candidate: *baseline-candidate.yaml*baselines/tiny/p-*.yaml*--specdec-update-baselines"])
-    assert not (project.path / "baselines").exists()
+    assert list(project.path.glob("baselines/tiny/*")) == []
+    (line,) = (line for line in result.outlines if line.startswith("baseline candidate: "))
+    _, _, command = line.partition("; to gate on it: ")
+    assert command.startswith("mv" if folder else "mkdir")
+    subprocess.run(command, shell=True, cwd=project.path, check=True)
+    result = project.run("-s")
+    result.stdout.fnmatch_lines(["*GATES*('speedup', 1.0, *('speedup', 1.664, 'tiny/p-*"])
+    result.stdout.no_fnmatch_line("baseline candidate: *")
 
 
 def test_the_flag_writes_the_file_and_the_file_gates(project):
