@@ -130,10 +130,10 @@ def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str
     """Return a gate per speed verdict that may be taken: its log-ratios join those known, and the floor follows all of them, upwards.
 
     A floor comes down only where a regression is ``accepted``, for the reason given; a failed verdict is taken only then, and begins anew.
-    Verdicts on whole requests are left out, which are of another quantity than those on decoding, and what :func:`_unfit` names.
+    What :func:`_unfit` names is left out.
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
-    timed = (v for v in _on_speed(verdicts) if v.outcome in taken and WHOLE not in v.figures)
+    timed = (v for v in _on_speed(verdicts) if v.outcome in taken)
     return tuple(_joined(verdict, known, accepted) for verdict in timed if not _unfit(verdict))
 
 
@@ -146,6 +146,8 @@ def _unfit(verdict: Verdict) -> str:
     figures = verdict.figures
     if DISTURBED in figures:
         return verdict.reason
+    if WHOLE in figures:
+        return "answers came in one burst, so that whole requests were timed, which is another quantity than decoding"
     low, high = (figures.get(f"speedup_{end}", figures[SPEEDUP]) for end in ("low", "high"))
     return f"{figures[SPEEDUP]:.2f}x [{low:.2f}, {high:.2f}] is too wide for a floor" if high > WIDEST * low else ""
 

@@ -268,3 +268,8 @@ def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
     assert baselines.update(tmp_path, "tiny", HERE, Results(verdicts=tuple(verdicts))) is None
     assert baselines.candidate(tmp_path, HERE, Results(verdicts=tuple(verdicts))) is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_speed_of_whole_requests_is_not_taken_and_that_is_said():
+    (line,) = baselines.refused([WHOLE])
+    assert line.startswith("draft-k3 chat is not taken: answers came in one burst")
