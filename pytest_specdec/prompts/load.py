@@ -22,11 +22,11 @@ _NUMBERED = 4
 """Prompts that the others of a level are made of, each with a number of its own."""
 
 
-def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 4, alone: int = 1, shared: int = 10) -> Workload:
+def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
     """Return ``alone`` requests one after the other, then as many at once as each level says; answers have their full length.
 
-    One request of each pass is asked alone: that level is reported, and one client is timed by other workloads. Passes are what the gated
-    level needs: of two, Student's t has one degree of freedom, and no speed could fail.
+    One request of each pass is asked alone: that level is reported, and one client is timed by other workloads. There are three passes
+    since of two Student's t has one degree of freedom, and hardly a speed could fail.
 
     Every level begins with the same ``shared`` prompts, as :meth:`Prompts.speed` asks them of one client: what is accepted of their drafts
     can be held against each other. The others are numbered, so that no two rows of a batch have the same answer for sure.

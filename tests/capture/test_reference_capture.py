@@ -165,13 +165,14 @@ def test_a_judge_gets_every_cell(run):
 
 
 LONG = {"prompt": "import os\n", "temperature": 0.0, "ignore_eos": True}
+# The one that stays is long, so that it is in flight still when the other's client leaves, however late that is on a busy machine.
 LEAVING = Workload(
     name="leaving",
     version=1,
     requests=(
         Request(id="leaves", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 200}, abort_after=2),
-        Request(id="stays", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 120}),
-        Request(id="later", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 120}),
+        Request(id="stays", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 230}),
+        Request(id="later", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 230}),
     ),
     waves=(2, 1),
     concurrency=2,

@@ -47,10 +47,14 @@ def streams(tmp_path):
 
 @pytest.mark.skipif(not (BUILT / "llama-server").exists(), reason="llama-server is not here: make llama-env")
 def test_a_server_that_drafts_is_known_by_its_stream_and_one_that_does_not_is_not(streams):
-    """Drafted by the model itself, so that all is accepted, however busy the machine is; then by another one."""
+    """Drafted by the model itself, so that all is accepted, however busy the machine is; then by another one.
+
+    Which of them brings more tokens a step is not asserted: arrival times tell that only where the client is never late.
+    """
     baseline = streams()
     assert len(baseline) >= 24
     assert not bursts(streams(), baseline).drafting
     drafted = bursts(streams(*DRAFT, BUILT / "target.gguf", "--spec-draft-n-max", 3), baseline)
     assert drafted.drafting, drafted
-    assert drafted.tokens_per_step > bursts(streams(*DRAFT, BUILT / "draft.gguf"), baseline).tokens_per_step > 1.1
+    by_another = bursts(streams(*DRAFT, BUILT / "draft.gguf"), baseline)
+    assert min(drafted.tokens_per_step, by_another.tokens_per_step) > 1.1
