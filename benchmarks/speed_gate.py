@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import results
 from pytest_specdec.capture.alternation import extended
 from pytest_specdec.judge.acceptance import acceptance_length
-from pytest_specdec.model.plan import LONGEST
+from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
@@ -51,7 +51,7 @@ PROVEN = 0.025
 BOOT_SDS = (0.005, 0.02, 0.03, 0.05, 0.10)
 IN_TURN = "Several boots in turn, B S B S B …"
 BESIDE = "Several boots side by side"
-NOISY = "Boots side by side whose passes vary less and more: more of them are taken"
+NOISY = "Boots side by side, by the spread between passes"
 DRIFT = "Several boots in turn on a machine that drifts or wanders: proven and failed at the floor are both false"
 
 
@@ -95,7 +95,7 @@ class Machine:
         machine = np.linspace(0.0, self.drift, boots_) + np.cumsum(rng.normal(0.0, self.wander, boots_))
         if not self.in_turn:  # one speed for each wave: the first has three boots in it
             machine = np.repeat(machine[::2][1:], [3, *[2] * (count - 1)])
-        passes = PASSES if self.in_turn else LONGEST * PASSES
+        passes = PASSES if self.in_turn else MOST_PASSES * PASSES
         return machine[:, None] + rng.normal(0.0, self.boot_sd, (boots_, 1)) + rng.normal(0.0, own, (boots_, passes))
 
     def estimate(self, rng: np.random.Generator, count: int) -> Estimate:

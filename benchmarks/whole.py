@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAFTERS", "TOKENS", "TOP_TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
 
-TOP_TOKENS, TOKENS, LONGEST = 20, 96, 256
+TOP_TOKENS, TOKENS, MOST_PASSES = 20, 96, 256
 LEAST = 1e-6
 DRAFTERS = ("draft model", "EAGLE-3 head", "EAGLE-3 head, its best token")
 
@@ -72,7 +72,7 @@ def softmax(logits: Floats) -> Floats:
 def written(count: int, random: np.random.Generator) -> Texts:
     """Return ``count`` texts that the target draws at temperature 1."""
     checkpoint = read("target")
-    target, tokenizer = load(checkpoint, LONGEST), Tokenizer(checkpoint.folder, checkpoint.shape.vocabulary)
+    target, tokenizer = load(checkpoint, MOST_PASSES), Tokenizer(checkpoint.folder, checkpoint.shape.vocabulary)
     prompts = [tokenizer.encode(f"{SCENES[i % len(SCENES)]} {SCENES[i // len(SCENES) % len(SCENES)]}") for i in range(count)]
     lengths = np.array([len(prompt) for prompt in prompts], dtype=np.intp)
     padded = np.array([[*prompt, *[0] * (lengths.max() - len(prompt))] for prompt in prompts], dtype=np.intp)
@@ -100,7 +100,7 @@ def whole(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Whole:
 
 
 def _parts(texts: Texts, drafter: str, rules: Mapping[str, Rules]) -> Iterator[Whole]:
-    target, draft = load(read("target"), LONGEST), load(read("draft"), LONGEST)
+    target, draft = load(read("target"), MOST_PASSES), load(read("draft"), MOST_PASSES)
     head = eagle.load(target)
     for ids in texts.ids:
         p = _scored(target, ids)

@@ -28,7 +28,7 @@ __all__ = ["MODES", "Scale", "Table", "drawn", "measured", "mode_name"]
 
 WAYS = (EXACT, SURROGATE, NONE)
 BEYOND = 3.0
-LONGEST = 8192
+MOST_PASSES = 8192
 """Tokens of a run drawn at a time."""
 MODES = tuple((knows, windows) for knows in WAYS for windows in (True, False))
 """What the judge knows of the draft, and whether it knows the windows."""
@@ -148,7 +148,7 @@ def drawn(bank: Bank, rules: Rules, scale: Scale, random: np.random.Generator, *
 
 @dataclass(slots=True, kw_only=True)
 class _Stretches:
-    """The tokens of all runs, a budget's worth at first and then as many again as so far, LONGEST at most; drawn when first needed."""
+    """The tokens of all runs, a budget's worth at first and then as many again as so far, MOST_PASSES at most; drawn when first needed."""
 
     bank: Bank
     one: SimulatedFault
@@ -159,7 +159,7 @@ class _Stretches:
     def at(self, spent: int) -> Runs:
         """Return the stretch that begins after ``spent`` tokens."""
         if spent not in self.made:
-            tokens = min(spent, LONGEST) if spent else self.scale.tokens
+            tokens = min(spent, MOST_PASSES) if spent else self.scale.tokens
             random = self.scale.random(self.one.id, self.kind, str(spent))
             self.made[spent] = drawn(self.bank, self.one.rules, self.scale, random, tokens=tokens, runs=self.scale.runs)
         return self.made[spent]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.plan import LONGEST
+from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.stats.paces import paces
 from pytest_specdec.stats.speedup import steady
 
@@ -41,7 +41,7 @@ class Alternation:
     may_extend: bool
     """Whether more passes than planned may be taken."""
     earlier: int = 0
-    """Passes that other arms of the run have taken, which these are held against."""
+    """Passes that arms of an earlier wave have taken: these arms are compared with them, and take as many."""
 
     def run(self) -> int:
         """Send all passes to every arm, and return their number."""
@@ -51,7 +51,7 @@ class Alternation:
         passes = max(planned, self.earlier)
         self._extend(passes)
         self._answer(range(passes))
-        while self.may_extend and passes < LONGEST * planned and not self._is_steady():
+        while self.may_extend and passes < MOST_PASSES * planned and not self._is_steady():
             taken, passes = passes, extended(passes, planned)
             self._extend(passes)
             self._answer(range(taken, passes))
@@ -92,4 +92,4 @@ def extended(passes: int, planned: int) -> int:
 
     Two are added, one in each order of the arms.
     """
-    return min(passes + 2, LONGEST * planned)
+    return min(passes + 2, MOST_PASSES * planned)

@@ -12,7 +12,7 @@ from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = [
-    "LONGEST",
+    "MOST_PASSES",
     "Boot",
     "Judgement",
     "Placement",
@@ -23,7 +23,7 @@ __all__ = [
     "further_boot",
 ]
 
-LONGEST = 2
+MOST_PASSES = 2
 """Times the planned passes of a timed workload that servers side by side are asked at most, where passes vary too much."""
 
 
@@ -201,7 +201,7 @@ class Plan:
         """The most tokens that one arm may answer besides, in passes that are taken where timed ones vary too much; 0 where none are."""
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0
-        return (LONGEST - 1) * sum(_tokens_asked(workload) for workload in self.workloads if workload.timed and workload.passes > 1)
+        return (MOST_PASSES - 1) * sum(_tokens_asked(workload) for workload in self.workloads if workload.timed and workload.passes > 1)
 
     @property
     def scored_tokens(self) -> int:

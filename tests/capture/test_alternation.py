@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.capture.alternation import Alternation, TimedArm, extended
 from pytest_specdec.capture.workload_runner import WorkloadResult
-from pytest_specdec.model.plan import LONGEST
+from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.prompts import CATEGORIES, load
 from tests.judge.captured_values import a_workload, requests, timed, transcript
 
@@ -69,7 +69,7 @@ def test_unsteady_passes_go_on_two_by_two_to_twice_as_many_in_every_arm():
     assert run(steady, Runner("b", UNSTEADY), baseline=baseline) == [6, 8]
     assert baseline.extensions == steady.extensions == [6, 8]
     assert extended(2, 2) == 4
-    assert LONGEST * 4 == 8
+    assert MOST_PASSES * 4 == 8
 
 
 def test_passes_end_once_enough_of_them_were_taken():
