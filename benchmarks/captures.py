@@ -87,7 +87,9 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
     directory = RunDirectory.create(folder / "run")
     status = runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    return [stored.read(directory, plan, judgement, (), captured.read_calibration(directory, plan)) for judgement in plan.judgements]
+    known = captured.read_calibration(directory, plan)
+    verify = {pair.name: captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs}
+    return [stored.read(directory, plan, each, (), known, verify_calibration=verify[each.pair]) for each in plan.judgements]
 
 
 def parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:

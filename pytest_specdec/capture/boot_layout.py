@@ -71,14 +71,21 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
 
 
 def calibrated(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots; those that answer as the baseline answer the calibration too, scored with all its top tokens whatever judges need."""
+    """Give the boots; the first baseline boot and the variants answer the calibration too, scored with all its top tokens.
+
+    The variants report what their verify kernel computes, the baseline what decodes one token at a time.
+    """
     boots = tuple(planned)
-    arms = [arm for boot in boots if BASELINE in boot.arms for arm in boot.arms]
+    arms = [arm for boot in boots if _is_calibrated(boot) for arm in boot.arms]
     tasks = tuple(ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens) for workload in calibration for arm in arms)
     for boot in boots:
-        answers = _names(workloads) if BASELINE in boot.arms else boot.answers
+        answers = _names(workloads) if _is_calibrated(boot) else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
+
+
+def _is_calibrated(boot: Boot) -> bool:
+    return BASELINE in boot.arms or boot.role is Role.VARIANT
 
 
 def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:

@@ -22,14 +22,13 @@ from pytest_specdec.model.pair import BASELINE, SCORER, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts import load
-from pytest_specdec.prompts.prompts import reported
+from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
-    from pytest_specdec.model.workload import JSON, Request
 
 __all__ = ["MachinePlacement", "SelectedWorkload", "make", "placement"]
 
@@ -114,12 +113,6 @@ def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
     if server.memory_gib is None:
         return 0, "the memory that a server takes is unknown before it starts"
     return int(_USABLE * total / server.memory_gib), f"one server takes about {server.memory_gib:.1f} GiB of {total:.0f}"
-
-
-_CALIBRATING = {Depth.SMOKE: 12}
-"""Requests, at other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
-_CALIBRATING_TOKENS = 64
-"""Of each answer. Half of a small model's tokens tell nothing of a scoring bias, so that fewer would leave it unseen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,22 +322,9 @@ def _is_sent(workload: Workload, depth: Depth) -> bool:
 
 
 def _calibrations(wanted: Sequence[SelectedWorkload], depth: Depth) -> Iterator[Workload]:
-    """Give the calibration, if any sampling is to be scored: its first requests, which report, as the baseline alone draws them.
-
-    No other arm is asked, since reporting takes some engines off their fast path. Tokens come from the distribution as it is, without
-    seeds.
-    """
-    drawn = [entry.workload for entry in wanted if entry.family is Family.SAMPLING and entry.workload.scored]
-    for source in drawn[:1]:
-        requests = tuple(map(_calibrating, source.requests[: _CALIBRATING.get(depth, 32)]))
-        plain = replace(source, passes=1, stream=False, timed=False, draft_scored=False, may_kill=False)
-        yield replace(plain, name=f"{source.name}.calibration", requests=requests, take={})
-
-
-def _calibrating(request: Request) -> Request:
-    prompt = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
-    body: dict[str, JSON] = {**prompt, "max_tokens": _CALIBRATING_TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(request.route, 1)}
-    return replace(request, body=body)
+    """Give the calibration, if anything is to be scored: every verdict that rests on scores rests on the noise of the run."""
+    if any(entry.workload.scored for entry in wanted):
+        yield plain_draws(depth)
 
 
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:

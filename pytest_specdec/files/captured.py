@@ -34,20 +34,23 @@ MOST_TOKENS = 8192
 """Tokens of the calibration: enough for the noise to one part in a hundred."""
 
 
-def read_calibration(directory: RunDirectory, plan: Plan) -> tuple[tuple[float, Position], ...]:
-    """Return log-probabilities that baseline and control reported of plain draws at temperature 1, with the scored positions.
+def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> tuple[tuple[float, Position], ...]:
+    """Return log-probabilities that ``arms`` reported of plain draws at temperature 1, with the scored positions.
 
-    Only such draws report the scored distribution both before and after processing, and a token drawn cold is selected by the noise. ()
-    where none are reported. A file that cannot be read is skipped: its own judgement reports the error.
+    By default the arms are baseline and control. Where the plan has a calibration nothing else is read, so that the noise is the same
+    whichever tests are selected; elsewhere any such draw counts. Only such draws report the scored distribution both before and after
+    processing, and a token drawn cold is selected by the noise. () where none are reported. A file that cannot be read is skipped: its own
+    judgement reports the error.
     """
-    return tuple(islice(_pairs(directory, plan), MOST_TOKENS))
+    return tuple(islice(_pairs(directory, plan, arms or (BASELINE, CONTROL)), MOST_TOKENS))
 
 
-def _pairs(directory: RunDirectory, plan: Plan) -> Iterator[tuple[float, Position]]:
-    for workload in plan.workloads:
+def _pairs(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[float, Position]]:
+    calibrations = [workload for workload in plan.workloads if workload.calibrates]
+    for workload in calibrations or plan.workloads:
         wanted = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
         earlier: dict[tuple[str, int], tuple[int, ...]] = {}
-        for arm in (BASELINE, CONTROL) if wanted else ():
+        for arm in arms if wanted else ():
             with suppress(RunError):
                 yield from _of(directory, arm, workload.name, wanted, earlier)
 
@@ -73,9 +76,10 @@ def read(
     gates: tuple[Gate, ...],
     calibration: tuple[tuple[float, Position], ...] = (),
     *,
+    verify_calibration: tuple[tuple[float, Position], ...] = (),
     slo: Slo | None = None,
 ) -> Captured:
-    """Return all that the run holds for one judgement; ``calibration`` is that of the whole run, ``slo`` that of its config.
+    """Return all that the run holds for one judgement; the calibrations are those of the whole run, ``slo`` that of its config.
 
     Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
     another workload of that name.
@@ -99,6 +103,7 @@ def read(
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
         grammar_masks={arm: known for arm, known in masks.items() if known is not None},
         calibration=calibration,
+        verify_calibration=verify_calibration,
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         failures=server_failures.read(directory, plan, judgement.pair),

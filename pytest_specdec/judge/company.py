@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy import penalised
-from pytest_specdec.judge.greedy_gap import forced
-from pytest_specdec.judge.tolerance import tolerance
+from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
+from pytest_specdec.judge.tolerance import peer_boots, tolerance
 from pytest_specdec.prompts.company import marker
 from pytest_specdec.stats.request_params import penalties
 
@@ -68,8 +68,15 @@ class Company:
 
     waves: tuple[WaveTokens, ...]
     allowed: Tolerance
+    gaps: tuple[float, ...]
+    """Of its tokens, nats, each computation once."""
     largest_peer_gap: float
     """Of the baseline's own tokens, nats."""
+
+    @property
+    def events(self) -> int:
+        """Tokens that noise does not explain, each computation once."""
+        return sum(gap > self.allowed.gap for gap in self.gaps)
 
     @property
     def count(self) -> int:
@@ -83,8 +90,7 @@ def company(captured: Captured) -> Company:
     Raises ValueError where scores are of other tokens, or a prompt whose tokens a penalty counts is unknown.
     """
     mine = {each.answer.request_id: each for each in _scored(captured, captured.speculative)}
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    peers = [each for arm in (captured.baseline, *control) for each in _scored(captured, arm)]
+    peers = [each for arm in peer_boots(captured) for each in _scored(captured, arm)]
     allowed = tolerance(captured, peers)
     turns, waves = captured.workload.turns, []
     left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
@@ -95,7 +101,8 @@ def company(captured: Captured) -> Company:
         tokens = sum(len(each.gaps) for each in here)
         waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
     largest = max((gap for each in peers for gap in each.gaps), default=0.0)
-    return Company(waves=tuple(waves), allowed=allowed, largest_peer_gap=largest)
+    gaps = distinct_gaps(captured.workload, tuple(mine.values()))
+    return Company(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest)
 
 
 def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:

@@ -15,7 +15,7 @@ from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.verdicts import against, quoted, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -32,6 +32,8 @@ __all__ = ["judge"]
 NO_GRAMMAR = "a grammar is not kept in company"
 DEAD_DRAFTS = "drafts are hardly ever accepted in company"
 FOREIGN = "special tokens or foreign scripts appear in company"
+_TESTS = 2
+"""Tests that share the captured share of alpha: wrong tokens, and foreign text."""
 _ENOUGH_STEPS = 30
 """Verify steps on either side of a size of waves."""
 _USUAL, _RATIO = 0.3, 0.1
@@ -43,8 +45,8 @@ _EARLY = slice(3, 8)
 def judge(captured: Captured) -> Verdict:
     """Return whether requests in company are answered like requests alone, whatever their neighbours ask for or when they leave.
 
-    Greedy tokens are judged as the greedy judge does, by gaps above the tolerance. Foreign text fails by Fisher's exact test at the
-    captured share of alpha. A document fails where neither of the baseline's boots has an invalid one.
+    Greedy tokens are counted as the greedy judge does, those above the tolerance against the baseline's own. Foreign text fails by Fisher's
+    exact test. Each takes half of the captured share of alpha. A document fails where neither of the baseline's boots has an invalid one.
     """
     return (
         server_failure(captured)
@@ -114,7 +116,7 @@ def _foreign(captured: Captured) -> Verdict | None:
     theirs = [foreign(captured, arm) for arm in _others(captured)]
     others = sum(len(each.found) for each in theirs)
     p_value = proportions.greater_than_other(len(mine.found), mine.answers, others, sum(each.answers for each in theirs))
-    if p_value > captured.alpha:
+    if p_value > captured.alpha / _TESTS:
         return None
     first, what = next(iter(mine.found.items()))
     headline = f"{FOREIGN}: in {len(mine.found)} of {mine.answers} answers, {others} of the baseline's; first: request {first}, {what}"
@@ -179,9 +181,10 @@ def _scored(captured: Captured) -> Verdict:
 
 def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
     wrong = [wave for wave in tokens.waves if wave.wrong]
-    if not wrong:
-        return None
-    name, first = blame(tokens.waves), wrong[0].wrong[0]
+    alpha, checked = captured.alpha / _TESTS, len(tokens.gaps)
+    if not tokens.allowed.is_wrong(tokens.events, checked, alpha):
+        return _doubtful(captured, tokens) if tokens.allowed.is_open(tokens.events, checked) else None
+    name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
     alone = [wave for wave in tokens.waves if wave.size == 1]
     sizes = sorted({wave.size for wave in wrong})
     where = "at every size, alone too" if name == WRONG_ALONE else f"with {_listed(sizes)} in flight, 0 of {_count(alone)} alone"
@@ -189,11 +192,24 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
         captured,
         Outcome.FAIL,
         f"{name}: {sum(len(wave.wrong) for wave in wrong)} of {tokens.count:,} tokens wrong {where}; "
-        f"earliest: request {first.request_id}, token {first.index + 1}",
+        f"widest: request {first.request_id}, token {first.index + 1}",
         short=(f"gap          {first.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_by_wave(tokens)[:3]),
         evidence=_by_wave(tokens),
         cell=f"wrong at {_listed(sizes)}",
         names=name,
+        figures=_figures(tokens),
+    )
+
+
+def _doubtful(captured: Captured, tokens: Company) -> Verdict:
+    evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps)), captured.alpha / _TESTS)
+    return say(
+        captured,
+        Outcome.SUSPICIOUS,
+        f"{tokens.events:,} of {len(tokens.gaps):,} tokens lie further below the best than noise explains; evidence {evidence}",
+        evidence=_by_wave(tokens),
+        settle="ask again: a fault comes back, a jump does not",
+        cell=f"{tokens.events:,} tokens doubtful",
         figures=_figures(tokens),
     )
 
@@ -221,10 +237,11 @@ def _passed(captured: Captured, tokens: Company) -> Verdict:
         captured,
         Outcome.PASS,
         f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
+        + (f" ({tokens.events} beyond the noise, no more than by chance)" if tokens.events else "")
         + (f"; {left} clients left in the middle of an answer" if left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_by_wave(tokens),
-        rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {proportions.ruled_out(count):.2%} would have been "
+        rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {tokens.allowed.ruled_out(count, captured.alpha / _TESTS):.2%} would have been "
         f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
         figures=_figures(tokens) | {"clients_left": float(left)},

@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import ended, limits_of
-from pytest_specdec.judge.greedy_gap import forced
+from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
-from pytest_specdec.judge.tolerance import allowed
+from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -143,14 +143,16 @@ def _unscored(captured: Captured) -> Verdict | None:
 
 
 def _wrong(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield the first token of each answer that lies further below the baseline's best than the baseline's own boots show."""
+    """Yield the first token of each answer that noise does not explain, where there are more than the baseline's own boots show."""
     if not captured.workload.scored:
         return
     own = forced(captured.speculative, captured.scores.get(captured.arm, ()))
     arms = [(captured.baseline, BASELINE)] + ([] if captured.control is None or captured.is_control else [(captured.control, CONTROL)])
     peers = [each for transcript, arm in arms for each in forced(transcript, captured.scores.get(arm, ()))]
-    limit = allowed(captured, max((gap for peer in peers for gap in peer.gaps), default=0.0)).gap
-    longest = _longest(captured)
+    limits, longest = tolerance(captured, peers), _longest(captured)
+    gaps, limit = distinct_gaps(captured.workload, own), limits.gap
+    if not limits.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):
+        return
     for each in own:
         index = next((index for index, gap in enumerate(each.gaps) if gap > limit), None)
         if index is not None:

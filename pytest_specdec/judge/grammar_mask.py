@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["WORSE", "MaskedAnswers", "broken", "masked"]
 
 WORSE = "tokens that the grammar allows and the baseline would not choose"
+_CONTRADICTED = 0.8
+"""Nats below the best allowed token from which the baseline's own choice contradicts the masks: eight times the largest normal noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,7 @@ class MaskedAnswers:
     usable: frozenset[tuple[str, int]] = frozenset()
     """The answers whose masks agree with the baseline's boots."""
     allowed: Tolerance
+    alpha: float
     unread: tuple[str, ...] = ()
     """Why some of the judged arm's answers have no masks, a reason each."""
 
@@ -81,9 +84,19 @@ class MaskedAnswers:
         """Those at temperature 0 that the scores place among the allowed ones."""
         return sum(gap is not None for one in self.judged for gap in one.gaps) if self.allowed.trustworthy else 0
 
+    @property
+    def worse(self) -> int:
+        """Tokens further below the best allowed one than noise takes them."""
+        return sum(gap is not None and gap > self.allowed.gap for one in self.judged for gap in one.gaps)
+
+    @property
+    def counts_gaps(self) -> bool:
+        """Whether such tokens are more than the baseline's boots show."""
+        return self.allowed.trustworthy and self.allowed.is_wrong(self.worse, self.choices, self.alpha)
+
     def is_wrong(self, one: MaskedAnswer) -> bool:
-        """Whether a token is forbidden, or further below the best allowed one than rounding takes it."""
-        return one.mask.forbidden is not None or (self.allowed.trustworthy and one.gap > self.allowed.gap)
+        """Whether a token is forbidden, or further below the best allowed one than noise takes it, where that is no chance."""
+        return one.mask.forbidden is not None or (one.gap > self.allowed.gap and self.counts_gaps)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -119,7 +132,7 @@ def masked(captured: Captured) -> MaskedAnswers | None:
     arms = (BASELINE,) if captured.is_control or captured.control is None else (BASELINE, CONTROL)
     peers = tuple(_followed(captured, arm) for arm in arms)
     agreeing = _agreeing(captured, peers)
-    shown = max((one.gap for peer in peers for one in peer if one.mask.key in agreeing), default=0.0)
+    shown = [gap for peer in peers for one in peer if one.mask.key in agreeing for gap in one.gaps if gap is not None]
     return MaskedAnswers(
         missing=mine.missing,
         releases=f"llguidance {mine.release}, {mine.server_release or 'an unknown release'} on the server",
@@ -128,6 +141,7 @@ def masked(captured: Captured) -> MaskedAnswers | None:
         peers=peers,
         usable=agreeing,
         allowed=allowed(captured, shown),
+        alpha=captured.alpha,
         unread=tuple(sorted({f"an answer without masks: {one.unread}" for one in mine.answers if one.unread})),
     )
 
@@ -194,7 +208,8 @@ def _place(one: MaskedAnswer) -> int:
 def _agreeing(captured: Captured, peers: Sequence[Sequence[MaskedAnswer]]) -> frozenset[tuple[str, int]]:
     """Return the answers whose grammar allows every token of the baseline's boots, and whose own choices they make too."""
     disputed = {one.mask.grammar for peer in peers for one in peer if one.mask.forbidden is not None}
-    noisy = {one.mask.key for peer in peers for one in peer if one.gap and not allowed(captured, one.gap).trustworthy}
+    contradicted = max(_CONTRADICTED, allowed(captured, ()).gap)
+    noisy = {one.mask.key for peer in peers for one in peer if one.gap > contradicted}
     everywhere = [{one.mask.key for one in peer if one.mask.grammar not in disputed} for peer in peers]
     return frozenset(set.intersection(*everywhere) - noisy)
 

@@ -16,14 +16,13 @@ import numpy as np
 from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_diagnosis import divergence
-from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
+from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct_gaps, forced
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
-from pytest_specdec.judge.tolerance import STATED, tolerance
+from pytest_specdec.judge.tolerance import STATED, describe_jumps, peer_boots, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.stats import proportions
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
 from pytest_specdec.stats.penalties import adjustment
 from pytest_specdec.stats.request_params import NONE, penalties
@@ -35,13 +34,17 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.penalty_window import PenaltyWindow
-    from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
+    from pytest_specdec.model.transcript import Position, Score, Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.stats.penalties import Penalties
     from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["LEAST_TOKENS", "choices", "judge", "penalised"]
 
+_TESTS = 2
+"""Tests that share the captured share of alpha: tokens beyond the tolerance, and near-ties within it."""
+_FAR = 1.0
+"""Nats below the best token that are called numerics by few readers."""
 _TIE = 1e-5
 """Nats: scores are stored with seven significant digits."""
 
@@ -124,6 +127,19 @@ class GreedyTally:
     differences: tuple[FirstDifference, ...]
     """From the baseline's own answers; each has to be a tie within tolerance or a wrong token, or is unexplained."""
 
+    gaps: tuple[float, ...]
+    """Of the judged arm's tokens, nats, each computation once."""
+
+    @property
+    def lengths(self) -> list[FirstDifference]:
+        """Answers that end where the baseline's goes on, or the other way round, and nothing explains it."""
+        return [first for first in self.differences if first.kind is DifferenceKind.LENGTH]
+
+    @property
+    def events(self) -> int:
+        """What noise does not explain: tokens with a gap above tolerance, each computation once, and unexplained lengths."""
+        return sum(gap > self.allowed.gap for gap in self.gaps) + len(self.lengths)
+
     @property
     def wrong(self) -> list[tuple[ScoredAnswer, int]]:
         """Tokens with a gap above tolerance: the answer and the index in it."""
@@ -133,10 +149,11 @@ class GreedyTally:
 def judge(captured: Captured) -> Verdict:
     """Return whether the baseline, given the arm's own prefixes, would have chosen every token that the arm emitted.
 
-    One gap max_v l(v) - l(x) above the tolerance fails. Smaller gaps fail only when a bet on them reaches
-    evidence of 1 : 1/alpha of the captured share against logit noise (stats/near_ties.py). An answer that differs from the baseline's
-    without a wrong token fails too, unless the first difference is a tie or an end within tolerance. Presence and frequency penalties
-    and biases are the baseline's choice too. INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
+    Tokens with a gap max_v l(v) - l(x) above the tolerance, and lengths that nothing explains, are counted against those of the baseline's
+    own boots (stats/excess.py); where the run has shown that its servers do not jump, one is proof. Smaller gaps fail only when a bet on
+    them reaches its alarm against logit noise (stats/near_ties.py). Each of the two takes half of the captured share of alpha. What is too
+    frequent for noise and too rare for an alarm is SUSPICIOUS. Presence and frequency penalties and biases are the baseline's choice too.
+    INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
     """
     return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured) or _scored(captured)
 
@@ -144,17 +161,18 @@ def judge(captured: Captured) -> Verdict:
 def _scored(captured: Captured) -> Verdict:
     try:
         answers = forced(captured.speculative, _scores(captured, captured.speculative))
-        peers = tuple(answer for peer in _peers(captured) for answer in forced(peer, _scores(captured, peer)))
+        peers = tuple(answer for peer in peer_boots(captured) for answer in forced(peer, _scores(captured, peer)))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(answer.positions for answer in answers):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     allowed = tolerance(captured, peers)
-    tally = GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=tuple(_differences(captured, answers, allowed)))
+    differences, gaps = tuple(_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
+    tally = GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
-        or _unexplained(captured, tally)
+        or _unscored(captured, tally)
         or _flips(captured, tally)
         or speculating(captured)
         or _passed(captured, tally)
@@ -177,12 +195,6 @@ def _scores(captured: Captured, transcript: Transcript) -> tuple[Score, ...]:
             raise ValueError(msg)
         raised.append(replace(score, positions=penalised(score.positions, params, window, prompt)))
     return tuple(raised)
-
-
-def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    """Return the other boots of the baseline: their tokens show the gaps of a correct server."""
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
 
 
 def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
@@ -215,7 +227,7 @@ def _contradicted(captured: Captured, tally: GreedyTally) -> str:
         return ""
     cause = "its greedy tokens are not its scores' best ones" + _other_weights(captured)
     if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = [each for peer in _peers(captured) for each in forced(peer, captured.scores.get(peer.arm, ()))]
+        raw = [each for peer in peer_boots(captured) for each in forced(peer, captured.scores.get(peer.arm, ()))]
         cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
         cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
     off = f"{_near_ties(tally.peers):,} of {_tokens(tally.peers):,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"
@@ -227,18 +239,42 @@ def _other_weights(captured: Captured) -> str:
 
 
 def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    wrong = tally.wrong
-    if not wrong:
+    """Fail what the baseline's own boots do not show so often; SUSPICIOUS where that is open."""
+    events, tokens = tally.events, len(tally.gaps)
+    if tally.allowed.is_wrong(events, tokens, captured.alpha / _TESTS):
+        return _failed(captured, tally) if tally.wrong else _unexplained(captured, tally)
+    if not tally.allowed.is_open(events, tokens):
         return None
+    evidence = tally.allowed.log_evidence(events, tokens)
+    return say(
+        captured,
+        Outcome.SUSPICIOUS,
+        f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {_peer_rate(tally)}; "
+        f"evidence {against(evidence, captured.alpha / _TESTS)}; {_counted(tally)}",
+        short=_widest(captured, tally) if tally.wrong else (),
+        evidence=(*_evidence(captured, tally), *_listed(tally.wrong)),
+        settle="ask again: a fault comes back, a jump does not",
+        cell=f"{events:,} of {tokens:,} tokens doubtful",
+        figures=_figures(tally),
+    )
+
+
+def _peer_rate(tally: GreedyTally) -> str:
+    return f"{tally.allowed.peer_events:,} of {tally.allowed.peer_tokens:,} of the baseline's"
+
+
+def _failed(captured: Captured, tally: GreedyTally) -> Verdict:
+    wrong, name = tally.wrong, _name(captured, tally)
     first, index = min(wrong, key=lambda token: (token[1], *token[0].answer.key))
-    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(first.answer.key)
-    name = _name(captured, tally)
-    where = f"request {first.answer.request_id}, token {index + 1} of {len(first.gaps)}"
+    worst, at = _worst(wrong)
+    far = sum(answer.gaps[index] > _FAR for answer, index in wrong)
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong; {_counted(tally)}; earliest: {where}",
-        short=divergence(first, index, baseline, tally.allowed),
+        f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; {_counted(tally)}; "
+        f"widest: request {worst.answer.request_id}, token {at + 1} of {len(worst.gaps)}; "
+        f"earliest: request {first.answer.request_id}, token {index + 1}",
+        short=_widest(captured, tally),
         evidence=(*_evidence(captured, tally), *_listed(wrong)),
         cell=f"{len(wrong):,} of {_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
@@ -246,31 +282,39 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
     )
 
 
-def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Fail answers that end where the baseline's goes on, or the other way round, without a wrong token; INVALID where none was scored."""
-    lengths = [first for first in tally.differences if first.kind is DifferenceKind.LENGTH]
-    unscored = _unscored(captured, tally)
-    if lengths:
-        first = min(lengths, key=lambda each: (each.index, *each.key))
-        return say(
-            captured,
-            Outcome.FAIL,
-            f"{UNEXPLAINED}: {len(lengths)} of {len(tally.answers)} answers; earliest: request {first.key[0]}, after token {first.index}",
-            evidence=_evidence(captured, tally),
-            cell=f"{len(lengths)} wrong lengths",
-            names=UNEXPLAINED,
-            figures=_figures(tally),
-        )
-    if unscored:
-        headline = f"{len(unscored)} answers differ from the baseline's and were not scored; first: request {unscored[0].request_id}"
-        return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
-    return None
+def _worst(wrong: Sequence[tuple[ScoredAnswer, int]]) -> tuple[ScoredAnswer, int]:
+    """Return the token with the widest gap, of equal ones the earliest: the earliest of all is often the most doubtful."""
+    return min(wrong, key=lambda token: (-token[0].gaps[token[1]], token[1], *token[0].answer.key))
 
 
-def _unscored(captured: Captured, tally: GreedyTally) -> list[Answer]:
+def _widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
+    worst, index = _worst(tally.wrong)
+    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(worst.answer.key)
+    return divergence(worst, index, baseline, tally.allowed)
+
+
+def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
+    first = min(tally.lengths, key=lambda each: (each.index, *each.key))
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{UNEXPLAINED}: {len(tally.lengths)} of {len(tally.answers)} answers; earliest: request {first.key[0]}, after token {first.index}",
+        evidence=_evidence(captured, tally),
+        cell=f"{len(tally.lengths)} wrong lengths",
+        names=UNEXPLAINED,
+        figures=_figures(tally),
+    )
+
+
+def _unscored(captured: Captured, tally: GreedyTally) -> Verdict | None:
+    """Return INVALID where an answer that differs from the baseline's was not scored."""
     scored = {each.answer.key for each in tally.answers}
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
-    return [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
+    differing = [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
+    if not differing:
+        return None
+    headline = f"{len(differing)} answers differ from the baseline's and were not scored; first: request {differing[0].request_id}"
+    return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
 
 
 def _name(captured: Captured, tally: GreedyTally) -> str:
@@ -285,20 +329,21 @@ def _name(captured: Captured, tally: GreedyTally) -> str:
 
 def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
-    mine, peers = (wealth(choices(captured, answers), tally.allowed.sigma) for answers in (tally.answers, tally.peers))
-    if not mine.alarms(captured.alpha):
+    allowed, alpha = tally.allowed, captured.alpha / _TESTS
+    mine, peers = (wealth(choices(captured, answers), allowed.sigma, allowed.unseen) for answers in (tally.answers, tally.peers))
+    if not mine.alarms(alpha):
         return None
     hits, tokens = _near_ties(tally.answers), _tokens(tally.answers)
     theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
     figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.sigma}
-    if peers.alarms(captured.alpha):
+    if peers.alarms(alpha):
         often = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
         headline = _contradicted(captured, tally) or often
         return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
-        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, captured.alpha)}; {_counted(tally)}",
+        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, alpha)}; {_counted(tally)}",
         short=(
             f"baseline     {theirs:,} of {others:,} tokens between its own boots",
             f"allowed      noise of {tally.allowed.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
@@ -313,7 +358,7 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
 def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _tokens(tally.answers), tally.allowed.gap
     figures, evidence = _figures(tally), _evidence(captured, tally)
-    rate = proportions.ruled_out(tokens)
+    rate = tally.allowed.ruled_out(tokens, captured.alpha / _TESTS)
     if tokens < LEAST_TOKENS:
         return say(
             captured,
@@ -326,13 +371,17 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong; {_counted(tally)}{_unjudged(captured)}",
+        f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_counted(tally)}{_unjudged(captured)}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens:,} tokens wrong",
         figures=figures | {"wrong_rate_ruled_out": rate},
     )
+
+
+def _by_chance(tally: GreedyTally) -> str:
+    return f" ({tally.events:,} beyond the noise, no more than by chance: {_peer_rate(tally)})" if tally.events else ""
 
 
 def _tokens(answers: Sequence[ScoredAnswer]) -> int:
@@ -377,7 +426,7 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     unscored = sum(answer.ok for answer in captured.speculative.answers) - len(tally.answers)
     return (
         f"tolerance: {tally.allowed.gap:.4g} nats below the best token, {tally.allowed.reason}",
-        f"logit noise, reported against scored: {noise}",
+        f"noise: {noise}; {describe_jumps(tally.allowed)}",
         f"checked: {_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
         f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
         f"{_counted(tally)}{_unjudged(captured)}",

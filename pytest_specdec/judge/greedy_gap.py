@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
+    from pytest_specdec.model.workload import Workload
 
-__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "difference", "forced"]
+__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "difference", "distinct_gaps", "forced"]
 
 RESOLUTION = 1e-5
 """Nats below which a gap is a tie: scores are stored with seven significant digits."""
@@ -56,6 +57,16 @@ def forced(transcript: Transcript, scores: Sequence[Score]) -> tuple[ScoredAnswe
     """Return the answered and scored answers of ``transcript``. Raises ValueError when a score is of other tokens than were answered."""
     by_key = {score.key: score.positions for score in scores}
     return tuple(_forced(answer, by_key[answer.key]) for answer in transcript.answers if answer.ok and answer.key in by_key)
+
+
+def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[float, ...]:
+    """Return the gaps of all tokens, each computation once: the same token, gap and prefix again are no new evidence."""
+    asks = {request.id: request.asks for request in workload.requests}
+    gaps: dict[tuple[str, tuple[int, ...], float], float] = {}
+    for each in answers:
+        prompt, ids = asks.get(each.answer.request_id, each.answer.request_id), each.answer.choice.token_ids
+        gaps |= {(prompt, ids[: index + 1], gap): gap for index, gap in enumerate(each.gaps)}
+    return tuple(gaps.values())
 
 
 def _forced(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:

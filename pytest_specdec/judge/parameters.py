@@ -99,7 +99,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judged(captured: Captured) -> Verdict:
-    tolerance = allowed(captured, 0.0)
+    tolerance = allowed(captured, ())
     try:
         mine = _effects(captured, captured.speculative, tolerance)
         peers = tuple(_effects(captured, peer, tolerance) for peer in _peers(captured))

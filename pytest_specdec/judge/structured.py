@@ -91,12 +91,13 @@ class GreedyChoices:
 
     shared: SharedPrefix
     allowed: Tolerance
+    alpha: float
 
     @property
     def wrong(self) -> tuple[Divergence, ...]:
-        """Those further from the baseline's own token than rounding takes them, where the noise is known well enough to say so."""
-        apart = (one for one in self.shared.divergences if abs(one.gap) > self.allowed.gap)
-        return tuple(apart) if self.allowed.trustworthy else ()
+        """Those further from the baseline's own token than noise takes them, where more are so than of the control's."""
+        apart = tuple(one for one in self.shared.divergences if abs(one.gap) > self.allowed.gap)
+        return apart if self.allowed.trustworthy and self.allowed.is_wrong(len(apart), self.shared.tokens, self.alpha) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +196,12 @@ def _not_bound(captured: Captured, unbound: Sequence[str]) -> Verdict:
 
 def _choices(captured: Captured) -> GreedyChoices:
     control = None if captured.is_control else captured.control
-    shown = shared(captured, control).divergences if control is not None else ()
-    most = max((abs(one.gap) for one in shown), default=0.0)
-    return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed(captured, most))
+    peers: list[float] = []
+    if control is not None:
+        again = shared(captured, control)
+        parted = [abs(one.gap) for one in again.divergences]
+        peers = [*parted, *[0.0] * (again.tokens - len(parted))]
+    return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed(captured, peers), alpha=captured.alpha)
 
 
 def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | None:

@@ -1,23 +1,30 @@
-"""A tolerance: the gap that a correct greedy server may show, from what the baseline shows against itself."""
+"""A tolerance: how far below the baseline's best token a correct server's may lie, by the noise that the run has measured."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import log
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from pytest_specdec.judge.greedy_gap import distinct_gaps
 from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.stats import excess, proportions
+from pytest_specdec.stats.excess import EventCount
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
-from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, sigma_of
+from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, sigma_of
+from pytest_specdec.stats.noise import EXACT, KernelNoise, kernel_noise
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Position
+    from pytest_specdec.model.transcript import Position, Transcript
 
-__all__ = ["Tolerance", "allowed", "logit_noise", "tolerance"]
+__all__ = ["OPEN_AT", "STATED", "VERIFY_FACTOR", "Tolerance", "allowed", "describe_jumps", "logit_noise", "peer_boots", "tolerance"]
 
 STATED = 0.25
 """Nats: the floor where nothing is measured; a wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
@@ -28,54 +35,165 @@ _GAP_PER_NOISE = 8.0
 No gap of 6.4 million simulated tokens exceeded 8 sqrt2 s.
 """
 
+VERIFY_FACTOR = 5.0
+"""Times the noise of decoding up to which the noise of a verify kernel is lawful numerics: k + 1 tokens take other tiles and splits. Three
+times was seen."""
+_VERIFY_FLOOR_HALF, _VERIFY_FLOOR_SINGLE = NORMAL_UP_TO, EXACT
+"""Nats of noise that are lawful in a verify kernel, however exact decoding is."""
+_UNKNOWN = 0.125
+"""Nats of noise granted in half precision where nothing was reported that could show it."""
+_OFTEN, _SURELY = 1e-3, 1e-4
+"""A baseline repeats itself unless more than one in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
+OPEN_AT = 100.0
+"""Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """The largest gap that is no fault, and where it comes from."""
+    """The largest gap that noise explains, where it comes from, and how often the peers lie beyond it."""
 
     gap: float
     """Nats."""
     reason: str
     calibration: Calibration
+    """Of decoding, by the baseline."""
+    noise: float
+    """Nats of one logit, granted to the judged arm."""
+    verify_factor: float
+    """Noise of the verify kernel over that of decoding; 1 where it is no noisier, or not known."""
     trustworthy: bool
     """Whether the baseline repeats itself well enough to judge."""
 
     sigma: float
     """Nats: the granted standard deviation of the difference of two candidates' logits."""
     sigma_reason: str
+    unseen: float
+    """Probability of a flip that no normal noise explains, per candidate."""
+
+    exact: bool
+    """Whether the servers were shown not to jump: then one token beyond the tolerance is proof."""
+    peer_events: int
+    """Tokens beyond the tolerance, of the baseline's own boots and of the calibration."""
+    peer_tokens: int
+
+    def log_evidence(self, events: int, tokens: int) -> float:
+        """Return the natural log of the evidence against an arm with so many tokens beyond the tolerance; infinite where one is proof."""
+        if events and self.exact:
+            return float("inf")
+        return excess.log_evidence([EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)])
+
+    def is_wrong(self, events: int, tokens: int, alpha: float) -> bool:
+        """Whether so many tokens beyond the tolerance are the server's fault, at ``alpha``."""
+        return bool(events) and (self.exact or (alpha > 0.0 and self.log_evidence(events, tokens) >= -log(alpha)))
+
+    def is_open(self, events: int, tokens: int) -> bool:
+        """Whether they are too many to be put down to noise, however few for an alarm."""
+        return bool(events) and self.log_evidence(events, tokens) >= log(OPEN_AT)
+
+    @property
+    def chance(self) -> float:
+        """The rate of tokens beyond the tolerance without any fault, an upper limit at 99 %; 0 where the servers do not jump."""
+        return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
+
+    def ruled_out(self, tokens: int, alpha: float) -> float:
+        """Return the rate of wrong tokens that would have raised an alarm with probability 0.99; 1 where no rate would."""
+        if self.exact:
+            return proportions.ruled_out(tokens)
+        least = excess.alarm_at(tokens, self.peer_events, self.peer_tokens, alpha)
+        return 1.0 if least is None else proportions.limits(least - 1, tokens, 0.98).high
 
 
 def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
-    """Return max(0.25, 8 s_hat, the largest gap of ``peers``), peers being the other boots of the baseline.
+    """Return what :func:`allowed` does for ``peers``, the answers of the baseline's other boots."""
+    return allowed(captured, distinct_gaps(captured.workload, peers))
 
-    The control, when it is judged itself, may show as much as the largest normal noise would, 8 x 0.1. If peers show more, or the
-    calibration is above its limit, nothing can be judged.
+
+def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
+    """Return max(0.25, 8 s), s being the measured noise of the judged arm, and how many of ``peer_gaps`` exceed it.
+
+    The noise is that of decoding, by the baseline's calibration, or that of the variant's verify kernel where this is larger, up to
+    VERIFY_FACTOR times as large. Tokens beyond the tolerance are counted against the peers' and the calibration's, whose differences beyond
+    it are at least as frequent as gaps: a gap takes a difference, and a near-tie as well. One alone is proof where the calibration shows
+    nothing but rounding.
     """
-    return allowed(captured, max((gap for peer in peers for gap in peer.gaps), default=0.0))
-
-
-def allowed(captured: Captured, shown: float) -> Tolerance:
-    """Return the same where ``shown`` is the largest gap of the baseline's other boots, nats."""
-    calibration = logit_noise(captured)
-    noise = calibration.noise or 0.0
-    most = _GAP_PER_NOISE * max(noise, NORMAL_UP_TO)
-    measured = f"8 x logit noise {noise:.4f}, measured over {calibration.tokens:,} tokens"
-    peers = (
-        (most, "8 x the largest normal logit noise, 0.1") if captured.is_control else (shown, "largest gap between boots of the baseline")
-    )
-    known = captured.capabilities.get(BASELINE)
-    floor, kind = (SINGLE_PRECISION, "float32") if known is not None and known.single_precision else (HALF_PRECISION, "half precision")
-    sigma = sigma_of(noise, floor)
-    why = f"1.3 sqrt2 x logit noise {noise:.4f}" if sigma > floor else f"minimum for {kind}"
-    gap, reason = max((STATED, "fixed minimum"), (_GAP_PER_NOISE * noise, measured), peers)
+    gaps = np.array(list(peer_gaps), dtype=np.float64)
+    calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
+    granted = _granted(captured, calibration)
+    gap = max(STATED, _GAP_PER_NOISE * granted.noise)
+    beyond = decode.beyond(gap)
+    own = int((gaps > gap).sum())
     return Tolerance(
         gap=gap,
-        reason=reason,
+        reason="fixed minimum" if gap == STATED else f"8 x {granted.reason}",
         calibration=calibration,
-        trustworthy=calibration.valid and shown <= most,
-        sigma=sigma,
-        sigma_reason=why,
+        noise=granted.noise,
+        verify_factor=granted.factor,
+        trustworthy=calibration.valid and proportions.greater_than_rate(own, len(gaps), _OFTEN) > _SURELY,
+        sigma=max(sigma_of(granted.noise, 0.0), granted.floor),
+        sigma_reason=f"1.3 sqrt2 x {granted.reason}" if sigma_of(granted.noise, 0.0) > granted.floor else granted.floor_reason,
+        unseen=max(UNSEEN, decode.beyond(gap / 2.0).rate),
+        exact=_is_exact(captured, calibration, decode) and float(gaps.max(initial=0.0)) <= EXACT,
+        peer_events=own + beyond.jumps,
+        peer_tokens=len(gaps) + beyond.tokens,
     )
+
+
+def describe_jumps(tolerance: Tolerance) -> str:
+    """Return in words how rarely tokens of the baseline lie beyond the tolerance, and how noisy the verify kernel is."""
+    if tolerance.exact:
+        jumps = "the servers do not jump: one token beyond the tolerance is proof"
+    else:
+        jumps = f"at most 1 token in {1.0 / tolerance.chance:,.0f} jumps beyond the tolerance (99%)"
+    kernel = f"; the verify kernel is {tolerance.verify_factor:.1f} times as noisy as decode" if tolerance.verify_factor > 1.0 else ""
+    return jumps + kernel
+
+
+def _is_exact(captured: Captured, calibration: Calibration, decode: KernelNoise) -> bool:
+    if calibration.noise is None and not captured.calibration:
+        return _single_precision(captured)
+    return decode.exact if captured.calibration else calibration.largest <= EXACT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Granted:
+    """The noise of one logit that the judged arm may have, nats."""
+
+    noise: float
+    reason: str
+    factor: float = 1.0
+    floor: float
+    floor_reason: str = field(default="")
+
+
+def _granted(captured: Captured, calibration: Calibration) -> _Granted:
+    single = _single_precision(captured)
+    floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
+    least = f"minimum for {kind}"
+    if calibration.noise is None:
+        noise = 0.0 if single else _UNKNOWN
+        reason = f"logit noise {noise:g}, granted to {kind}: nothing was reported that shows it"
+        return _Granted(noise=noise, reason=reason, floor=floor, floor_reason=least)
+    decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
+    most = max(VERIFY_FACTOR * decode, _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF)
+    noise = max(decode, min(verify, most))
+    factor = verify / decode if decode > EXACT / _GAP_PER_NOISE and verify > decode else 1.0
+    reason = (
+        f"logit noise {decode:.4f}, measured over {calibration.tokens:,} tokens"
+        if noise == decode
+        else f"logit noise {noise:.4f} of the verify kernel"
+    )
+    return _Granted(noise=noise, reason=reason, factor=factor, floor=floor, floor_reason=least)
+
+
+def _single_precision(captured: Captured) -> bool:
+    known = captured.capabilities.get(BASELINE)
+    return known is not None and known.single_precision
+
+
+def peer_boots(captured: Captured) -> tuple[Transcript, ...]:
+    """Return the other boots of the baseline: their tokens show the gaps of a correct server."""
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    return (captured.baseline, *control)
 
 
 def logit_noise(captured: Captured) -> Calibration:

@@ -139,6 +139,8 @@ class Captured:
     """What llguidance allows along the tokens of each arm; empty where the servers enforce grammars through another backend."""
     calibration: tuple[tuple[float, Position], ...] = ()
     """Log-probabilities that the baseline's boots reported of plain draws at temperature 1, over the whole run, each with its score."""
+    verify_calibration: tuple[tuple[float, Position], ...] = ()
+    """The same of the variant: what its verify kernel reports. Empty for the control, which does not speculate."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3
@@ -163,7 +165,7 @@ class Captured:
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
-        return replace(self, speculative=self.control, further=(), is_control=True, on_verdict=None)
+        return replace(self, speculative=self.control, further=(), verify_calibration=(), is_control=True, on_verdict=None)
 
     @property
     def scoring(self) -> Capabilities | None:

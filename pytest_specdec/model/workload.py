@@ -75,6 +75,8 @@ _NEUTRAL = {
 }
 """Fields that leave the distribution alone, those of the prompt and values apart."""
 _GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
+CALIBRATION = ".calibration"
+"""How the name ends of the workload that the noise of a run is measured by."""
 OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
 GATED_CLIENTS = 8
@@ -195,6 +197,11 @@ class Workload:
     def at(self, depth: Depth) -> Workload:
         """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it measures the noise of the run, and is not judged."""
+        return self.name.endswith(CALIBRATION)
 
     @property
     def own_requests(self) -> int:

@@ -65,7 +65,7 @@ class RunState:
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
-        self._calibration: tuple[tuple[float, Position], ...] | None = None
+        self._calibrations: dict[tuple[str, ...], tuple[tuple[float, Position], ...]] = {}
 
     @property
     def pair_names(self) -> tuple[str, ...]:
@@ -137,12 +137,11 @@ class RunState:
             self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
         return self._gates
 
-    @property
-    def calibration(self) -> tuple[tuple[float, Position], ...]:
-        """What the baseline's boots reported all over the run, beside the scores."""
-        if self._calibration is None:
-            self._calibration = captured.read_calibration(self.directory, self.plan)
-        return self._calibration
+    def calibration(self, *arms: str) -> tuple[tuple[float, Position], ...]:
+        """Return what ``arms`` reported of plain draws, beside the scores; by default the baseline's boots."""
+        if arms not in self._calibrations:
+            self._calibrations[arms] = captured.read_calibration(self.directory, self.plan, *arms)
+        return self._calibrations[arms]
 
     def pair(self, name: str) -> Pair:
         """Return the pair called ``name``."""

@@ -83,11 +83,16 @@ CHECKED = pytest.StashKey[bool]()
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
-    measured = _read(item, run, lambda: stored.read(run.directory, run.plan, judgement, run.gates, run.calibration, slo=run.config.slo))
+    measured = _read(item, run, lambda: _stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
         _check_control(item, run, measured, measured)
     item.stash[JUDGED] = []
     return replace(measured, on_verdict=item.stash[JUDGED].append)
+
+
+def _stored(run: RunState, judgement: Judgement) -> Captured:
+    known, verify = run.calibration(), run.calibration(judgement.pair)
+    return stored.read(run.directory, run.plan, judgement, run.gates, known, verify_calibration=verify, slo=run.config.slo)
 
 
 def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:

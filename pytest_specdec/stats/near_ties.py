@@ -1,9 +1,9 @@
 """Near-ties: a bet that a greedy server takes tokens below the best one more often than logit noise makes it.
 
 Null hypothesis: whatever came before, a token whose logit lies d_j below the best one is emitted with probability at most
-``P0_j = Phi(-d_j / sigma) + 1e-4``. It holds of a correct server whose logits and the scores' are off by independent noise, so that the
-difference of two candidates' logits is off by a normal amount of standard deviation ``sigma`` at most, drawn anew at every prefix: token j
-comes only if it passes the best one. A prefix that comes again brings no new noise, so that its caller leaves it out.
+``P0_j = Phi(-d_j / sigma) + u``, u being 1e-4 or the measured rate of jumps. It holds of a correct server whose logits and the scores' are
+off by independent noise, so that the difference of two candidates' logits is off by a normal amount of standard deviation ``sigma`` at
+most, drawn anew at every prefix: token j comes only if it passes the best one. A prefix that comes again brings no new noise, so that its caller leaves it out.
 
 A bettor with distribution Q pays ``r = Q(x) / P0(x)``, the best token having the rest of either. With ``Q_j >= P0_j`` for every token below
 the best one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, where p = P0.
@@ -23,13 +23,13 @@ from scipy.special import ndtr
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
-__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "GreedyTokens", "NearTieWealth", "sigma_of", "wealth"]
+__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "UNSEEN", "GreedyTokens", "NearTieWealth", "sigma_of", "wealth"]
 
 SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
 """Nats: the least standard deviation that the difference of two logits is granted, whatever is measured."""
 _MARGIN = 1.3
 """Factor on the measured noise: it differs between the tokens that show it and those that are judged."""
-_UNSEEN = 1e-4
+UNSEEN = 1e-4
 """Probability of a flip that no noise explains: so large that one token within tolerance never is evidence enough by itself, as one of
 1e-6 would be at the shares of a run (1 : 10^4.9)."""
 _SCALES = (2.0, 4.0, 16.0)
@@ -72,28 +72,28 @@ def sigma_of(noise: float, floor: float) -> float:
     return max(_MARGIN * sqrt(2.0) * noise, floor)
 
 
-def wealth(choices: GreedyTokens, sigma: float) -> NearTieWealth:
-    """Return the wealth of the mixture of all bettors, in the order of the tokens."""
-    null = _flips(choices.gaps, sigma)
+def wealth(choices: GreedyTokens, sigma: float, unseen: float = UNSEEN) -> NearTieWealth:
+    """Return the wealth of the mixture of all bettors, in the order of the tokens; ``unseen`` is u."""
+    null = _flips(choices.gaps, sigma, unseen)
     playing = null.sum(axis=1) < _MOST_NULL
-    distributions = [_bold(null, flips) for flips in _alternatives(choices, null, sigma)]
+    distributions = [_bold(null, flips) for flips in _alternatives(choices, null, sigma, unseen)]
     paths = np.cumsum([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in distributions], axis=1)
     return NearTieWealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
 
 
-def _flips(gaps: Floats, sigma: float) -> Floats:
+def _flips(gaps: Floats, sigma: float, unseen: float) -> Floats:
     """Return the chance [N, K] of each candidate below the best one, 0 for the best."""
-    chances = np.where(np.isfinite(gaps), ndtr(-np.where(np.isfinite(gaps), gaps, 0.0) / sigma) + _UNSEEN, 0.0)
+    chances = np.where(np.isfinite(gaps), ndtr(-np.where(np.isfinite(gaps), gaps, 0.0) / sigma) + unseen, 0.0)
     chances[:, :1] = 0.0
     return np.asarray(chances)
 
 
-def _alternatives(choices: GreedyTokens, null: Floats, sigma: float) -> list[Floats]:
+def _alternatives(choices: GreedyTokens, null: Floats, sigma: float, unseen: float) -> list[Floats]:
     listed = null > 0.0
     near = listed & (choices.gaps <= _WITHIN)
     each = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
     top_tokens = np.maximum(np.isfinite(choices.gaps).sum(axis=1, keepdims=True), 1)
-    scaled = [_flips(choices.gaps, scale * sigma) for scale in _SCALES]
+    scaled = [_flips(choices.gaps, scale * sigma, unseen) for scale in _SCALES]
     return [*scaled, *(rate * each for rate in _RATES), np.where(listed, 0.99 * null + 0.01 / top_tokens, 0.0)]
 
 

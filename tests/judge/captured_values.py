@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score, SpecCounters, Timing, Transcript, Usage
@@ -63,7 +65,11 @@ def transcript(arm, answers, **fields):
 
 
 def captured(family, speculative, baseline, control=None, *, workload=None, pair=None, counters=SPECULATING, server_failures=(), **fields):
-    """What a judge sees; the arms are sequences of answers, or transcripts where more than answers matters."""
+    """What a judge sees; the arms are sequences of answers, or transcripts where more than answers matters.
+
+    Unless ``calibration`` says otherwise the run has shown that its servers are exact.
+    """
+    fields = {"calibration": calibration(), **fields}
     ids = dict.fromkeys(a.request_id for a in answers_of(baseline))
     return Captured(
         pair=pair or a_pair(),
@@ -74,6 +80,15 @@ def captured(family, speculative, baseline, control=None, *, workload=None, pair
         speculative=replace(arm(VARIANT, speculative), counters=counters, server_failures=tuple(server_failures)),
         **fields,
     )
+
+
+def calibration(tokens=400, *, noise=0.0, jumps=0, jump=1.0, seed=1):
+    """Reported log-probabilities beside their scores: normal noise of that many nats a token, and so many jumps."""
+    random = np.random.default_rng(seed)
+    deltas = noise * random.standard_normal(tokens)
+    deltas[:jumps] += jump
+    at = position(7, p_best=0.4, others=((900, 0.3), (901, 0.2)))
+    return tuple((at.logprob + float(delta), at) for delta in deltas)
 
 
 def answers_of(given):

@@ -1,0 +1,37 @@
+"""Calibration: plain draws that report their log-probabilities, the same whichever tests are selected.
+
+What was reported and what is scored give the noise of the run. No verdict is given on them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import CALIBRATION, Depth, Request, Workload
+from pytest_specdec.prompts import ALL
+from pytest_specdec.prompts.prompts import reported
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.prompts import Prompt
+
+__all__ = ["plain_draws"]
+
+_REQUESTS = {Depth.SMOKE: 12}
+"""At other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
+_TOKENS = 64
+"""Of each answer. Half of a small model's tokens tell nothing of a scoring bias, so that fewer would leave it unseen."""
+
+
+def plain_draws(depth: Depth) -> Workload:
+    """Return the calibration of ``depth``: the first bundled prompts at temperature 1, without seeds.
+
+    It is a workload of its own, since reporting takes some engines off their fast path.
+    """
+    asked = tuple(map(_reporting, ALL.items[: _REQUESTS.get(depth, 32)]))
+    return Workload(name=f"noise{CALIBRATION}", version=1, requests=asked, concurrency=32)
+
+
+def _reporting(prompt: Prompt) -> Request:
+    body: dict[str, JSON] = {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(prompt.route, 1)}
+    return Request(id=prompt.id, route=prompt.route, body={**prompt.content, **body})

@@ -1,0 +1,88 @@
+"""Noise of one kernel: its scale, its tail and its jumps, from log-probabilities that it reported and that were scored.
+
+A correct server is noisy: kernels of one token and of k + 1 tokens, batch sizes and boots give other log-probabilities for one prefix. A
+mixture of experts jumps: a rounding difference sends a token to another expert, and all logits move by a nat. Jumps come of rounding, so
+that a server whose numbers are exact has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats import proportions
+from pytest_specdec.stats.logprob_noise import squares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.model.transcript import Position
+    from pytest_specdec.stats.token_distribution import Floats
+
+__all__ = ["EXACT", "JumpCount", "KernelNoise", "kernel_noise"]
+
+EXACT = 0.01
+"""Nats: differences up to here are rounding of float32, or of what a server prints; half precision shows ten times as much."""
+_ENOUGH = 200
+"""Least tokens for a scale, and for a claim that a server is exact."""
+_MEDIAN_SQUARE = 0.4549364
+"""The median of a squared standard normal variable: a scale by it is not moved by a tail, or by a few wrong numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JumpCount:
+    """Tokens with a difference beyond a limit, of all tokens."""
+
+    jumps: int
+    tokens: int
+
+    @property
+    def rate(self) -> float:
+        """Jumps per token; 0 without tokens."""
+        return self.jumps / self.tokens if self.tokens else 0.0
+
+    @property
+    def most(self) -> float:
+        """The upper limit of the rate, one-sided at 99 % (Clopper and Pearson 1934); 1 without tokens."""
+        return proportions.limits(self.jumps, self.tokens, 0.98).high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelNoise:
+    """Differences between what one kernel reported and what was scored."""
+
+    scale: float | None
+    """Robust standard deviation of one logit's noise, nats; None for fewer than 200 tokens that can show it."""
+    deviations: Floats
+    """[N], nats, ``|reported - scored|``."""
+
+    @property
+    def largest(self) -> float:
+        """The largest difference, nats; 0 without a token."""
+        return float(self.deviations.max(initial=0.0))
+
+    @property
+    def exact(self) -> bool:
+        """Whether enough tokens show no difference beyond rounding."""
+        return len(self.deviations) >= _ENOUGH and self.largest <= EXACT
+
+    def beyond(self, limit: float) -> JumpCount:
+        """Count the tokens with a difference above ``limit`` nats."""
+        return JumpCount(jumps=int((self.deviations > limit).sum()), tokens=len(self.deviations))
+
+
+def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
+    """Return the noise behind pairs of a reported log-probability and the token's scored position.
+
+    The scale is ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above
+    0.05: half of the tokens may be wrong by any amount before it says more than a constant times their noise (Hampel 1974). An infinite
+    difference counts as a jump, one that is not a number as no token.
+    """
+    deltas = [(reported - position.logprob, position) for reported, position in pairs]
+    numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
+    weighed = squares((delta, position) for delta, position in numbers if abs(delta) < np.inf)
+    scale = sqrt(float(np.median(weighed)) / _MEDIAN_SQUARE) if len(weighed) >= _ENOUGH else None
+    return KernelNoise(scale=scale, deviations=np.abs(np.array([delta for delta, _ in numbers], dtype=np.float64)))
