@@ -1,0 +1,144 @@
+"""Numerics: what a correct server's kernels add to its logits, by world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from benchmarks.worlds.language import CONTEXTS, VOCABULARY, language
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.worlds.language import Ids, Logits
+
+__all__ = ["WORLDS", "Boot", "Kernel", "World"]
+
+
+class Kernel(StrEnum):
+    """What computes the logits of one token."""
+
+    PREFILL = "prefill"
+    """Of a prompt's last token, and of all tokens that are scored."""
+    DECODE = "decode"
+    VERIFY = "verify"
+    """Of the tokens of a draft and the one behind them."""
+
+
+class Tail(StrEnum):
+    """The distribution of noise."""
+
+    NORMAL = "normal"
+    LOGIT_T3 = "Student t, 3 degrees, on every logit"
+    POSITION_T3 = "normal, with a scale for every position from Student t, 3 degrees"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """How the logits of correct servers vary."""
+
+    name: str
+    noise: float = 0.0
+    """Standard deviation of one logit at one prefix, nats, drawn anew at every call; the scale of Student's t in heavy worlds."""
+    tail: Tail = Tail.NORMAL
+    verify: float = -1.0
+    """The same of the verify kernel; below 0 where it is no other."""
+    jump_rate: float = 0.0
+    """Positions at which another expert answers."""
+    jump: float = 1.0
+    """Standard deviation of one logit there, nats."""
+    per_boot: float = 0.0
+    """Of what a boot adds to a token behind a context, whenever it comes."""
+    per_token: float = 0.0
+    """Of what a boot adds to a token, whatever comes before it."""
+    grid: bool = False
+    """Whether logits are rounded to bfloat16 where real ones lie, between 20 and 29: in steps of an eighth at the best."""
+    tilt: Mapping[Kernel, float] | None = None
+    """Powers that kernels take the distribution to."""
+    single_precision: bool = False
+
+    def noise_of(self, kernel: Kernel) -> float:
+        """Return the scale of what is drawn anew at every call of ``kernel``."""
+        return self.verify if kernel is Kernel.VERIFY and self.verify >= 0.0 else self.noise
+
+
+_JUMPS: Final = 0.02
+WORLDS: Final = {
+    world.name: world
+    for world in (
+        World(name="exact", single_precision=True),
+        World(name="g.01", noise=0.01),
+        World(name="g.03", noise=0.03),
+        World(name="g.1", noise=0.1),
+        World(name="t3.03", noise=0.03, tail=Tail.LOGIT_T3),
+        World(name="mt3.03", noise=0.03, tail=Tail.POSITION_T3),
+        World(name="mt3.1", noise=0.1, tail=Tail.POSITION_T3),
+        World(name="out1e-4", noise=_JUMPS, jump_rate=1e-4),
+        World(name="out1e-4h", noise=_JUMPS, jump_rate=1e-4, jump=0.5),
+        World(name="out1e-3", noise=_JUMPS, jump_rate=1e-3),
+        World(name="boot.1", noise=0.02, per_boot=0.1),
+        World(name="tok.03", noise=0.01, per_token=0.03),
+        World(name="bf16.03", noise=0.03, grid=True),
+        World(name="bf16.06", noise=0.06, grid=True),
+        World(name="ver2x", noise=0.02, verify=0.04),
+        World(name="ver3x", noise=0.02, verify=0.06),
+        World(name="ver.1", noise=0.02, verify=0.1),
+        World(name="tilt.02", noise=0.01, tilt={Kernel.PREFILL: 1.02}),
+        World(name="vtilt.02", noise=0.01, tilt={Kernel.VERIFY: 1.02}),
+    )
+}
+"""Every world of the tables, by name; noise is in nats."""
+
+
+class Boot:
+    """One boot of one server: what it keeps, and what its kernels make of logits."""
+
+    def __init__(self, world: World, number: int, seed: int) -> None:
+        self.world = world
+        self.number = number
+        random = np.random.default_rng([seed, number])
+        self._contexts = random.standard_normal((CONTEXTS, VOCABULARY), dtype=np.float32) * world.per_boot if world.per_boot else None
+        self._tokens = random.standard_normal(VOCABULARY, dtype=np.float32) * world.per_token if world.per_token else None
+
+    def target(self, rows: Ids, kernel: Kernel, random: np.random.Generator) -> Logits:
+        """Return the target's logits [N, V] at contexts ``rows`` [N] as ``kernel`` computes them now."""
+        logits = self._varied(language().target[rows], rows, kernel, random)
+        if self.world.tilt is not None and kernel in self.world.tilt:
+            logits *= np.float32(self.world.tilt[kernel])
+        return _rounded(logits, language().level[rows]) if self.world.grid else logits
+
+    def draft(self, rows: Ids, random: np.random.Generator) -> Logits:
+        """Return the draft model's logits, off by what decoding is off by."""
+        return self._varied(language().draft[rows], rows, Kernel.DECODE, random)
+
+    def _varied(self, logits: Logits, rows: Ids, kernel: Kernel, random: np.random.Generator) -> Logits:
+        world, scale = self.world, self.world.noise_of(kernel)
+        if scale:
+            logits += _drawn(world.tail, logits.shape, random) * np.float32(scale)
+        if self._contexts is not None:
+            logits += self._contexts[rows]
+        if self._tokens is not None:
+            logits += self._tokens
+        jumps = np.flatnonzero(random.random(len(rows)) < world.jump_rate) if world.jump_rate else ()
+        if len(jumps):
+            logits[jumps] += random.standard_normal((len(jumps), VOCABULARY), dtype=np.float32) * np.float32(world.jump)
+        return logits
+
+
+def _drawn(tail: Tail, shape: tuple[int, int], random: np.random.Generator) -> Logits:
+    if tail is Tail.LOGIT_T3:
+        return random.standard_t(3, shape).astype(np.float32)
+    normal = random.standard_normal(shape, dtype=np.float32)
+    if tail is Tail.POSITION_T3:
+        normal *= np.sqrt(3.0 / random.chisquare(3, (shape[0], 1))).astype(np.float32)
+    return normal
+
+
+def _rounded(logits: Logits, level: Logits) -> Logits:
+    """Return ``logits`` as bfloat16 holds them where the best lies about ``level`` higher: to eight bits, ties to even."""
+    bits = (logits + level).view(np.uint32)
+    bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return np.asarray(bits.view(np.float32) - level)

@@ -1,0 +1,180 @@
+"""A whole simulated run: every family's captured from the same boots of one world."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from benchmarks.worlds.arms import ArmAnswers, answer, draft_scores, scores
+from benchmarks.worlds.asking import simulable
+from benchmarks.worlds.language import VOCABULARY
+from benchmarks.worlds.numerics import WORLDS, Boot
+from benchmarks.worlds.server import CORRECT, K
+from pytest_specdec.model.captured import Capabilities, Captured
+from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.pair import BASELINE, CONTROL, Draft, DraftKind, DraftSampling, Pair, Variant
+from pytest_specdec.model.workload import Depth, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from benchmarks.worlds.numerics import World
+    from benchmarks.worlds.server import Fault
+    from pytest_specdec.model.transcript import Position, Score
+    from pytest_specdec.model.workload import Request, Workload
+
+__all__ = ["CELLS", "Run", "simulate_run"]
+
+VARIANT: Final = "draft-k3"
+PAIR: Final = Pair(
+    config="made-up",
+    engine="reference",
+    model="made-up",
+    variant=Variant(
+        name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)
+    ),
+)
+_CALIBRATING: Final = 32, 64
+"""Requests and tokens of a calibration, as capture/planner.py plans it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One workload of the suites and the family that judges it."""
+
+    name: str
+    family: Family
+    module: str
+    attribute: str
+
+    @property
+    def workload(self) -> Workload:
+        """What standard depth sends of it, requests whose fields act on words left out."""
+        return _workload(self.module, self.attribute)
+
+
+@cache
+def _workload(module: str, attribute: str) -> Workload:
+    sent: Workload = getattr(import_module(f"suites.{module}"), attribute)
+    return simulable(sent.at(Depth.STANDARD))
+
+
+_SUITES: Final = (
+    ("greedy", Family.GREEDY, "greedy.test_greedy", "MIXED"),
+    ("state", Family.STATE, "state.test_state", "IN_ORDER"),
+    ("concurrency", Family.CONCURRENCY, "concurrency.test_concurrency", "COMPANY"),
+    ("pressure", Family.PRESSURE, "pressure.test_pressure", "TOGETHER"),
+    ("logprobs", Family.LOGPROBS, "logprobs.test_logprobs", "REPORTED"),
+    ("top-lists", Family.LOGPROBS, "logprobs.test_logprobs", "LISTED"),
+    ("seeds", Family.SEEDS, "seeds.test_seeds", "SEEDS"),
+    ("doses", Family.PARAMETERS, "parameters.test_doses", "DOSES"),
+    ("penalties", Family.PARAMETERS, "parameters.test_penalties", "PENALISED"),
+    ("open", Family.SAMPLING, "sampling.test_sampling", "OPEN"),
+    ("long", Family.SAMPLING, "sampling.test_sampling", "LONG"),
+    ("nucleus", Family.SAMPLING, "sampling.test_sampling", "NUCLEUS"),
+    ("cool", Family.SAMPLING, "sampling.test_sampling", "COOL"),
+)
+CELLS: Final = {name: Cell(name=name, family=family, module=module, attribute=attribute) for name, family, module, attribute in _SUITES}
+"""Judgements of a run by name, in the order of the tables."""
+
+
+class Run:
+    """One run: a baseline, its control, which scores, a variant, and a draft model served alone."""
+
+    def __init__(self, world: World, seed: int, *, fault: Fault = CORRECT, draft: DraftSampling = DraftSampling.PROBABILISTIC) -> None:
+        self.world, self.seed, self.fault = world, seed, fault
+        self.pair = replace(PAIR, variant=replace(PAIR.variant, draft=replace(PAIR.variant.draft, sampling=draft)))
+        root = zlib.crc32(f"{world.name} {seed}".encode())
+        self.baseline, self.variant, self.control, self.drafter = (Boot(world, number, root) for number in range(4))
+        self._answers: dict[str, tuple[ArmAnswers, ...]] = {}
+
+    def captured(self, name: str) -> Captured:
+        """Return what the judge of the cell ``name`` sees."""
+        cell = CELLS[name]
+        arms = self._arms(cell.workload)
+        by_arm = {each.transcript.arm: each for each in arms}
+        return Captured(
+            pair=self.pair,
+            workload=cell.workload,
+            family=cell.family,
+            baseline=by_arm[BASELINE].transcript,
+            control=by_arm[CONTROL].transcript,
+            speculative=by_arm[VARIANT].transcript,
+            scores=self._scores(cell.workload, arms),
+            draft_scores=self._draft_scores(cell.workload, arms),
+            calibration=self.calibration,
+            capabilities={arm: self._capabilities for arm in by_arm},
+            alpha=FAMILIES[cell.family].alpha(1),
+        )
+
+    @property
+    def _capabilities(self) -> Capabilities:
+        return Capabilities(vocabulary=VOCABULARY, single_precision=self.world.single_precision)
+
+    @cached_property
+    def calibration(self) -> tuple[tuple[float, Position], ...]:
+        """What baseline and control report of plain draws at temperature 1, each with its score."""
+        workload = _calibration()
+        pairs = []
+        for arm, boot in ((BASELINE, self.baseline), (CONTROL, self.control)):
+            answers = answer(arm, workload, boot, self._random(workload.name, arm))
+            for score in scores(answers, self.control, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens):
+                pairs += list(zip(answers.reported[score.key], score.positions, strict=True))
+        return tuple(pairs)
+
+    def _arms(self, workload: Workload) -> tuple[ArmAnswers, ...]:
+        if workload.name not in self._answers:
+            self._answers[workload.name] = (
+                answer(BASELINE, workload, self.baseline, self._random(workload.name, BASELINE)),
+                answer(CONTROL, workload, self.control, self._random(workload.name, CONTROL)),
+                answer(VARIANT, workload, self.variant, self._random(workload.name, VARIANT), speculates=True, fault=self.fault),
+            )
+        return self._answers[workload.name]
+
+    def _scores(self, workload: Workload, arms: Iterable[ArmAnswers]) -> Mapping[str, tuple[Score, ...]]:
+        if not workload.scored:
+            return {}
+        return {
+            each.transcript.arm: scores(
+                each, self.control, self._random(workload.name, f"score of {each.transcript.arm}"), top_tokens=workload.top_tokens
+            )
+            for each in arms
+        }
+
+    def _draft_scores(self, workload: Workload, arms: Iterable[ArmAnswers]) -> Mapping[str, tuple[Score, ...]]:
+        if not workload.draft_scored:
+            return {}
+        return {
+            each.transcript.arm: draft_scores(
+                each, self.drafter, self._random(workload.name, f"draft of {each.transcript.arm}"), top_tokens=workload.top_tokens
+            )
+            for each in arms
+        }
+
+    def _random(self, *words: str) -> np.random.Generator:
+        """Return a generator that hangs on world, run and ``words`` only, so that cells may be made in any order."""
+        seeds = [self.seed, *(zlib.crc32(word.encode()) for word in (self.world.name, *words))]
+        return np.random.Generator(np.random.SFC64(seeds))
+
+
+@cache
+def _calibration() -> Workload:
+    source, (count, tokens) = CELLS["open"].workload, _CALIBRATING
+
+    def asked(request: Request) -> Request:
+        prompt = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
+        return replace(request, body={**prompt, "max_tokens": tokens, "temperature": 1.0, "top_p": 1.0, "logprobs": 1})
+
+    requests = tuple(asked(request) for request in source.requests[:count])
+    return replace(source, name=f"{source.name}.calibration", requests=requests, draft_scored=False)
+
+
+def simulate_run(world: str, seed: int, *, cells: Iterable[str] = CELLS, fault: Fault = CORRECT) -> dict[str, Captured]:
+    """Return what the judges see of one run of the world so named, by cell."""
+    run = Run(WORLDS[world], seed, fault=fault)
+    return {name: run.captured(name) for name in cells}

@@ -1,0 +1,208 @@
+"""A server that answers a batch: from the best or a drawn token, one by one or speculating, over logits that vary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from benchmarks.worlds.asking import Batch, cut, processed
+from benchmarks.worlds.language import END, VOCABULARY, follow, log_softmax, ranked, row_of
+from benchmarks.worlds.numerics import Kernel
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from benchmarks.worlds.asking import Asking
+    from benchmarks.worlds.language import Hashes, Ids, Logits
+    from benchmarks.worlds.numerics import Boot
+
+    Bools = npt.NDArray[np.bool_]
+    Floats = npt.NDArray[np.float64]
+
+__all__ = ["CORRECT", "K", "Fault", "Spoken", "speak"]
+
+K: Final = 3
+"""Draft tokens of a verify step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What a speculating server does wrong."""
+
+    unverified: float = 0.0
+    """Share of draft tokens that are emitted unverified."""
+    wrong: float = 0.0
+    """Share of all tokens that are wrong: the draft's best token that is not the target's."""
+    near: float = 0.0
+    """Nats below the best token within which drafts are accepted at temperature 0."""
+    lenient: float = 1.0
+    """Factor on the ratio of probabilities by which drafts are accepted."""
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Return the fault that ``unverified:0.01`` names; several are combined by commas. Raises TypeError for another name."""
+        parts = (part.partition(":") for part in text.split(",") if part)
+        return cls(**{name: float(size or 1.0) for name, _, size in parts})
+
+
+CORRECT: Final = Fault()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spoken:
+    """A answers of T tokens at most."""
+
+    lengths: Ids
+    """[A]."""
+    tokens: Ids
+    """[A, T]."""
+    prefixes: Hashes
+    """[A, T], what each token stands behind."""
+    reported: Floats
+    """[A, T], log-probability of the token as the server itself computed it."""
+    listed: Ids
+    """[A, T, L], the best tokens as the server itself ranks them."""
+    listed_logprobs: Floats
+    ended: Bools
+    """[A, T], whether a verify step ended with the token."""
+    accepted: Bools
+    """[A, T], whether it is an accepted draft token."""
+
+
+class _Draws:
+    """Random numbers of A answers: of its own generator for one with a seed, of the server's for the others."""
+
+    def __init__(self, asked: tuple[Asking, ...], random: np.random.Generator) -> None:
+        self._own = {row: np.random.default_rng(one.stream) for row, one in enumerate(asked) if one.request.seed is not None}
+        self._random = random
+
+    def uniform(self, rows: Ids) -> Floats:
+        drawn = self._random.random(len(rows))
+        for at, row in enumerate(rows.tolist()):
+            if row in self._own:
+                drawn[at] = self._own[row].random()
+        return drawn
+
+    def race(self, rows: Ids) -> Logits:
+        """Return Gumbel noise [N, V]: the largest of it and log-probabilities is a draw."""
+        waits = self._random.standard_exponential((len(rows), VOCABULARY), dtype=np.float32)
+        for at, row in enumerate(rows.tolist()):
+            if row in self._own:
+                self._own[row].standard_exponential(dtype=np.float32, out=waits[at])
+        return np.asarray(-np.log(np.maximum(waits, np.float32(1e-30))))
+
+
+class _Speech:
+    """Answers under way."""
+
+    def __init__(self, batch: Batch, *, listed: int) -> None:
+        count, most = len(batch.asked), int(batch.most.max(initial=1))
+        shape, wide = (count, most), (count, most, listed)
+        self.tokens, self.lengths = np.zeros(shape, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        self.prefixes, self.reported = np.zeros(shape, dtype=np.uint64), np.zeros(shape)
+        self.listed, self.listed_logprobs = np.zeros(wide, dtype=np.int64), np.zeros(wide)
+        self.ended, self.accepted = np.ones(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
+        self.slot = np.zeros(count, dtype=np.int64)
+        self.counts = np.zeros((count, VOCABULARY), dtype=np.float32) if batch.penalises else None
+        self.prefix = np.array([one.prompt for one in batch.asked], dtype=np.uint64)
+        self.live = np.arange(count)
+        self.width = listed
+
+    def add(self, step: int, batch: Batch, logits: Logits, token: Ids, accepted: Bools) -> None:
+        """Take in one token of every live answer."""
+        rows, raw = self.live, log_softmax(logits)
+        self.tokens[rows, step], self.prefixes[rows, step], self.accepted[rows, step] = token, self.prefix[rows], accepted
+        self.reported[rows, step], self.ended[rows, step] = raw[np.arange(len(rows)), token], ~accepted
+        if self.width:
+            best = ranked(raw, self.width)
+            self.listed[rows, step], self.listed_logprobs[rows, step] = best, np.take_along_axis(raw, best, axis=1)
+        self.slot[rows] = np.where(accepted, self.slot[rows] + 1, 0)
+        self.lengths[rows] += 1
+        self.prefix[rows] = follow(self.prefix[rows], token)
+        if self.counts is not None:
+            self.counts[rows, token] += 1.0
+        self.live = rows[((token != END) | batch.ignores_end[rows]) & (self.lengths[rows] < batch.most[rows])]
+
+    def spoken(self) -> Spoken:
+        fields = ("lengths", "tokens", "prefixes", "reported", "listed", "listed_logprobs", "ended", "accepted")
+        return Spoken(**{name: getattr(self, name) for name in fields})
+
+
+def speak(
+    asked: tuple[Asking, ...], boot: Boot, random: np.random.Generator, *, speculates: bool, fault: Fault = CORRECT, listed: int = 0
+) -> Spoken:
+    """Return the answers of ``boot`` to ``asked``, with so many best tokens ``listed``; the first token is the prefill's own."""
+    batch = Batch.of(asked)
+    speech, draws = _Speech(batch, listed=listed), _Draws(asked, random)
+    for step in range(int(batch.most.max(initial=0))):
+        rows = speech.live
+        if not len(rows):
+            break
+        verifies = speculates and step > 0
+        kernel = Kernel.PREFILL if step == 0 else Kernel.VERIFY if speculates else Kernel.DECODE
+        contexts = row_of(speech.prefix[rows])
+        raw = boot.target(contexts, kernel, random)
+        logits = processed(raw, batch, rows, None if speech.counts is None else speech.counts[rows])
+        token, accepted = _own(logits, batch, rows, draws), np.zeros(len(rows), dtype=np.bool_)
+        if verifies:
+            guess = processed(boot.draft(contexts, random), batch, rows, None)
+            token, accepted = _verified(logits, guess, token, batch, speech, draws, fault, random)
+        speech.add(step, batch, raw, token, accepted)
+    return speech.spoken()
+
+
+def _own(logits: Logits, batch: Batch, rows: Ids, draws: _Draws) -> Ids:
+    """Return the target's own choice [N]: the best token, or one drawn."""
+    token, hot = logits.argmax(axis=1), np.flatnonzero(batch.temperature[rows] > 0.0)
+    if len(hot):
+        scaled = cut(logits[hot], batch, rows[hot])
+        token[hot] = (scaled + draws.race(rows[hot])).argmax(axis=1)
+    return token
+
+
+def _verified(
+    logits: Logits,
+    guess: Logits,
+    own: Ids,
+    batch: Batch,
+    speech: _Speech,
+    draws: _Draws,
+    fault: Fault,
+    random: np.random.Generator,
+) -> tuple[Ids, Bools]:
+    """Return a token of every live answer, and whether it is an accepted draft."""
+    rows = speech.live
+    offers, hot = speech.slot[rows] < K, batch.temperature[rows] > 0.0
+    token, draft = own.copy(), guess.argmax(axis=1)
+    accepted = offers & ~hot & (draft == own)
+    if fault.near:
+        below = logits.max(axis=1) - logits[np.arange(len(rows)), draft]
+        accepted |= offers & ~hot & (below <= fault.near)
+    drawn = np.flatnonzero(offers & hot)
+    if len(drawn):
+        draft[drawn], chosen, takes = _rejection(logits[drawn], guess[drawn], batch, rows[drawn], draws, fault)
+        token[drawn], accepted[drawn] = chosen, takes
+    token = np.where(accepted, draft, token)
+    if fault.unverified:
+        leaks = offers & (random.random(len(rows)) < fault.unverified)
+        token, accepted = np.where(leaks, draft, token), accepted | leaks
+    if fault.wrong:
+        leaks = offers & (random.random(len(rows)) < fault.wrong * len(offers) / max(1, int(offers.sum())))
+        other = np.where(np.arange(VOCABULARY)[None, :] == own[:, None], -np.inf, guess).argmax(axis=1)
+        token, accepted = np.where(leaks, other, token), accepted | leaks
+    return token, accepted
+
+
+def _rejection(logits: Logits, guess: Logits, batch: Batch, rows: Ids, draws: _Draws, fault: Fault) -> tuple[Ids, Ids, Bools]:
+    """Return drafts, the tokens emitted, and whether they are the drafts (Leviathan et al. 2023, algorithm 1)."""
+    log_p, log_q = (log_softmax(cut(each, batch, rows)) for each in (logits, guess))
+    draft = (log_q + draws.race(rows)).argmax(axis=1)
+    at = np.arange(len(rows))
+    ratio = fault.lenient * np.exp(np.minimum(log_p[at, draft] - log_q[at, draft], 50.0))
+    takes = draws.uniform(rows) < ratio
+    left = np.maximum(np.exp(log_p) - np.exp(log_q), 0.0)
+    with np.errstate(divide="ignore"):
+        recovered = (np.log(left) + draws.race(rows)).argmax(axis=1)
+    return draft, np.where(takes, draft, recovered), takes
