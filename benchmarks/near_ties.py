@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks import results
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.stats.near_ties import GreedyTokens, sigma_of, wealth
+from pytest_specdec.stats.near_ties import FlipNoise, GreedyTokens, sigma_of, wealth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def _alarms(
     tails: bool = False,
 ) -> int:
     sigma = sigma_of(math.sqrt(2.0) * noise, floor)
-    return sum(wealth(served(rng, bank, tokens, noise, w=w, tails=tails), sigma).alarms(ALPHA) for _ in range(runs))
+    return sum(wealth(served(rng, bank, tokens, noise, w=w, tails=tails), FlipNoise(sigma=sigma)).alarms(ALPHA) for _ in range(runs))
 
 
 def _named(caught: dict[float, int]) -> dict[str, object]:

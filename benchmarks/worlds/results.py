@@ -104,7 +104,10 @@ _RULE: Final = "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
 def page(cells: Mapping[str, Outcomes]) -> str:
     """Return every cell as Markdown, a table per fault, and the whole runs."""
     keys = [tuple(key.split(" | ")) for key in cells]
-    lines = ["# Worlds\n", "`python -m benchmarks.worlds --write`: correct servers whose numbers are not exact, and faulty ones among them.\n"]
+    lines = [
+        "# Worlds\n",
+        "`python -m benchmarks.worlds --write`: correct servers whose numbers are not exact, and faulty ones among them.\n",
+    ]
     for fault in sorted({fault for _, fault, _ in keys}, key=lambda one: (one != HEALTHY, one)):
         lines += [f"## {fault}\n", _HEAD, _RULE]
         for world in dict.fromkeys(world for world, other, _ in keys if other == fault):
@@ -121,7 +124,9 @@ def _world(world: str, fault: str, cells: Mapping[str, Outcomes]) -> list[str]:
     red = sum(any(one.letters[run] in _RED for one in cells.values()) for run in whole)
     if len(cells) > 1 and whole:
         most = limits(red, len(whole), 2.0 * _SURE - 1.0).high
-        lines.append(f"| **{world}** | **any of {len(cells)}** | {len(whole)} | {len(whole) - red} | {red} red, at most {most:.2%} | | | | | |")
+        lines.append(
+            f"| **{world}** | **any of {len(cells)}** | {len(whole)} | {len(whole) - red} | {red} red, at most {most:.2%} | | | | | |"
+        )
     return lines
 
 

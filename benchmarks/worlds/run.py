@@ -19,6 +19,7 @@ from pytest_specdec.model.captured import Capabilities, Captured
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import BASELINE, CONTROL, Draft, DraftKind, DraftSampling, Pair, Variant
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from benchmarks.worlds.numerics import World
     from benchmarks.worlds.server import Fault
     from pytest_specdec.model.transcript import Position, Score
-    from pytest_specdec.model.workload import Request, Workload
+    from pytest_specdec.model.workload import Workload
 
 __all__ = ["CELLS", "Run", "simulate_run"]
 
@@ -35,12 +36,8 @@ PAIR: Final = Pair(
     config="made-up",
     engine="reference",
     model="made-up",
-    variant=Variant(
-        name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)
-    ),
+    variant=Variant(name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)),
 )
-_CALIBRATING: Final = 32, 64
-"""Requests and tokens of a calibration, as capture/planner.py plans it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +105,8 @@ class Run:
             scores=self._scores(cell.workload, arms),
             draft_scores=self._draft_scores(cell.workload, arms),
             calibration=self.calibration,
-            capabilities={arm: self._capabilities for arm in by_arm},
+            verify_calibration=self.verify_calibration,
+            capabilities=dict.fromkeys(by_arm, self._capabilities),
             alpha=FAMILIES[cell.family].alpha(1),
         )
 
@@ -118,14 +116,19 @@ class Run:
 
     @cached_property
     def calibration(self) -> tuple[tuple[float, Position], ...]:
-        """What baseline and control report of plain draws at temperature 1, each with its score."""
-        workload = _calibration()
-        pairs = []
-        for arm, boot in ((BASELINE, self.baseline), (CONTROL, self.control)):
-            answers = answer(arm, workload, boot, self._random(workload.name, arm))
-            for score in scores(answers, self.control, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens):
-                pairs += list(zip(answers.reported[score.key], score.positions, strict=True))
-        return tuple(pairs)
+        """What the baseline reports of plain draws at temperature 1, each with its score."""
+        return self._calibrated(BASELINE, self.baseline)
+
+    @cached_property
+    def verify_calibration(self) -> tuple[tuple[float, Position], ...]:
+        """The same of the variant, whose verify kernel computes it."""
+        return self._calibrated(VARIANT, self.variant, speculates=True)
+
+    def _calibrated(self, arm: str, boot: Boot, *, speculates: bool = False) -> tuple[tuple[float, Position], ...]:
+        workload = plain_draws(Depth.STANDARD)
+        answers = answer(arm, workload, boot, self._random(workload.name, arm), speculates=speculates)
+        scored = scores(answers, self.control, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens)
+        return tuple(pair for score in scored for pair in zip(answers.reported[score.key], score.positions, strict=True))
 
     def _arms(self, workload: Workload) -> tuple[ArmAnswers, ...]:
         if workload.name not in self._answers:
@@ -160,18 +163,6 @@ class Run:
         """Return a generator that hangs on world, run and ``words`` only, so that cells may be made in any order."""
         seeds = [self.seed, *(zlib.crc32(word.encode()) for word in (self.world.name, *words))]
         return np.random.Generator(np.random.SFC64(seeds))
-
-
-@cache
-def _calibration() -> Workload:
-    source, (count, tokens) = CELLS["open"].workload, _CALIBRATING
-
-    def asked(request: Request) -> Request:
-        prompt = {name: request.body[name] for name in ("prompt", "messages") if name in request.body}
-        return replace(request, body={**prompt, "max_tokens": tokens, "temperature": 1.0, "top_p": 1.0, "logprobs": 1})
-
-    requests = tuple(asked(request) for request in source.requests[:count])
-    return replace(source, name=f"{source.name}.calibration", requests=requests, draft_scored=False)
 
 
 def simulate_run(world: str, seed: int, *, cells: Iterable[str] = CELLS, fault: Fault = CORRECT) -> dict[str, Captured]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
     Floats = npt.NDArray[np.float64]
 
-__all__ = ["CORRECT", "K", "Fault", "Spoken", "speak"]
+__all__ = ["CORRECT", "Fault", "K", "Spoken", "speak"]
 
 K: Final = 3
 """Draft tokens of a verify step."""

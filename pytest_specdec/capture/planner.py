@@ -25,7 +25,7 @@ from pytest_specdec.prompts import load
 from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
@@ -155,7 +155,7 @@ def make(
     sent = [replace(entry, workload=_limited(entry.workload, config, attached)) for entry in sent]
     deepest = {workload.name: workload for workload in _united(sent)}
     judged = sorted((workload.at(depth) for workload in deepest.values()), key=_order)
-    calibration = tuple(_calibrations(sent, depth))
+    calibration = (plain_draws(depth),) if any(workload.scored for workload in judged) else ()
     placed = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
@@ -319,12 +319,6 @@ def _limited(workload: Workload, config: Config, attached: frozenset[str]) -> Wo
 def _is_sent(workload: Workload, depth: Depth) -> bool:
     """Return whether ``depth`` sends anything of it."""
     return workload.take.get(depth) != 0
-
-
-def _calibrations(wanted: Sequence[SelectedWorkload], depth: Depth) -> Iterator[Workload]:
-    """Give the calibration, if anything is to be scored: every verdict that rests on scores rests on the noise of the run."""
-    if any(entry.workload.scored for entry in wanted):
-        yield plain_draws(depth)
 
 
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:

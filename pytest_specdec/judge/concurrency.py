@@ -232,6 +232,7 @@ def _passed(captured: Captured, tokens: Company) -> Verdict:
         headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_figures(tokens))
     sizes = _listed(sorted({wave.size for wave in beside}))
+    rate = tokens.allowed.ruled_out(count, captured.alpha / _TESTS)
     refusals = sum(map(refused, captured.speculative.answers))
     return say(
         captured,
@@ -241,7 +242,7 @@ def _passed(captured: Captured, tokens: Company) -> Verdict:
         + (f"; {left} clients left in the middle of an answer" if left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_by_wave(tokens),
-        rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {tokens.allowed.ruled_out(count, captured.alpha / _TESTS):.2%} would have been "
+        rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {rate:.2%} would have been "
         f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
         figures=_figures(tokens) | {"clients_left": float(left)},

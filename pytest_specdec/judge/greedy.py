@@ -49,16 +49,19 @@ _TIE = 1e-5
 """Nats: scores are stored with seven significant digits."""
 
 
-def choices(captured: Captured, answers: Sequence[ScoredAnswer]) -> GreedyTokens:
-    """Return the choices at all tokens of ``answers``, each prefix once: the same one again brings the same noise again."""
+def choices(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
+    """Return the choices at all tokens of ``answers``, each prefix once: the same one again brings the same noise again.
+
+    Candidates beyond ``gap`` are no near-ties: they are left out, and counted elsewhere.
+    """
     positions = [position for position in _once(captured, answers) if position.top_ids]
     widest = max((len(position.top_ids) for position in positions), default=1)
     gaps = np.full((len(positions), widest), np.inf)
     chosen = np.full(len(positions), -1, dtype=np.int64)
     for row, position in enumerate(positions):
         below = position.top_logprobs[0] - np.array(position.top_logprobs)
-        gaps[row, : len(below)] = np.where(below > _TIE, below, 0.0)
-        if position.token_id in position.top_ids:
+        gaps[row, : len(below)] = np.where(below > gap, np.inf, np.where(below > _TIE, below, 0.0))
+        if position.token_id in position.top_ids and not below[position.top_ids.index(position.token_id)] > gap:
             chosen[row] = position.top_ids.index(position.token_id)
     return GreedyTokens(gaps=gaps, chosen=chosen)
 
@@ -330,12 +333,12 @@ def _name(captured: Captured, tally: GreedyTally) -> str:
 def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
     allowed, alpha = tally.allowed, captured.alpha / _TESTS
-    mine, peers = (wealth(choices(captured, answers), allowed.sigma, allowed.unseen) for answers in (tally.answers, tally.peers))
+    mine, peers = (wealth(choices(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
     if not mine.alarms(alpha):
         return None
     hits, tokens = _near_ties(tally.answers), _tokens(tally.answers)
     theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
-    figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.sigma}
+    figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
     if peers.alarms(alpha):
         often = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
         headline = _contradicted(captured, tally) or often
@@ -346,7 +349,7 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
         f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, alpha)}; {_counted(tally)}",
         short=(
             f"baseline     {theirs:,} of {others:,} tokens between its own boots",
-            f"allowed      noise of {tally.allowed.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
+            f"allowed      noise of {tally.allowed.flips.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
         ),
         evidence=_evidence(captured, tally),
         cell=f"{hits:,} near-ties",
@@ -445,6 +448,10 @@ def _figures(tally: GreedyTally) -> dict[str, float]:
         "near_ties": float(sum(0.0 < gap <= tally.allowed.gap for gap in gaps)),
         "largest_gap_nats": max(gaps),
         "tolerance_nats": tally.allowed.gap,
+        "tokens_beyond_noise": float(tally.events),
+        "baseline_tokens_beyond_noise": float(tally.allowed.peer_events),
+        "noise_nats": tally.allowed.noise,
+        "verify_noise_factor": tally.allowed.verify_factor,
         "baseline_tokens": float(len(theirs)),
         "baseline_near_ties": float(sum(gap > 0.0 for gap in theirs)),
         "baseline_largest_gap_nats": max(theirs, default=0.0),

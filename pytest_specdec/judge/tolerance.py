@@ -13,7 +13,7 @@ from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.stats import excess, proportions
 from pytest_specdec.stats.excess import EventCount
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
-from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, sigma_of
+from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, FlipNoise, sigma_of
 from pytest_specdec.stats.noise import EXACT, KernelNoise, kernel_noise
 from pytest_specdec.stats.request_params import penalties
 
@@ -40,10 +40,12 @@ VERIFY_FACTOR = 5.0
 times was seen."""
 _VERIFY_FLOOR_HALF, _VERIFY_FLOOR_SINGLE = NORMAL_UP_TO, EXACT
 """Nats of noise that are lawful in a verify kernel, however exact decoding is."""
+_MARGIN = 1.3
+"""Factor on the measured differences: they differ between the tokens that show them and those that are judged."""
 _UNKNOWN = 0.125
 """Nats of noise granted in half precision where nothing was reported that could show it."""
-_OFTEN, _SURELY = 1e-3, 1e-4
-"""A baseline repeats itself unless more than one in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
+_OFTEN, _SURELY = 5e-3, 1e-4
+"""A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
 OPEN_AT = 100.0
 """Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
 
@@ -64,14 +66,12 @@ class Tolerance:
     trustworthy: bool
     """Whether the baseline repeats itself well enough to judge."""
 
-    sigma: float
-    """Nats: the granted standard deviation of the difference of two candidates' logits."""
+    flips: FlipNoise
+    """The noise that flips near-ties."""
     sigma_reason: str
-    unseen: float
-    """Probability of a flip that no normal noise explains, per candidate."""
 
     exact: bool
-    """Whether the servers were shown not to jump: then one token beyond the tolerance is proof."""
+    """Whether the servers were shown not to jump: then one token beyond the tolerance is proof. Never of the control, which shows it."""
     peer_events: int
     """Tokens beyond the tolerance, of the baseline's own boots and of the calibration."""
     peer_tokens: int
@@ -129,10 +129,13 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         noise=granted.noise,
         verify_factor=granted.factor,
         trustworthy=calibration.valid and proportions.greater_than_rate(own, len(gaps), _OFTEN) > _SURELY,
-        sigma=max(sigma_of(granted.noise, 0.0), granted.floor),
+        flips=FlipNoise(
+            sigma=sigma_of(granted.noise, granted.floor),
+            unseen=max(UNSEEN, decode.beyond(gap / 2.0).rate),
+            tail=_MARGIN * granted.noise / calibration.noise * decode.of_logit if calibration.noise else decode.of_logit,
+        ),
         sigma_reason=f"1.3 sqrt2 x {granted.reason}" if sigma_of(granted.noise, 0.0) > granted.floor else granted.floor_reason,
-        unseen=max(UNSEEN, decode.beyond(gap / 2.0).rate),
-        exact=_is_exact(captured, calibration, decode) and float(gaps.max(initial=0.0)) <= EXACT,
+        exact=not captured.is_control and _is_exact(captured, calibration, decode) and float(gaps.max(initial=0.0)) <= EXACT,
         peer_events=own + beyond.jumps,
         peer_tokens=len(gaps) + beyond.tokens,
     )

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
-__all__ = ["FLOOR", "INVALID_ABOVE", "NORMAL_UP_TO", "TOLERATED", "Calibration", "NoiseComparison", "calibrate", "compare", "squares"]
+__all__ = [
+    "FLOOR",
+    "INVALID_ABOVE",
+    "NORMAL_UP_TO",
+    "TOLERATED",
+    "Calibration",
+    "NoiseComparison",
+    "calibrate",
+    "compare",
+    "robust_scale",
+    "squares",
+]
 
 NORMAL_UP_TO = 0.1
 """Logit noise, nats, up to which a scorer is as it should be (bf16 across engines reads about 0.03)."""
@@ -27,6 +38,7 @@ NORMAL_UP_TO = 0.1
 INVALID_ABOVE = 0.2
 """Logit noise, nats, above which a token-level gate says nothing."""
 
+MEDIAN_SQUARE = 0.4549364
 _LEAST_WEIGHT = 0.05
 """Least weight of a token: those that are all but certain show no noise."""
 _LEAST_TOKENS = 200
@@ -54,6 +66,8 @@ class Calibration:
     """The largest |reported - teacher-forced| of any token, nats; 0 without a token."""
     noise_error: float = 0.0
     """Standard error of ``noise``; 0 where it is not known."""
+    scale: float | None = None
+    """The same estimated by the median, which a tail or a few wrong numbers do not move; None without a usable token."""
     scoring_bias: float = 0.0
     """By how much the power differs from one to which the scores have to be taken to become the reported distribution; 0 where
     unknown."""
@@ -69,8 +83,11 @@ class Calibration:
 
     @property
     def valid(self) -> bool:
-        """Whether a token-level gate may rest on it: three standard errors below the estimate are within the limit."""
-        return self.noise is None or self.noise - _STANDARD_ERRORS * self.noise_error <= INVALID_ABOVE
+        """Whether a token-level gate may rest on it: the scale less three standard errors is within the limit, whatever the tail is."""
+        if self.noise is None:
+            return True
+        scale = self.noise if self.scale is None else self.scale
+        return math.isfinite(self.noise) and scale - _STANDARD_ERRORS * self.noise_error <= INVALID_ABOVE
 
 
 def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = True) -> Calibration:
@@ -92,11 +109,17 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
         tokens=len(squared),
         noise_error=_root_error(squared),
         largest=float(np.abs(deltas).max(initial=0.0)),
+        scale=robust_scale(squared),
         scoring_bias=line.slope,
         scoring_bias_error=line.error,
     )
     biased = replace(measured, noise=line.noise)
     return biased if biased.is_biased else measured
+
+
+def robust_scale(squared: Floats) -> float | None:
+    """Return ``sqrt(median / 0.455)``, 0.455 being the median of a squared standard normal variable; None without a value (Hampel 1974)."""
+    return math.sqrt(float(np.median(squared)) / MEDIAN_SQUARE) if len(squared) else None
 
 
 def _root_error(squared: Floats) -> float:

@@ -1,9 +1,11 @@
 """Near-ties: a bet that a greedy server takes tokens below the best one more often than logit noise makes it.
 
 Null hypothesis: whatever came before, a token whose logit lies d_j below the best one is emitted with probability at most
-``P0_j = Phi(-d_j / sigma) + u``, u being 1e-4 or the measured rate of jumps. It holds of a correct server whose logits and the scores' are
-off by independent noise, so that the difference of two candidates' logits is off by a normal amount of standard deviation ``sigma`` at
-most, drawn anew at every prefix: token j comes only if it passes the best one. A prefix that comes again brings no new noise, so that its caller leaves it out.
+``P0_j = max(Phi(-d_j / sigma), F(d_j / sqrt2) / 2) + u``, F being the share of measured differences of one logit above that size, and u
+1e-4 or the measured rate of jumps. It holds of a correct server whose logits and the scores' are off by independent noise, so that the
+difference of two candidates' logits is off by sqrt2 times as much, drawn anew at every prefix: token j comes only if it passes the best
+one. The first term is for normal noise of standard deviation ``sigma``, the second for the tail that the run has shown. A prefix that comes
+again brings no new noise, so that its caller leaves it out.
 
 A bettor with distribution Q pays ``r = Q(x) / P0(x)``, the best token having the rest of either. With ``Q_j >= P0_j`` for every token below
 the best one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, where p = P0.
@@ -13,7 +15,7 @@ most (Ville 1939; Ramdas et al. 2023). A token that no top token lists pays r_0,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from scipy.special import ndtr
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
-__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "UNSEEN", "GreedyTokens", "NearTieWealth", "sigma_of", "wealth"]
+__all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "UNSEEN", "FlipNoise", "GreedyTokens", "NearTieWealth", "sigma_of", "wealth"]
 
 SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
 """Nats: the least standard deviation that the difference of two logits is granted, whatever is measured."""
@@ -51,6 +53,28 @@ class GreedyTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FlipNoise:
+    """The noise that flips near-ties of a correct server."""
+
+    sigma: float
+    """Nats: the granted standard deviation of the difference of two candidates' logits."""
+    unseen: float = UNSEEN
+    """Probability of a flip that no other noise explains, per candidate."""
+    tail: Floats = field(default_factory=lambda: np.zeros(0))
+    """[M], nats, the measured differences of one logit between two computations, in rising order."""
+
+    def chances(self, gaps: Floats) -> Floats:
+        """Return the chance [N, K] of each candidate below the best one, 0 for the best and where ``gaps`` are infinite."""
+        listed = np.isfinite(gaps)
+        below = np.where(listed, gaps, 0.0)
+        heavier = len(self.tail) - np.searchsorted(self.tail, below / sqrt(2.0), side="right")
+        tail = heavier / (2.0 * max(1, len(self.tail)))
+        chances = np.where(listed, np.maximum(ndtr(-below / self.sigma), tail) + self.unseen, 0.0)
+        chances[:, :1] = 0.0
+        return np.asarray(chances)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NearTieWealth:
     """The wealth of the bettors over a run."""
 
@@ -72,28 +96,21 @@ def sigma_of(noise: float, floor: float) -> float:
     return max(_MARGIN * sqrt(2.0) * noise, floor)
 
 
-def wealth(choices: GreedyTokens, sigma: float, unseen: float = UNSEEN) -> NearTieWealth:
-    """Return the wealth of the mixture of all bettors, in the order of the tokens; ``unseen`` is u."""
-    null = _flips(choices.gaps, sigma, unseen)
+def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
+    """Return the wealth of the mixture of all bettors, in the order of the tokens."""
+    null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
-    distributions = [_bold(null, flips) for flips in _alternatives(choices, null, sigma, unseen)]
+    distributions = [_bold(null, flips) for flips in _alternatives(choices, null, noise)]
     paths = np.cumsum([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in distributions], axis=1)
     return NearTieWealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
 
 
-def _flips(gaps: Floats, sigma: float, unseen: float) -> Floats:
-    """Return the chance [N, K] of each candidate below the best one, 0 for the best."""
-    chances = np.where(np.isfinite(gaps), ndtr(-np.where(np.isfinite(gaps), gaps, 0.0) / sigma) + unseen, 0.0)
-    chances[:, :1] = 0.0
-    return np.asarray(chances)
-
-
-def _alternatives(choices: GreedyTokens, null: Floats, sigma: float, unseen: float) -> list[Floats]:
+def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list[Floats]:
     listed = null > 0.0
     near = listed & (choices.gaps <= _WITHIN)
     each = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
     top_tokens = np.maximum(np.isfinite(choices.gaps).sum(axis=1, keepdims=True), 1)
-    scaled = [_flips(choices.gaps, scale * sigma, unseen) for scale in _SCALES]
+    scaled = [replace(noise, sigma=scale * noise.sigma).chances(choices.gaps) for scale in _SCALES]
     return [*scaled, *(rate * each for rate in _RATES), np.where(listed, 0.99 * null + 0.01 / top_tokens, 0.0)]
 
 

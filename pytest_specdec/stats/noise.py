@@ -8,13 +8,12 @@ that a server whose numbers are exact has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.logprob_noise import squares
+from pytest_specdec.stats.logprob_noise import robust_scale, squares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +27,6 @@ EXACT = 0.01
 """Nats: differences up to here are rounding of float32, or of what a server prints; half precision shows ten times as much."""
 _ENOUGH = 200
 """Least tokens for a scale, and for a claim that a server is exact."""
-_MEDIAN_SQUARE = 0.4549364
-"""The median of a squared standard normal variable: a scale by it is not moved by a tail, or by a few wrong numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +55,8 @@ class KernelNoise:
     """Robust standard deviation of one logit's noise, nats; None for fewer than 200 tokens that can show it."""
     deviations: Floats
     """[N], nats, ``|reported - scored|``."""
+    of_logit: Floats
+    """[M], nats, in rising order: the differences of one logit that those of tokens which can show it come of."""
 
     @property
     def largest(self) -> float:
@@ -78,11 +77,13 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
     """Return the noise behind pairs of a reported log-probability and the token's scored position.
 
     The scale is ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above
-    0.05: half of the tokens may be wrong by any amount before it says more than a constant times their noise (Hampel 1974). An infinite
-    difference counts as a jump, one that is not a number as no token.
+    0.05: half of the tokens may be wrong by any amount before it says more than a constant times their noise. An infinite difference
+    counts as a jump, one that is not a number as no token.
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
-    weighed = squares((delta, position) for delta, position in numbers if abs(delta) < np.inf)
-    scale = sqrt(float(np.median(weighed)) / _MEDIAN_SQUARE) if len(weighed) >= _ENOUGH else None
-    return KernelNoise(scale=scale, deviations=np.abs(np.array([delta for delta, _ in numbers], dtype=np.float64)))
+    weighed_squares = squares((delta, position) for delta, position in numbers if abs(delta) < np.inf)
+    weighed = np.array(weighed_squares)
+    scale = robust_scale(weighed) if len(weighed) >= _ENOUGH else None
+    deviations = np.abs(np.array([delta for delta, _ in numbers], dtype=np.float64))
+    return KernelNoise(scale=scale, deviations=deviations, of_logit=np.sort(np.sqrt(weighed)))

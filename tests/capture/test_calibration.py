@@ -1,4 +1,4 @@
-"""The calibration: what the baseline's boots report of their own tokens is scored, and nobody else is asked for it."""
+"""The calibration: what baseline and variants report of plain draws is scored, in a workload of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
-NAME = "drawn.calibration"
+NAME = "noise.calibration"
 
 
 @pytest.fixture
@@ -53,19 +53,21 @@ def reporting(directory, name):
     return [arm for arm, transcript in found.items() if transcript and any(answer.choice.logprobs for answer in transcript.answers)]
 
 
-def test_the_baseline_alone_reports_and_is_scored(run, config, drawn, directory):
+def test_baseline_and_variants_report_and_are_scored_apart_from_what_is_judged(run, config, drawn, directory):
     assert run(config, drawn).state is State.COMPLETE
-    assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline"], [])
+    assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline", "draft-k3", "ngram-k3"], [])
     answers = transcripts.read(directory, "baseline", NAME).answers
     pairs = captured.read_calibration(directory, run.plan)
     assert len(answers) == 32
     assert len(pairs) == sum(len(answer.choice.token_ids) for answer in answers) == 32 * 64
-    assert all(told == pytest.approx(position.logprob, abs=1e-4) for told, position in pairs)
+    verified = captured.read_calibration(directory, run.plan, "draft-k3")
+    assert len(verified) == 32 * 64
+    assert all(told == pytest.approx(position.logprob, abs=1e-4) for told, position in (*pairs, *verified))
 
 
 def test_at_smoke_depth_the_one_baseline_boot_reports_as_both_of_its_arms(run, config, drawn, directory):
     assert run(config, drawn, depth=Depth.SMOKE).state is State.COMPLETE
-    assert reporting(directory, NAME) == ["baseline", "control"]
+    assert reporting(directory, NAME) == ["baseline", "control", "draft-k3", "ngram-k3"]
     first, again = (transcripts.read(directory, arm, NAME).answers for arm in ("baseline", "control"))
     assert len(first) == len(again) == 12
     assert len(captured.read_calibration(directory, run.plan)) in {12 * 64, 2 * 12 * 64}, "what both say alike counts once"
@@ -87,9 +89,10 @@ def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, direct
 
 def test_it_draws_from_the_distribution_as_it_is_without_seeds(config, drawn):
     asked = plan_of(config, drawn).workload(NAME)
-    assert [request.id for request in asked.requests] == [request.id for request in drawn.requests[:32]]
+    assert len(asked.requests) == 32
     assert all(request.unprocessed and request.draws_unseeded for request in asked.requests)
-    assert (asked.concurrency, asked.top_tokens, asked.draft_scored) == (drawn.concurrency, drawn.top_tokens, False)
+    assert asked.calibrates
+    assert (asked.top_tokens, asked.draft_scored) == (20, False)
 
 
 def test_the_distribution_is_listed_as_far_as_it_goes_whatever_the_judges_need(config, drawn):
@@ -100,10 +103,9 @@ def test_the_distribution_is_listed_as_far_as_it_goes_whatever_the_judges_need(c
 
 
 def test_the_chat_route_is_asked_in_its_own_words(config, drawn):
-    chat = [replace(request, route=Route.CHAT, body={"messages": [], "temperature": 1.0}) for request in drawn.requests]
-    (body,) = {repr(sorted(r.body.items())) for r in plan_of(config, replace(drawn, requests=tuple(chat))).workload(NAME).requests}
-    assert "('logprobs', True)" in body
-    assert "('top_logprobs', 1)" in body
+    bodies = {request.route: request.body for request in plan_of(config, drawn).workload(NAME).requests}
+    assert (bodies[Route.CHAT]["logprobs"], bodies[Route.CHAT]["top_logprobs"]) == (True, 1)
+    assert bodies[Route.COMPLETIONS]["logprobs"] == 1
 
 
 def test_one_calibration_serves_all_sampling_of_a_run(config, drawn, workload):
@@ -114,9 +116,17 @@ def test_one_calibration_serves_all_sampling_of_a_run(config, drawn, workload):
     assert fuller.boots[0].answers == ("timed", "drawn", NAME, "wild")
 
 
-@pytest.mark.parametrize("family", [family for family in Family if family is not Family.SAMPLING])
-def test_without_sampling_there_is_none(config, drawn, family):
-    assert [one.name for one in plan_of(config, drawn, family=family).workloads] == ["drawn"]
+def test_the_noise_is_measured_by_the_same_requests_whichever_tests_are_selected(config, drawn, workload):
+    selections = [[(drawn, family)] for family in Family if family is not Family.SPEED] + [
+        [(drawn, Family.GREEDY), (workload("more"), Family.STATE)]
+    ]
+    plans = [make(config, [SelectedWorkload(workload=one, family=of) for one, of in chosen], Depth.STANDARD) for chosen in selections]
+    assert len({plan.workload(NAME).digest for plan in plans}) == 1
+    assert all({boot.arm for boot in plan.boots if NAME in boot.answers} == {"baseline", "draft-k3", "ngram-k3"} for plan in plans)
+
+
+def test_where_only_seconds_are_judged_there_is_none(config, drawn):
+    assert [one.name for one in plan_of(config, drawn, family=Family.SPEED).workloads] == ["drawn"]
 
 
 def test_what_is_not_scored_needs_none(config, drawn):

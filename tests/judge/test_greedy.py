@@ -13,7 +13,7 @@ from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import FailureKind, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from tests.judge import toy_server
-from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score, transcript
+from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, calibration, captured, position, requests, score, transcript
 
 TOKENS = tuple(range(100, 160))
 
@@ -75,12 +75,13 @@ def test_one_token_at_the_tolerance_does_not_fail():
     assert greedy.judge(seen({4: {17: 0.2499}}, alpha=1e-4)).outcome is Outcome.PASS
 
 
-def test_the_shortest_divergence_is_shown_and_not_the_first_request():
-    verdict = greedy.judge(seen({2: {40: 3.0}, 7: {5: 2.0}}))
-    assert "request chat-07, token 6 of 60" in verdict.headline
-    assert verdict.short[0].endswith("100 101 102 103 104")
+def test_the_widest_gap_is_shown_and_not_the_earliest_which_is_the_most_doubtful():
+    verdict = greedy.judge(seen({2: {40: 3.0}, 7: {5: 0.3}, 8: {6: 3.0}}))
+    assert "3 of 600 tokens wrong, 2 by more than 1 nat" in verdict.headline
+    assert "widest: request chat-08, token 7 of 60; earliest: request chat-07, token 6" in verdict.headline
+    assert verdict.short[0].endswith("101 102 103 104 105")
     assert "id 800 p=0.6" in verdict.short[1]
-    assert "id 105 p=0.0812" in verdict.short[2]
+    assert "id 106 p=0.0299" in verdict.short[2]
     assert len(verdict.short) <= 4
 
 
@@ -147,37 +148,97 @@ def test_how_tokens_were_scored_is_said_where_it_tells_less():
     assert not any("scored by" in line for line in greedy.judge(seen()).evidence)
 
 
-def test_the_controls_largest_gap_raises_the_tolerance():
-    verdict = greedy.judge(seen({4: {17: 0.5}}, control={1: {3: 0.6}}))
-    assert verdict.outcome is Outcome.PASS
-    assert any("0.6 nats" in line and "between boots of the baseline" in line for line in verdict.evidence)
+NOISY = calibration(2000, noise=0.02)
+"""What the servers of a GPU report: nothing says that they do not jump."""
+
+
+def beyond(count, gap=0.5):
+    """So many tokens below the best one by ``gap``, spread over the answers."""
+    return {i: dict.fromkeys(range(10, 10 + count // 10 + (i < count % 10)), gap) for i in range(10)}
+
+
+@pytest.mark.parametrize(
+    "wrong, baseline, control, outcome",
+    [
+        (1, 0, 0, Outcome.PASS),
+        (4, 0, 0, Outcome.SUSPICIOUS),
+        (9, 0, 0, Outcome.FAIL),
+        (9, 2, 1, Outcome.SUSPICIOUS),
+        (2, 1, 1, Outcome.PASS),
+    ],
+)
+def test_wrong_tokens_are_counted_against_the_baselines_own_where_servers_may_jump(wrong, baseline, control, outcome):
+    given = seen(beyond(wrong), baseline=beyond(baseline, 0.6), control=beyond(control, 0.7), alpha=5.4e-5)
+    verdict = greedy.judge(replace(given, calibration=NOISY))
+    assert verdict.outcome is outcome
+    if outcome is Outcome.PASS:
+        theirs = f"{baseline + control} of {2600 + baseline:,} of the baseline's"
+        assert f"({wrong} beyond the noise, no more than by chance: {theirs})" in verdict.headline
+    if outcome is Outcome.SUSPICIOUS:
+        assert verdict.settle
+        assert not verdict.red
+
+
+def test_a_pass_rules_out_no_more_than_so_many_tokens_could_show():
+    exact, noisy = (greedy.judge(replace(seen(), calibration=known)).figures["wrong_rate_ruled_out"] for known in (calibration(), NOISY))
+    assert 2.0 * exact < noisy < 0.03
+
+
+@pytest.mark.parametrize("control, outcome", [({}, Outcome.FAIL), ({1: {3: 0.1}}, Outcome.PASS)])
+def test_one_token_is_proof_only_where_no_boot_of_the_baseline_shows_a_gap(control, outcome):
+    verdict = greedy.judge(seen({4: {17: 0.5}}, control=control))
+    assert verdict.outcome is outcome
+    proof = "one token beyond the tolerance is proof"
+    assert any(proof in line for line in verdict.evidence) == (outcome is Outcome.FAIL)
+
+
+def test_the_same_wrong_token_again_is_no_more_evidence():
+    asked = tuple(replace(request, body={**request.body, "messages": []}) for request in requests(10))
+    again = {i: {10: 0.5} for i in range(10)}
+    given = replace(seen(again, alpha=5.4e-5), calibration=NOISY, workload=a_workload(asked))
+    assert greedy.judge(given).outcome is Outcome.PASS
+    assert greedy.judge(replace(given, workload=a_workload(requests(10)))).outcome is Outcome.FAIL
 
 
 def test_the_logit_noise_raises_the_tolerance():
     control = [answer(a.request_id, TOKENS, logprobs=tuple(math.log(0.6) + (-1) ** i * 0.03 for i in range(60))) for a in ten()]
-    given = seen({4: {17: 0.5}})
-    noisy = replace(given, control=transcript("control", control))
+    noisy = replace(seen({4: {17: 0.5}}), control=transcript("control", control), calibration=())
     verdict = greedy.judge(noisy)
     assert verdict.outcome is Outcome.PASS
     assert any("8 x logit noise" in line for line in verdict.evidence)
     processed = replace(noisy, capabilities={"baseline": Capabilities(raw_logprobs=False)})
-    assert greedy.judge(processed).outcome is Outcome.FAIL
+    assert greedy.judge(processed).figures["tolerance_nats"] == 1.0, "nothing shows the noise of half precision"
+    single = replace(noisy, capabilities={"baseline": Capabilities(raw_logprobs=False, single_precision=True)})
+    assert greedy.judge(single).outcome is Outcome.FAIL
+
+
+def test_a_verify_kernel_is_granted_its_own_noise_up_to_a_bounded_factor():
+    given = replace(seen(beyond(4, 0.3), alpha=5.4e-5), calibration=NOISY)
+    assert greedy.judge(given).outcome is Outcome.SUSPICIOUS
+    verdict = greedy.judge(replace(given, verify_calibration=calibration(2000, noise=0.06, seed=2)))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.figures["verify_noise_factor"] == pytest.approx(3.0, rel=0.1)
+    assert any("the verify kernel is 3.0 times as noisy as decode" in line for line in verdict.evidence)
+    far = greedy.judge(replace(given, verify_calibration=calibration(2000, noise=0.5, seed=2)))
+    decode = greedy.judge(given).figures["noise_nats"]
+    assert far.figures["tolerance_nats"] == pytest.approx(8.0 * 5.0 * decode), "five times the noise of decoding"
 
 
 def test_a_baseline_that_does_not_repeat_itself_cannot_judge():
-    verdict = greedy.judge(seen(control={1: {3: 2.0}}))
+    assert greedy.judge(seen(control={1: {3: 2.0}})).outcome is Outcome.PASS, "one jump"
+    verdict = greedy.judge(seen(control=beyond(20, 2.0)))
     assert (verdict.outcome, verdict.headline.partition(":")[0]) == (
         Outcome.INVALID,
         "the baseline repeats itself, but its greedy tokens are not its scores' best ones",
     )
     far_off = [answer(a.request_id, TOKENS, logprobs=(math.log(0.6) - 0.5,) * 60) for a in ten()]
-    verdict = greedy.judge(replace(seen(), control=transcript("control", far_off)))
+    verdict = greedy.judge(replace(seen(), control=transcript("control", far_off), calibration=()))
     assert (verdict.outcome, verdict.headline.partition(":")[0]) == (Outcome.INVALID, "the baseline does not repeat itself")
 
 
-def test_the_control_is_held_to_the_largest_normal_noise():
-    assert greedy.judge(seen(control={1: {3: 0.79}}).as_control()).outcome is Outcome.PASS
-    assert greedy.judge(seen(control={1: {3: 0.81}}).as_control()).outcome is Outcome.FAIL
+def test_the_control_is_counted_as_the_variants_are():
+    assert greedy.judge(seen(control=beyond(1, 2.0)).as_control()).outcome is Outcome.PASS
+    assert greedy.judge(seen(control=beyond(20, 2.0)).as_control()).outcome is Outcome.FAIL
 
 
 def test_the_control_is_not_asked_to_speculate():
@@ -205,7 +266,7 @@ def test_near_ties_that_no_noise_explains_fail_unless_the_baselines_own_do(mine,
     assert verdict.outcome is outcome
     if outcome is Outcome.FAIL:
         assert verdict.names == greedy.NEAR_TIES
-        assert "(alarm at 1,000)" in verdict.headline
+        assert "(alarm at 2,000)" in verdict.headline
         assert "0.05 nats between two candidates (minimum for half precision)" in verdict.short[1]
 
 

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pytest_specdec.stats import near_ties
-from pytest_specdec.stats.near_ties import GreedyTokens, sigma_of, wealth
+from pytest_specdec.stats.near_ties import FlipNoise, GreedyTokens, sigma_of, wealth
 
 
 def payoffs(gaps, sigma):
     """Return the null distribution and what every bettor pays, by candidate, at one token."""
     table = np.array([gaps])
-    null = near_ties._flips(table, sigma)
+    noise = FlipNoise(sigma=sigma, tail=np.linspace(0.0, 3.0 * sigma, 20))
+    null = noise.chances(table)
     of = GreedyTokens(gaps=table, chosen=np.zeros(1, dtype=np.int64))
-    for flips in near_ties._alternatives(of, null, sigma):
+    for flips in near_ties._alternatives(of, null, noise):
         bold = near_ties._bold(null, flips)
         yield null[0], np.array([near_ties._log_payoffs(null, bold, np.array([j]))[0] for j in range(-1, len(gaps))])
 
@@ -53,17 +54,17 @@ def drawn(rng, tokens, sd, fault=0.0, t3=False):
 
 def test_healthy_noise_raises_no_alarm_and_a_relaxed_acceptance_does():
     rng = np.random.default_rng(5)
-    healthy = [wealth(drawn(rng, 800, 0.03), 0.05).alarms(1e-3) for _ in range(200)]
-    relaxed = [wealth(drawn(rng, 800, 0.03, fault=0.5), 0.05).alarms(1e-3) for _ in range(20)]
+    healthy = [wealth(drawn(rng, 800, 0.03), FlipNoise(sigma=0.05)).alarms(1e-3) for _ in range(200)]
+    relaxed = [wealth(drawn(rng, 800, 0.03, fault=0.5), FlipNoise(sigma=0.05)).alarms(1e-3) for _ in range(20)]
     assert (sum(healthy), sum(relaxed)) == (0, 20)
 
 
 def test_unlisted_tokens_and_single_candidates_win_nothing():
     lonely = GreedyTokens(gaps=np.zeros((5, 1)), chosen=np.zeros(5, dtype=np.int64))
-    assert wealth(lonely, 0.05).peak == 0.0
+    assert wealth(lonely, FlipNoise(sigma=0.05)).peak == 0.0
     unlisted = GreedyTokens(gaps=np.array([[0.0, 0.4]] * 9), chosen=np.full(9, -1))
-    assert wealth(unlisted, 0.05).peak == 0.0
-    assert wealth(GreedyTokens(gaps=np.zeros((0, 1)), chosen=np.zeros(0, dtype=np.int64)), 0.05).peak == 0.0
+    assert wealth(unlisted, FlipNoise(sigma=0.05)).peak == 0.0
+    assert wealth(GreedyTokens(gaps=np.zeros((0, 1)), chosen=np.zeros(0, dtype=np.int64)), FlipNoise(sigma=0.05)).peak == 0.0
 
 
 def test_the_granted_noise_is_what_is_measured_with_a_margin_and_a_floor():
