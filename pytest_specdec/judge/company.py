@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.greedy import penalised
 from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
+from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.tolerance import peer_boots, tolerance
 from pytest_specdec.prompts.company import marker
-from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,18 +110,8 @@ def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
 
 
 def _scored(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
-    greedy = {r.id: r for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar}
-    prompts = {answer.key: answer.prompt_token_ids for answer in arm.answers}
-    scores = []
-    for score in captured.scores.get(arm.arm, ()):
-        if score.request_id not in greedy:
-            continue
-        params, prompt = penalties(greedy[score.request_id].body), prompts.get(score.key) or score.prompt_token_ids
-        if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(captured.penalty_window):
-            msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
-            raise ValueError(msg)
-        scores.append(replace(score, positions=penalised(score.positions, params, captured.penalty_window, prompt)))
-    return forced(arm, scores)
+    greedy = {r.id for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar}
+    return forced(arm, penalised_scores(captured, arm, greedy))
 
 
 def _traits(request: Request) -> set[str]:

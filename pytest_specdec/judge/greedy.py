@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,14 +18,14 @@ from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy_diagnosis import divergence
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct_gaps, forced
 from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import STATED, describe_jumps, peer_boots, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
-from pytest_specdec.stats.penalties import adjustment
-from pytest_specdec.stats.request_params import NONE, penalties
+from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,13 +33,10 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.greedy_gap import FirstDifference, ScoredAnswer
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.penalty_window import PenaltyWindow
-    from pytest_specdec.model.transcript import Position, Score, Transcript
+    from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.stats.penalties import Penalties
-    from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["LEAST_TOKENS", "choices", "judge", "penalised"]
+__all__ = ["LEAST_TOKENS", "choices", "judge"]
 
 _TESTS = 2
 """Tests that share the captured share of alpha: tokens beyond the tolerance, and near-ties within it."""
@@ -76,41 +73,6 @@ def _once(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Posit
             if (prompt, ids[:index]) not in seen:
                 seen.add((prompt, ids[:index]))
                 yield position
-
-
-def penalised(
-    positions: Sequence[Position], penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int] = ()
-) -> tuple[Position, ...]:
-    """Return the ``positions`` of an answer to ``prompt`` with what ``penalties`` add, of which ``window`` says what they count.
-
-    An unlisted token counts with the upper bound of its log-probability. The top tokens stay sorted by falling log-probability.
-    The numbers are no longer normalised: differences are all they are good for.
-    """
-    if not penalties.adds or not positions:
-        return tuple(positions)
-    ids = np.full((len(positions), max(1, *(len(position.top_ids) for position in positions))), -1, dtype=np.int64)
-    for row, position in enumerate(positions):
-        ids[row, : len(position.top_ids)] = position.top_ids
-    added = adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
-    return tuple(map(_raised, positions, added.top_tokens, added.chosen.tolist()))
-
-
-def _raised(position: Position, top_tokens: Floats, chosen: float) -> Position:
-    raised = [
-        (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
-    ]
-    raised.sort(key=lambda pair: -pair[0])
-    return replace(
-        position,
-        logprob=_most(position) + chosen,
-        top_ids=tuple(token for _, token in raised),
-        top_logprobs=tuple(logprob for logprob, _ in raised),
-    )
-
-
-def _most(position: Position) -> float:
-    unlisted = math.isnan(position.logprob) and bool(position.top_logprobs)
-    return min(position.top_logprobs) if unlisted else position.logprob
 
 
 NEAR_TIES = "near-ties fall on the other side more often than noise explains"
@@ -163,8 +125,8 @@ def judge(captured: Captured) -> Verdict:
 
 def _scored(captured: Captured) -> Verdict:
     try:
-        answers = forced(captured.speculative, _scores(captured, captured.speculative))
-        peers = tuple(answer for peer in peer_boots(captured) for answer in forced(peer, _scores(captured, peer)))
+        answers = forced(captured.speculative, penalised_scores(captured, captured.speculative))
+        peers = tuple(answer for peer in peer_boots(captured) for answer in forced(peer, penalised_scores(captured, peer)))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(answer.positions for answer in answers):
@@ -182,27 +144,9 @@ def _scored(captured: Captured) -> Verdict:
     )
 
 
-def _scores(captured: Captured, transcript: Transcript) -> tuple[Score, ...]:
-    """Return the scores of an arm's tokens with what each request asks to be added to the logits.
-
-    Raises ValueError where the prompt counts and its ids are missing.
-    """
-    asked = {request.id: penalties(request.body) for request in captured.workload.requests}
-    prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
-    window = captured.penalty_window
-    raised = []
-    for score in captured.scores.get(transcript.arm, ()):
-        params, prompt = asked.get(score.request_id, NONE), prompts.get(score.key) or score.prompt_token_ids
-        if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
-            msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
-            raise ValueError(msg)
-        raised.append(replace(score, positions=penalised(score.positions, params, window, prompt)))
-    return tuple(raised)
-
-
 def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    distributions = {score.key: score.positions for score in _scores(captured, captured.baseline)}
+    distributions = {score.key: score.positions for score in penalised_scores(captured, captured.baseline)}
     for scored in answers:
         key = scored.answer.key
         first = difference(scored, baseline[key], allowed.gap, distributions.get(key, ())) if key in baseline else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge.divergence import shared
-from pytest_specdec.judge.greedy import penalised
+from pytest_specdec.judge.penalised_scores import penalised
 from pytest_specdec.stats.request_params import NONE, penalties, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, raw_distribution, requested
 

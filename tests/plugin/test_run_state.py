@@ -18,10 +18,12 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     cell = SimpleNamespace(pair="draft-k3")
     monkeypatch.setattr(verdicts, "_judgement", lambda item, pair: cell)
     monkeypatch.setattr(verdicts.run_state, "get", lambda config: found)
-    monkeypatch.setattr(verdicts.stored, "read", lambda *what, verify_calibration, slo: read.append((*what, verify_calibration, slo)) or RAN)
+    monkeypatch.setattr(
+        verdicts.stored, "read", lambda *what, verify_calibration, slo: read.append((*what, verify_calibration, slo)) or RAN
+    )
     monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)
     verdicts.captured(ITEM, None)
-    assert read == [("directory", "plan", cell, (), ("pair",), ("pair", "draft-k3"), "slo")]
+    assert read == [("directory", "plan", cell, (), ("pair",), ("pair", "draft-k3"))]
 
 
 def test_the_run_is_read_once(monkeypatch, tmp_path):

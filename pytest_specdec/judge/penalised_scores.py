@@ -1,0 +1,78 @@
+"""Penalised scores: the baseline's scores of tokens with what the request's penalties and biases add to the logits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.penalties import adjustment
+from pytest_specdec.stats.request_params import NONE, penalties
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.penalty_window import PenaltyWindow
+    from pytest_specdec.model.transcript import Position, Score, Transcript
+    from pytest_specdec.stats.penalties import Penalties
+    from pytest_specdec.stats.token_distribution import Floats
+
+__all__ = ["penalised", "penalised_scores"]
+
+
+def penalised_scores(captured: Captured, transcript: Transcript, only: Container[str] | None = None) -> tuple[Score, ...]:
+    """Return the scores of an arm's tokens with what each request asks to be added to the logits; of the requests ``only``, where given.
+
+    Raises ValueError where the prompt counts and its ids are missing.
+    """
+    asked = {request.id: penalties(request.body) for request in captured.workload.requests}
+    prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
+    window = captured.penalty_window
+    raised = []
+    for score in captured.scores.get(transcript.arm, ()):
+        if only is not None and score.request_id not in only:
+            continue
+        params, prompt = asked.get(score.request_id, NONE), prompts.get(score.key) or score.prompt_token_ids
+        if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
+            msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
+            raise ValueError(msg)
+        raised.append(replace(score, positions=penalised(score.positions, params, window, prompt)))
+    return tuple(raised)
+
+
+def penalised(
+    positions: Sequence[Position], penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int] = ()
+) -> tuple[Position, ...]:
+    """Return the ``positions`` of an answer to ``prompt`` with what ``penalties`` add, of which ``window`` says what they count.
+
+    An unlisted token counts with the upper bound of its log-probability. The top tokens stay sorted by falling log-probability.
+    The numbers are no longer normalised: differences are all they are good for.
+    """
+    if not penalties.adds or not positions:
+        return tuple(positions)
+    ids = np.full((len(positions), max(1, *(len(position.top_ids) for position in positions))), -1, dtype=np.int64)
+    for row, position in enumerate(positions):
+        ids[row, : len(position.top_ids)] = position.top_ids
+    added = adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
+    return tuple(map(_raised, positions, added.top_tokens, added.chosen.tolist()))
+
+
+def _raised(position: Position, top_tokens: Floats, chosen: float) -> Position:
+    raised = [
+        (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
+    ]
+    raised.sort(key=lambda pair: -pair[0])
+    return replace(
+        position,
+        logprob=_most(position) + chosen,
+        top_ids=tuple(token for _, token in raised),
+        top_logprobs=tuple(logprob for logprob, _ in raised),
+    )
+
+
+def _most(position: Position) -> float:
+    unlisted = math.isnan(position.logprob) and bool(position.top_logprobs)
+    return min(position.top_logprobs) if unlisted else position.logprob
