@@ -10,7 +10,7 @@ from pytest_specdec.capture import boot_layout, estimate
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Request, Workload
@@ -31,14 +31,15 @@ def base(plan: Plan) -> Plan:
     return replace(plan, boots=boots, workloads=workloads, extensions={})
 
 
-def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int) -> Plan:
+def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
     """Return ``plan`` with as many requests again of the workloads ``deepest``, whole lists by name, for the variants ``pairs``.
 
-    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the draft models once.
+    Those named in ``again`` send the very same requests in the same traffic: a fault comes back, noise does not. A plan that has this round
+    already is returned as it is. Every round boots the variants, one baseline and the draft models once.
     """
     if rounds(plan) >= round_:
         return plan
-    added = [_further(plan, name, whole, round_) for name, whole in deepest.items()]
+    added = [_repeated(plan, name, round_) if name in again else _further(plan, name, whole, round_) for name, whole in deepest.items()]
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
     known = {boot.arm for boot in plan.boots}
@@ -57,6 +58,10 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
         extensions=extensions,
         estimate_s=estimate.seconds(estimate.steps(boots, added, plan.rates, route=plan.route)),
     )
+
+
+def _repeated(plan: Plan, name: str, round_: int) -> Workload:
+    return replace(plan.workload(name), name=f"{name}.more{round_}")
 
 
 def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:

@@ -99,6 +99,10 @@ def read(
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
         further=tuple(runs[0].further(judgement.pair)),
+        repeats=tuple(
+            read(directory, plan, replace(judgement, workload=name), gates, calibration, verify_calibration=verify_calibration)
+            for name in _repeats(plan, judgement)
+        ),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
         grammar_masks={arm: known for arm, known in masks.items() if known is not None},
@@ -160,10 +164,18 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
 
 
 def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workload and its extensions for this pair: only a sampling verdict can be continued."""
-    extensions = plan.extensions.get(judgement.workload, ()) if judgement.family is Family.SAMPLING else ()
+    """Return the workload and its extensions for this pair, which only a sampling verdict takes as one."""
+    return (judgement.workload, *(_extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
+
+
+def _repeats(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
+    """Return the workloads in which its requests were sent again, elsewhere than in sampling."""
+    return () if judgement.family is Family.SAMPLING else _extensions(plan, judgement)
+
+
+def _extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
-    return (judgement.workload, *(name for name in extensions if name in answered))
+    return tuple(name for name in plan.extensions.get(judgement.workload, ()) if name in answered)
 
 
 def _joined(parts: Sequence[Transcript]) -> Transcript:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.workload import Request
+    from pytest_specdec.stats.excess import EventCount
 
 __all__ = ["IN_COMPANY", "SWAPPED", "WRONG_ALONE", "Company", "WaveTokens", "WrongToken", "blame", "company", "foreign", "swapped"]
 
@@ -71,6 +72,8 @@ class Company:
     """Of its tokens, nats, each computation once."""
     largest_peer_gap: float
     """Of the baseline's own tokens, nats."""
+    repeats: tuple[EventCount, ...] = ()
+    """What came of the same requests again."""
 
     @property
     def events(self) -> int:
@@ -101,7 +104,9 @@ def company(captured: Captured) -> Company:
         waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
     largest = max((gap for each in peers for gap in each.gaps), default=0.0)
     gaps = distinct_gaps(captured.workload, tuple(mine.values()))
-    return Company(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest)
+    again = [company(each) for each in captured.repeats]
+    repeats = tuple(each.allowed.round(each.events, len(each.gaps)) for each in again)
+    return Company(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest, repeats=repeats)
 
 
 def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:

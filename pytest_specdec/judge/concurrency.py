@@ -15,6 +15,7 @@ from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
+from pytest_specdec.judge.tolerance import ASK_AGAIN
 from pytest_specdec.judge.verdicts import against, quoted, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -182,8 +183,8 @@ def _scored(captured: Captured) -> Verdict:
 def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha / _TESTS, len(tokens.gaps)
-    if not tokens.allowed.is_wrong(tokens.events, checked, alpha):
-        return _doubtful(captured, tokens) if tokens.allowed.is_open(tokens.events, checked) else None
+    if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
+        return _doubtful(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
     name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
     alone = [wave for wave in tokens.waves if wave.size == 1]
     sizes = sorted({wave.size for wave in wrong})
@@ -202,13 +203,13 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
 
 
 def _doubtful(captured: Captured, tokens: Company) -> Verdict:
-    evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps)), captured.alpha / _TESTS)
+    evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha / _TESTS)
     return say(
         captured,
         Outcome.SUSPICIOUS,
         f"{tokens.events:,} of {len(tokens.gaps):,} tokens lie further below the best than noise explains; evidence {evidence}",
         evidence=_by_wave(tokens),
-        settle="ask again: a fault comes back, a jump does not",
+        settle=ASK_AGAIN,
         cell=f"{tokens.events:,} tokens doubtful",
         figures=_figures(tokens),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
-from pytest_specdec.judge.tolerance import STATED, describe_jumps, peer_boots, tolerance
+from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, peer_boots, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.stats.excess import EventCount
 
 __all__ = ["LEAST_TOKENS", "choices", "judge"]
 
@@ -94,6 +95,8 @@ class GreedyTally:
 
     gaps: tuple[float, ...]
     """Of the judged arm's tokens, nats, each computation once."""
+    repeats: tuple[EventCount, ...] = ()
+    """What came of the same requests again."""
 
     @property
     def lengths(self) -> list[FirstDifference]:
@@ -125,15 +128,13 @@ def judge(captured: Captured) -> Verdict:
 
 def _scored(captured: Captured) -> Verdict:
     try:
-        answers = forced(captured.speculative, penalised_scores(captured, captured.speculative))
-        peers = tuple(answer for peer in peer_boots(captured) for answer in forced(peer, penalised_scores(captured, peer)))
+        tally = _tally(captured)
+        again = tuple(map(_tally, captured.repeats))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
-    if not any(answer.positions for answer in answers):
+    if not any(answer.positions for answer in tally.answers):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
-    allowed = tolerance(captured, peers)
-    differences, gaps = tuple(_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
-    tally = GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
+    tally = replace(tally, repeats=tuple(each.allowed.round(each.events, len(each.gaps)) for each in again))
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
@@ -142,6 +143,15 @@ def _scored(captured: Captured) -> Verdict:
         or speculating(captured)
         or _passed(captured, tally)
     )
+
+
+def _tally(captured: Captured) -> GreedyTally:
+    """Return the judged arm's tokens beside the peers'. Raises ValueError where scores do not fit."""
+    answers = forced(captured.speculative, penalised_scores(captured, captured.speculative))
+    peers = tuple(answer for peer in peer_boots(captured) for answer in forced(peer, penalised_scores(captured, peer)))
+    allowed = tolerance(captured, peers)
+    differences, gaps = tuple(_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
+    return GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
 
 
 def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
@@ -188,11 +198,11 @@ def _other_weights(captured: Captured) -> str:
 def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail what the baseline's own boots do not show so often; SUSPICIOUS where that is open."""
     events, tokens = tally.events, len(tally.gaps)
-    if tally.allowed.is_wrong(events, tokens, captured.alpha / _TESTS):
+    if tally.allowed.is_wrong(events, tokens, captured.alpha / _TESTS, tally.repeats):
         return _failed(captured, tally) if tally.wrong else _unexplained(captured, tally)
-    if not tally.allowed.is_open(events, tokens):
+    if not tally.allowed.is_open(events, tokens, tally.repeats):
         return None
-    evidence = tally.allowed.log_evidence(events, tokens)
+    evidence = tally.allowed.log_evidence(events, tokens, tally.repeats)
     return say(
         captured,
         Outcome.SUSPICIOUS,
@@ -200,7 +210,7 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
         f"evidence {against(evidence, captured.alpha / _TESTS)}; {_counted(tally)}",
         short=_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_listed(tally.wrong)),
-        settle="ask again: a fault comes back, a jump does not",
+        settle=ASK_AGAIN,
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures=_figures(tally),
     )
@@ -377,6 +387,11 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
         f"checked: {_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
         f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
         f"{_counted(tally)}{_unjudged(captured)}",
+        *(
+            f"asked again: {each.events:,} of {each.tokens:,} tokens beyond the tolerance, {each.peer_events:,} of {each.peer_tokens:,} "
+            "of the baseline's"
+            for each in tally.repeats
+        ),
         *(f"differs: {d.key[0]}, pass {d.key[1]}, from token {d.index + 1}: {d.kind.value}" for d in tally.differences[:50]),
     )
 

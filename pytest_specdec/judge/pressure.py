@@ -58,7 +58,7 @@ def _judged(captured: Captured) -> Verdict:
     judged = [(tokens, WRONG_TOKENS), (documents, WRONG_DOCUMENTS)]
     if end is not None and end.outcome is Outcome.FAIL:
         return _renamed(captured, end, WRONG_END)
-    for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
+    for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.SUSPICIOUS, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
         for verdict, name in judged:
             if verdict is not None and verdict.outcome is outcome and not _optional(verdict, documents):
                 return _renamed(captured, verdict, name if outcome is Outcome.FAIL else "")
@@ -83,6 +83,7 @@ def _only(captured: Captured, ids: Collection[str]) -> Captured:
         baseline=part(captured.baseline),
         control=None if captured.control is None else part(captured.control),
         speculative=part(captured.speculative),
+        repeats=tuple(_only(each, ids) for each in captured.repeats),
         scores={arm: tuple(score for score in scores if score.request_id in ids) for arm, scores in captured.scores.items()},
     )
 

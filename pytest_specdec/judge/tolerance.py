@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Position, Transcript
 
-__all__ = ["OPEN_AT", "STATED", "VERIFY_FACTOR", "Tolerance", "allowed", "describe_jumps", "logit_noise", "peer_boots", "tolerance"]
+__all__ = [
+    "ASK_AGAIN",
+    "OPEN_AT",
+    "STATED",
+    "VERIFY_FACTOR",
+    "Tolerance",
+    "allowed",
+    "describe_jumps",
+    "logit_noise",
+    "peer_boots",
+    "tolerance",
+]
 
 STATED = 0.25
 """Nats: the floor where nothing is measured; a wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
@@ -46,6 +57,7 @@ _UNKNOWN = 0.125
 """Nats of noise granted in half precision where nothing was reported that could show it."""
 _OFTEN, _SURELY = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
+ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
 OPEN_AT = 100.0
 """Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
 
@@ -75,20 +87,34 @@ class Tolerance:
     peer_events: int
     """Tokens beyond the tolerance, of the baseline's own boots and of the calibration."""
     peer_tokens: int
+    own_events: int
+    """Those of the baseline's own boots alone."""
+    own_tokens: int
 
-    def log_evidence(self, events: int, tokens: int) -> float:
-        """Return the natural log of the evidence against an arm with so many tokens beyond the tolerance; infinite where one is proof."""
-        if events and self.exact:
+    def round(self, events: int, tokens: int) -> EventCount:
+        """Return the events of an arm beside those of the baseline's own boots, as a round of its own."""
+        return EventCount(events=events, tokens=tokens, peer_events=self.own_events, peer_tokens=self.own_tokens)
+
+    def log_evidence(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> float:
+        """Return the natural log of the evidence against an arm with so many tokens beyond the tolerance; infinite where one is proof.
+
+        ``repeats`` are the rounds in which the same was asked again.
+        """
+        if self.exact and (events or any(each.events for each in repeats)):
             return float("inf")
-        return excess.log_evidence([EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)])
+        first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
+        return excess.log_evidence([first, *repeats])
 
-    def is_wrong(self, events: int, tokens: int, alpha: float) -> bool:
+    def is_wrong(self, events: int, tokens: int, alpha: float, repeats: Sequence[EventCount] = ()) -> bool:
         """Whether so many tokens beyond the tolerance are the server's fault, at ``alpha``."""
-        return bool(events) and (self.exact or (alpha > 0.0 and self.log_evidence(events, tokens) >= -log(alpha)))
+        evidence = self.log_evidence(events, tokens, repeats)
+        return bool(events) and (self.exact or (alpha > 0.0 and evidence >= -log(alpha)))
 
-    def is_open(self, events: int, tokens: int) -> bool:
-        """Whether they are too many to be put down to noise, however few for an alarm."""
-        return bool(events) and self.log_evidence(events, tokens) >= log(OPEN_AT)
+    def is_open(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> bool:
+        """Whether they are too many to be put down to noise, however few for an alarm, and came back where the same was asked again."""
+        if not events or (repeats and not any(each.events for each in repeats)):
+            return False
+        return self.log_evidence(events, tokens, repeats) >= log(OPEN_AT)
 
     @property
     def chance(self) -> float:
@@ -138,6 +164,8 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         exact=not captured.is_control and _is_exact(captured, calibration, decode) and float(gaps.max(initial=0.0)) <= EXACT,
         peer_events=own + beyond.jumps,
         peer_tokens=len(gaps) + beyond.tokens,
+        own_events=own,
+        own_tokens=len(gaps),
     )
 
 

@@ -131,6 +131,8 @@ class Captured:
     speculative: Transcript
     further: tuple[BootBlock, ...] = ()
     """Further boots, where speed is measured over several; empty elsewhere."""
+    repeats: tuple[Captured, ...] = ()
+    """The same requests and traffic again, where a verdict by counts was left open; empty elsewhere."""
     scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the baseline, by the arm that emitted the tokens: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
@@ -165,7 +167,8 @@ class Captured:
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
-        return replace(self, speculative=self.control, further=(), verify_calibration=(), is_control=True, on_verdict=None)
+        again = tuple(each.as_control() for each in self.repeats if each.control is not None)
+        return replace(self, speculative=self.control, further=(), repeats=again, verify_calibration=(), is_control=True, on_verdict=None)
 
     @property
     def scoring(self) -> Capabilities | None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pytest_specdec.model.workload import Depth
 
-__all__ = ["CORRECTNESS_ALPHA", "FAMILIES", "RESERVED", "SPEED_ALPHA", "Budget", "FamilyRow", "with_outside"]
+__all__ = ["CORRECTNESS_ALPHA", "COUNTED", "FAMILIES", "RESERVED", "SPEED_ALPHA", "Budget", "FamilyRow", "with_outside"]
 
 CORRECTNESS_ALPHA = 1e-3
 """False correctness alarms per run that the gate may raise."""
@@ -171,6 +171,10 @@ _ROWS = (
 
 FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}
 """This package's own, in the order of the report, written before any run: their correctness parts and the reserve add up to one."""
+
+
+COUNTED = frozenset({"greedy", "parameters", "state", "concurrency", "pressure"})
+"""Those that count wrong tokens against the baseline's own: where a count is open, the very same requests again settle it."""
 
 
 def with_outside(outside: Iterable[FamilyRow]) -> Mapping[str, FamilyRow]:

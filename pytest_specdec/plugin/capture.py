@@ -123,7 +123,8 @@ def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress],
                 runner.begin(run.config, run.plan, directory)
                 raise
             capture = runner.resume if is_begun else runner.record
-            return capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
+            status = capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
+            return _repeat_open(run, directory, status, tell)
     except SpecdecError as error:
         return _broken(run, directory, str(error))
     except pytest.exit.Exception as error:
@@ -132,6 +133,12 @@ def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress],
         return _broken(run, directory, str(error))
     except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
         return _broken(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
+
+
+def _repeat_open(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
+    from pytest_specdec.plugin import repeats  # noqa: PLC0415 - only the process that captures pays for the judges
+
+    return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
 def _broken(run: RunState, directory: RunDirectory, error: str) -> Status:

@@ -12,13 +12,15 @@ from pytest_specdec.capture import environment, extension
 from pytest_specdec.config import variables
 from pytest_specdec.files import codec, run_documents, yaml
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.families import COUNTED
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import run_state
 from pytest_specdec.plugin.verdicts import UNSETTLED
 from pytest_specdec.report import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.config.config import Config
@@ -45,15 +47,16 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     _check(option, directory, run.config, extension.base(stored), run.plan)
     if not settings.continued:
         return stored
-    judgements = _unsettled(directory)
-    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in judgements}}
+    judgements, again = _unsettled(directory), _open(directory)
+    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *again)}}
     if not deepest:
         why = run_documents.unscorable(directory)
-        found = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious sampling verdict in {root}/run.json"
+        found = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
         msg = f"--specdec-continue: found {found}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
-    return extension.extended(stored, deepest, [pair for pair, workload in judgements if workload in deepest], round_)
+    pairs = [pair for pair, workload in (*judgements, *again) if workload in deepest]
+    return extension.extended(stored, deepest, pairs, round_, again={workload for _, workload in again})
 
 
 def next_round(root: Path) -> int:
@@ -63,6 +66,16 @@ def next_round(root: Path) -> int:
 
 def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
     """Return pair and workload of the sampling verdicts that the run's report calls inconclusive or suspicious, and that tokens settle."""
+    return _judgements(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
+
+
+def _open(directory: RunDirectory) -> list[tuple[str, str]]:
+    """Return those of the verdicts that count wrong tokens and are suspicious: the same requests again settle them."""
+    return _judgements(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
+
+
+def _judgements(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+    """Return pair and workload of the verdicts in the run's report by family and outcome; [] where tokens cannot be scored."""
     if run_documents.unscorable(directory):
         return []
     try:
@@ -71,8 +84,8 @@ def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
         judgements = document["judgements"]
     except (OSError, ValueError, KeyError):
         return []
-    sampling = [judgement for judgement in judgements if judgement.get("family") == Family.SAMPLING]
-    return [(j["pair"], j["workload"]) for j in sampling if (j.get("verdict") or {}).get("outcome") in UNSETTLED]
+    outcomes = [(each, (each.get("verdict") or {}).get("outcome", "")) for each in judgements]
+    return [(each["pair"], each["workload"]) for each, outcome in outcomes if is_wanted(each.get("family", ""), outcome)]
 
 
 def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now: Plan) -> None:

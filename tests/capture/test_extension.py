@@ -101,3 +101,12 @@ def test_more_answers_are_judged_together_with_those_that_were_there(config, pla
     assert one.speculative.counters.drafts == sum(len(a.choice.windows) - 1 for a in one.speculative.answers)
     assert [answer.request_id for answer in other.speculative.answers] == ids[:3]
     assert one.alpha == other.alpha == plan.judgements[0].alpha
+
+
+def test_what_counts_left_open_is_asked_again_in_the_very_same_traffic(plan, whole, workload):
+    name = workload().name
+    again = extension.extended(plan, {"drawn": whole, name: workload()}, ["draft-k3"], 1, again={name})
+    assert replace(again.workload(f"{name}.more1"), name=name) == again.workload(name)
+    assert asked(again, "drawn.more1") == ["p3", "p4", "p5"]
+    answering = {boot.arm for boot in again.boots[len(plan.boots) :] if f"{name}.more1" in boot.answers}
+    assert "draft-k3" in answering

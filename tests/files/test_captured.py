@@ -10,6 +10,7 @@ from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.plan import Boot, Placement, Role
 from pytest_specdec.model.status import MissingAnswers, State, Status
+from pytest_specdec.model.workload import Family
 
 ARMS = ("v", "control", "baseline")
 
@@ -241,3 +242,25 @@ def test_a_run_without_the_tests_own_workload_is_an_error(run, plan, transcript)
     run.transcript("v", "greedy-mixed").unlink()
     with pytest.raises(RunError, match="the run has no answers of v/greedy-mixed"):
         captured.read_run(run, both, plan.judgements[0])
+
+
+def test_what_was_asked_again_is_a_round_of_its_own_elsewhere_than_in_sampling(run, plan, transcript):
+    first = plan.workloads[0]
+    again = replace(first, name=f"{first.name}.more1")
+    boots = tuple(
+        replace(
+            boot,
+            answers=(*boot.answers, *([again.name] if boot.answers else [])),
+            scores=(*boot.scores, *(replace(task, workload=again.name) for task in boot.scores)),
+        )
+        for boot in plan.boots
+    )
+    longer = replace(plan, workloads=(*plan.workloads, again), boots=boots, extensions={first.name: (again.name,)})
+    for arm in ("baseline", "v", "control"):
+        transcripts.write(run, replace(transcripts.read(run, arm, first.name), workload=again.name, digest=again.digest))
+    (judgement,) = longer.judgements
+    found = captured.read(run, longer, judgement, ())
+    assert [each.workload.name for each in found.repeats] == [again.name]
+    assert len(found.speculative.answers) == len(found.repeats[0].speculative.answers)
+    sampled = captured.read(run, longer, replace(judgement, family=Family.SAMPLING), ())
+    assert (sampled.repeats, len(sampled.speculative.answers)) == ((), 2 * len(found.speculative.answers))

@@ -179,6 +179,17 @@ def test_wrong_tokens_are_counted_against_the_baselines_own_where_servers_may_ju
         assert not verdict.red
 
 
+@pytest.mark.parametrize(
+    "rounds, outcome", [((), Outcome.SUSPICIOUS), ((4,), Outcome.FAIL), ((1,), Outcome.SUSPICIOUS), ((0,), Outcome.PASS)]
+)
+def test_a_fault_comes_back_when_the_same_is_asked_again_and_a_jump_does_not(rounds, outcome):
+    first = replace(seen(beyond(5), alpha=5.4e-4), calibration=NOISY)
+    again = tuple(replace(seen(beyond(count)), calibration=NOISY) for count in rounds)
+    verdict = greedy.judge(replace(first, repeats=again))
+    assert verdict.outcome is outcome
+    assert sum("asked again" in line for line in verdict.evidence) == len(rounds)
+
+
 def test_a_pass_rules_out_no_more_than_so_many_tokens_could_show():
     exact, noisy = (greedy.judge(replace(seen(), calibration=known)).figures["wrong_rate_ruled_out"] for known in (calibration(), NOISY))
     assert 2.0 * exact < noisy < 0.03

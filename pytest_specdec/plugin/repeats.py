@@ -1,0 +1,67 @@
+"""Repeats: what a count of wrong tokens leaves open is asked again in the same run, before its tests are judged.
+
+A fault comes back, a jump of the numbers does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import extension
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import captured as stored
+from pytest_specdec.files import run_documents
+from pytest_specdec.judge import registry
+from pytest_specdec.model.families import COUNTED
+from pytest_specdec.model.status import State
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Depth
+from pytest_specdec.stats.noise import kernel_noise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.model.plan import Judgement
+    from pytest_specdec.model.status import Status
+    from pytest_specdec.plugin.run_state import RunState
+
+__all__ = ["ask_again"]
+
+_ROUNDS = 2
+"""Times that open judgements are asked again in one run, at most."""
+
+
+def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> Status:
+    """Extend the run's plan by what is open and ``capture`` it, as often as it takes; return the last status.
+
+    Nothing is asked again at smoke depth, under a deadline, of an incomplete run, or where the servers are exact: there one wrong token is
+    proof.
+    """
+    if run.plan.depth is Depth.SMOKE or run.settings.deadline_s is not None or kernel_noise(run.calibration()).exact:
+        return status
+    for _ in range(_ROUNDS):
+        judgements = _open(run) if status.state is State.COMPLETE else []
+        if not judgements:
+            break
+        names = {judgement.workload for judgement in judgements}
+        workloads = {name: run.plan.workload(name) for name in sorted(names)}
+        pairs = [judgement.pair for judgement in judgements]
+        run.plan = extension.extended(run.plan, workloads, pairs, extension.rounds(run.plan) + 1, again=names)
+        run_documents.write_plan(run.directory, run.plan)
+        status = capture()
+    return status
+
+
+def _open(run: RunState) -> list[Judgement]:
+    return [judgement for judgement in run.plan.judgements if judgement.family in COUNTED and _is_open(run, judgement)]
+
+
+def _is_open(run: RunState, judgement: Judgement) -> bool:
+    try:
+        known, verify = run.calibration(), run.calibration(judgement.pair)
+        measured = stored.read(run.directory, run.plan, judgement, (), known, verify_calibration=verify)
+    except RunError:
+        return False
+    verdict = registry.judge_of(run.families[judgement.family])(replace(measured, on_verdict=None))
+    return verdict.outcome is Outcome.SUSPICIOUS
