@@ -180,7 +180,7 @@ def test_wrong_tokens_are_counted_against_the_baselines_own_where_servers_may_ju
 
 
 @pytest.mark.parametrize(
-    "rounds, outcome", [((), Outcome.SUSPICIOUS), ((4,), Outcome.FAIL), ((1,), Outcome.SUSPICIOUS), ((0,), Outcome.PASS)]
+    "rounds, outcome", [((), Outcome.SUSPICIOUS), ((8,), Outcome.FAIL), ((1,), Outcome.SUSPICIOUS), ((0,), Outcome.PASS)]
 )
 def test_a_fault_comes_back_when_the_same_is_asked_again_and_a_jump_does_not(rounds, outcome):
     first = replace(seen(beyond(5), alpha=5.4e-5), calibration=NOISY)
