@@ -38,8 +38,6 @@ UNSEEDED = "requests without a seed give the same answer again"
 STREAM = "requests share one random stream"
 COPIES = "n choices are copies"
 
-_TESTS = 3
-"""Statistical tests that share the false-alarm budget: repeats, repeats in company, equal draws."""
 _DOUBTFUL = 1e-4
 """P-value below which fewer repeats than the baseline's are said to be undecided."""
 _FEW = 0.05
@@ -170,7 +168,7 @@ def _not_repeated(captured: Captured, mine: Repeats, others: Sequence[Repeats]) 
     )
     evidence = [f"{a.request_id} and {b.request_id}" for a, b in unequal]
     figures = {"seeded_pairs": float(len(mine.pairs)), "seeded_pairs_differing": float(len(unequal)), "p_value": p_value}
-    if p_value > captured.alpha / _TESTS:
+    if p_value > captured.alpha:
         headline = f"not enough evidence: {counted}"
         return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
     cell = f"{len(unequal)} of {len(mine.pairs)} not repeated"
@@ -222,7 +220,7 @@ def _is_scored(draws: Sequence[Draw]) -> bool:
 
 def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
     pairs = list(_independent(draws))
-    most = math.log(captured.alpha / _TESTS / max(1, len(pairs))) if _is_scored(draws) else math.inf
+    most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
     return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.repeats(other)]
 
 
@@ -230,7 +228,7 @@ def _more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequ
     """Whether more draws than the baseline's are equal to an earlier one: Fisher's exact test, where nothing is scored."""
     copies, draws = _copies(mine), len(mine)
     theirs = sum(map(_copies, others))
-    return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha / _TESTS
+    return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha
 
 
 def _copies(draws: Sequence[Draw]) -> int:
@@ -240,7 +238,7 @@ def _copies(draws: Sequence[Draw]) -> int:
 def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
     seeded, theirs = _repeats(mine).pairs, [pair for other in others for pair in _repeats(other).pairs]
     independent = list(_independent(mine))
-    most = math.log(captured.alpha / _TESTS / max(1, len(independent)))
+    most = math.log(captured.alpha / max(1, len(independent)))
     telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
     refusals = sum(map(refused, captured.speculative.answers))
     repeated, baseline = len(seeded) - len(_unequal(seeded)), len(theirs) - len(_unequal(theirs))
@@ -266,4 +264,4 @@ def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[
 
 def _decides(captured: Captured, mine: int, theirs: int, repeated: int) -> bool:
     """Whether so many pairs would have shown a seed that is ignored throughout."""
-    return proportions.greater_than_other(mine, mine, theirs - repeated, theirs) <= captured.alpha / _TESTS
+    return proportions.greater_than_other(mine, mine, theirs - repeated, theirs) <= captured.alpha
