@@ -75,7 +75,7 @@ ALARMS = {
     "seeds": {
         "_not_repeated": ["repeats", "repeats in company"],
         **{name: ["equal draws"] for name in ("_equal_pairs", "_more_copies", "_passed")},
-        "_decides": [],
+        "_would_show": [],
     },
     "tools": {"_more_often": ["wrong calls"], "_unlike": ["streams unlike whole answers"]},
     "state": {"_died": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
