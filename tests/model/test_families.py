@@ -69,7 +69,7 @@ ALARMS = {
     "greedy": {"_flips": ["near-ties"]},
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspected", "_failed", "_cleared")},
     "parameters": {"_share": ["near-ties"]},
-    "logprobs": {"_compared": ["noise", "jumps"]},
+    "logprobs": {"_analysis": ["noise", "jumps"], "_passed": []},
     "structured": {"_failed": ["invalid documents"], "_stuck": ["endless documents"]},
     "grammar_mask": {"_more_than_peers": ["tokens outside the mask"]},
     "seeds": {
