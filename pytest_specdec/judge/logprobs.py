@@ -24,6 +24,7 @@ from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.logprob_noise import squares
 from pytest_specdec.stats.noise_comparison import (
+    EXACT,
     HALF_PRECISION,
     SINGLE_PRECISION,
     TOLERATED,
@@ -168,8 +169,6 @@ LEAST_TOKENS = 100
 """Informative tokens that a verdict needs of either side."""
 WRONG = "reported log-probabilities or verifier numerics"
 OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
-EXACT = 0.05
-"""Nats: single precision in which no token of the baseline is further off has shown that its servers do not jump."""
 
 
 _CHANCE = 0.01

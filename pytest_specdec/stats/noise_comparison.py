@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOUNDED",
+    "EXACT",
     "HALF_PRECISION",
     "SINGLE_PRECISION",
     "LogprobSample",
@@ -40,6 +41,8 @@ It holds up to a noise of ``MOST`` nats, where probabilities are off by a quarte
 """
 SINGLE_PRECISION, HALF_PRECISION = 0.01, 0.05
 """Logit noise, nats, that is lawful whatever the baseline shows; log-probabilities are reported with four digits by some."""
+EXACT = 0.05
+"""Nats: single precision in which no token of the baseline is further off has shown that its servers do not jump."""
 _BULK = 0.2
 """Part of the tokens beyond the quantile that a scale is read from: fewer tokens that jump do not move it."""
 _QUANTILE = float(ndtri(1.0 - _BULK / 2.0)) ** 2

@@ -70,6 +70,7 @@ ALARMS = {
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspected", "_failed", "_cleared")},
     "parameters": {"_share": ["near-ties"]},
     "logprobs": {"_analysis": ["noise", "jumps"], "_passed": []},
+    "baseline_logprobs": {"_beyond_chance": ["jumps"]},
     "structured": {"_failed": ["invalid documents"], "_stuck": ["endless documents"]},
     "grammar_mask": {"_more_than_peers": ["tokens outside the mask"]},
     "seeds": {
@@ -82,7 +83,12 @@ ALARMS = {
     "concurrency": {"_foreign": ["words of other requests"]},
 }
 """By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""
-PARTS = {"structured": ("grammar_mask",), "state": ("greedy",), "pressure": ("greedy", "structured", "grammar_mask")}
+PARTS = {
+    "logprobs": ("baseline_logprobs",),
+    "structured": ("grammar_mask",),
+    "state": ("greedy",),
+    "pressure": ("greedy", "structured", "grammar_mask"),
+}
 """Judges whose tests a judgement makes beside its own."""
 
 
