@@ -15,7 +15,7 @@ from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, Budget
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
@@ -209,6 +209,16 @@ def test_deselected_tests_count_for_the_shares(plan, workload):
     left_out = [SelectedWorkload(workload=workload(f"greedy-{i}"), family=Family.GREEDY) for i in range(5)]
     shares = [judgement.alpha for judgement in plan(workload("greedy-0"), collected=left_out).judgements]
     assert shares == pytest.approx([FAMILIES[Family.GREEDY].alpha(2) / 5] * len(shares))
+
+
+def test_a_plan_knows_how_often_a_correct_server_turns_it_red(plan, workload):
+    """The whole part of its family, spent by two variants and the control; and less where fewer workloads are sent than the row says."""
+    greedy = plan(workload())
+    assert greedy.red_by_chance == {Budget.CORRECTNESS: pytest.approx(CORRECTNESS_ALPHA * FAMILIES[Family.GREEDY].part)}
+    sampling = FAMILIES[Family.SAMPLING]
+    drawn = plan(workload(), family=Family.SAMPLING)
+    assert drawn.red_by_chance == {Budget.CORRECTNESS: pytest.approx(CORRECTNESS_ALPHA * sampling.part / sampling.workloads)}
+    assert plan(workload(), family=Family.LIVENESS).red_by_chance == {}
 
 
 def test_selecting_a_variant_does_not_raise_its_share(plan, workload):
