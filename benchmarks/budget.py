@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, RESERVED, Budget
+from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, RESERVED, Budget, FamilyRow
 from pytest_specdec.stats.bettors import WITH_DRAFT_DISTRIBUTION, WITHOUT_DRAFT_DISTRIBUTION
 
 __all__ = ["tables"]
@@ -28,20 +28,28 @@ def tables() -> dict[str, str]:
 
 
 def _budget() -> list[str]:
+    rows = [row for row in FAMILIES.values() if row.judge and row.budget is not Budget.NONE]
     return [
-        "| family | part of its budget | workloads | "
-        + " | ".join(f"each, {count} variant{'s' * (count > 1)}" for count in VARIANTS)
+        "| family | part of its budget | workloads | tests of each | "
+        + " | ".join(f"share of each, {count} variant{'s' * (count > 1)}" for count in VARIANTS)
         + " |",
-        "|---|---|---|" + "---|" * len(VARIANTS),
+        "|---|---|---|---|" + "---|" * len(VARIANTS),
         *(
-            f"| {row.name} | {row.part:.1%} of {row.budget.alpha:g} | {row.workloads} | "
+            f"| {row.name} | {row.part:.1%} of {row.budget.alpha:g} | {row.workloads} | {', '.join(row.tests)} | "
             + " | ".join(f"{row.alpha(count):.2g}" for count in VARIANTS)
             + " |"
-            for row in FAMILIES.values()
-            if row.judge and row.budget is not Budget.NONE
+            for row in rows
         ),
-        f"| of other packages, together | {RESERVED:.1%} of {CORRECTNESS_ALPHA:g} | | " + " | ".join("" for _ in VARIANTS) + " |",
+        f"| of other packages, together | {RESERVED:.1%} of {CORRECTNESS_ALPHA:g} | | | " + " | ".join("" for _ in VARIANTS) + " |",
+        "| red by chance, correctness, together | at most | | | "
+        + " | ".join(f"{_together(rows, count):.2g}" for count in VARIANTS)
+        + " |",
     ]
+
+
+def _together(rows: list[FamilyRow], variants: int) -> float:
+    spent = (row.alpha(variants) * row.workloads * row.chances(variants) for row in rows if row.budget is Budget.CORRECTNESS)
+    return sum(spent) + RESERVED * CORRECTNESS_ALPHA
 
 
 def _shares() -> list[str]:

@@ -91,7 +91,19 @@ def judged(captured: Captured) -> Verdict:
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
     length = acceptance_length(captured.speculative)
-    return speculating(captured, rejecting=False) or _hardly(captured) or own_drafts.worse(captured) or _gated(captured, length)
+    drafts = own_drafts.own_drafts(captured)
+    alpha = captured.alpha / max(1, _stated(captured) + (drafts is not None))
+    return (
+        speculating(captured, rejecting=False)
+        or _hardly(captured)
+        or own_drafts.worse(captured, drafts, alpha)
+        or _gated(captured, length, alpha)
+    )
+
+
+def _stated(captured: Captured) -> int:
+    """Count the tests of a length: against the gates, and against the stored run."""
+    return bool(stated(captured.gates, ACCEPTANCE_LENGTH)) + any(gate.lengths for gate in captured.gates)
 
 
 def _hardly(captured: Captured) -> Verdict | None:
@@ -111,10 +123,9 @@ def _hardly(captured: Captured) -> Verdict | None:
     )
 
 
-def _gated(captured: Captured, length: AcceptanceLength | None) -> Verdict:
-    """Hold the length against the gates on it and against the stored run; these share the judgement's alpha."""
+def _gated(captured: Captured, length: AcceptanceLength | None, alpha: float) -> Verdict:
+    """Hold the length against the gates on it and against the stored run, each at ``alpha``."""
     gates = stated(captured.gates, ACCEPTANCE_LENGTH)
-    alpha = captured.alpha / max(1, bool(gates) + any(gate.lengths for gate in captured.gates))
     rulings = ruled(gates, length if length and length.prompts >= LEAST_PROMPTS else None, alpha)
     comparison = stored_acceptance.compared(captured, alpha)
     outcome, why = _ruling(length, rulings, comparison)

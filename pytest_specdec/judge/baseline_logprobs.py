@@ -6,13 +6,15 @@ Behind the same tokens both servers report one and the same number, up to the no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
+from pytest_specdec.stats.noise_comparison import EXACT, HALF_PRECISION, SINGLE_PRECISION, jump_limit, lawful_factor, scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,12 +33,12 @@ SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
 _MIDDLING = (0.02, 0.98)
 """Probabilities between which a difference is looked at: far tails are noisy, certain tokens still."""
-_STATED = 0.5
-"""Nats by which a token may be off, and ten times the noise."""
 _WRONG_TOKENS = 3
-"""Tokens beyond the limit that make a finding; one or two may come of a kernel that rounds otherwise."""
+"""Tokens beyond the limit that make a finding where single precision has shown that nothing jumps; elsewhere their number is tested."""
 _CLOSE = 0.02
 """Nats within which a value counts as that of a neighbour."""
+_JUMPS = 1e-3
+"""Rate of jumps that is taken to be lawful where nothing shows the baseline's."""
 _LEAST = 10
 """Compared tokens of middling probability below which a pass would say nothing."""
 _SHOWN = 30
@@ -78,8 +80,9 @@ class _Pair:
 def beside_the_baselines(captured: Captured) -> Verdict:
     """Return whether the judged arm reports what the baseline does behind the same tokens.
 
-    FAIL for three tokens of probability .02 to .98 that are off by half a nat and ten times the noise between two boots of the baseline,
-    where none of the control's is; and where log-probabilities of prompts are missing that the baseline reports. INCONCLUSIVE for few.
+    FAIL where more tokens of probability .02 to .98 are off by half a nat, and more than noise, than between two boots of the baseline:
+    Fisher's exact test at the captured share. Where single precision has shown that its servers do not jump, three such tokens are enough.
+    FAIL too where log-probabilities of prompts are missing that the baseline reports. INCONCLUSIVE for few.
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
@@ -89,16 +92,14 @@ def beside_the_baselines(captured: Captured) -> Verdict:
         headline = f"{PROMPTS_MISSING}: {len(missing)} answers lack them, the baseline's have them; first: {missing[0]}"
         return say(captured, Outcome.FAIL, headline, evidence=missing[:_SHOWN], cell="missing", names=PROMPTS_MISSING)
     pairs = [pair for pair in _pairs(captured.speculative, captured) if pair.middling]
-    noise = _noise(captured)
-    limit = _STATED + 10.0 * noise
-    far = [pair for pair in pairs if abs(pair.delta) > limit]
-    excused = captured.control is not None and not captured.is_control and any(_far(captured.control, captured, limit))
-    if len(far) >= _WRONG_TOKENS and not excused:
-        return _failed(captured, pairs, far, limit)
+    peers = _peers(captured)
+    far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
+    if _beyond_chance(captured, len(far), len(pairs), peers):
+        return _failed(captured, pairs, far, peers)
     if len(pairs) < _LEAST:
         headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{_LEAST - len(pairs)} more such tokens")
-    return speculating(captured, rejecting=False) or _passed(captured, pairs, limit, noise)
+    return speculating(captured, rejecting=False) or _passed(captured, pairs, peers)
 
 
 def echo(captured: Captured) -> Verdict | None:
@@ -167,19 +168,49 @@ def _shared(mine: Sequence[int], theirs: Sequence[int]) -> int:
     return next((at for at, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), min(len(mine), len(theirs)))
 
 
-def _noise(captured: Captured) -> float:
-    """Return the root mean square by which two reports of the baseline differ, nats."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peers:
+    """How far two reports of the baseline are apart, at tokens of middling probability."""
+
+    tokens: int
+    """Of the control beside the baseline, and of the calibration."""
+    noise: float
+    """The scale of their distances, nats."""
+    limit: float
+    """Nats from which on a token is off."""
+    far: int
+    """Tokens beyond the limit over what is lawful for a verify kernel."""
+    exact: bool
+    """Whether single precision has shown that nothing jumps."""
+
+
+def _peers(captured: Captured) -> _Peers:
     control = () if captured.control is None or captured.is_control else _pairs(captured.control, captured)
-    deltas = [pair.delta for pair in control if pair.middling]
-    deltas += [value - scored.logprob for value, scored in captured.calibration if _MIDDLING[0] < exp(scored.logprob) < _MIDDLING[1]]
-    return sqrt(sum(delta * delta for delta in deltas) / len(deltas)) if deltas else 0.0
+    distances = [abs(pair.delta) for pair in control if pair.middling]
+    scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
+    distances += [distance for distance, chance in scored if _MIDDLING[0] < chance < _MIDDLING[1]]
+    known = captured.capabilities.get(BASELINE)
+    single = known is not None and known.single_precision
+    noise = scale([distance**2 for distance in distances])
+    limit = jump_limit(noise, SINGLE_PRECISION if single else HALF_PRECISION)
+    return _Peers(
+        tokens=len(distances),
+        noise=noise,
+        limit=limit,
+        far=sum(distance > limit / lawful_factor(noise) for distance in distances),
+        exact=single and max(distances, default=0.0) <= EXACT,
+    )
 
 
-def _far(transcript: Transcript, captured: Captured, limit: float) -> Iterator[_Pair]:
-    return (pair for pair in _pairs(transcript, captured) if pair.middling and abs(pair.delta) > limit)
+def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> bool:
+    if peers.exact:
+        return far >= _WRONG_TOKENS
+    if not peers.tokens:
+        return bool(far) and proportions.greater_than_rate(far, tokens, _JUMPS) <= captured.alpha
+    return proportions.greater_than_other(far, tokens, peers.far, peers.tokens) <= captured.alpha
 
 
-def _failed(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], limit: float) -> Verdict:
+def _failed(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
     shifted = sum(pair.shifted for pair in far)
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
@@ -189,16 +220,22 @@ def _failed(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], li
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(far)} of {len(pairs)} are off by more than {limit:.2g} nats{where}; none of the control's is",
+        f"{name}: {len(far)} of {len(pairs)} are off by more than {peers.limit:.2g} nats{where}; "
+        f"{peers.far:,} of {peers.tokens:,} between reports of the baseline",
         short=(f"first        {far[0]}", f"worst        {worst}"),
         evidence=tuple(map(str, far[:_SHOWN])),
         cell=f"{len(far)} of {len(pairs)} off",
         names=name,
-        figures={"tokens": float(len(pairs)), "tokens_far_off": float(len(far)), "tokens_shifted": float(shifted), "limit_nats": limit},
+        figures={
+            "tokens": float(len(pairs)),
+            "tokens_far_off": float(len(far)),
+            "tokens_shifted": float(shifted),
+            "limit_nats": peers.limit,
+        },
     )
 
 
-def _passed(captured: Captured, pairs: Sequence[_Pair], limit: float, noise: float) -> Verdict:
+def _passed(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:
     worst = max(abs(pair.delta) for pair in pairs)
     lengths = sorted({pair.length for pair in pairs if pair.length})
     prompts = f"; prompts of {lengths[0]} to {lengths[-1]} tokens" if lengths else ""
@@ -206,9 +243,18 @@ def _passed(captured: Captured, pairs: Sequence[_Pair], limit: float, noise: flo
         captured,
         Outcome.PASS,
         f"{len(pairs):,} reported log-probabilities within {worst:.2g} nats of the baseline's{prompts}",
-        evidence=(f"two reports of the baseline differ by {noise:.2g} nats rms", f"prompts of {lengths} tokens"),
-        rules_out=f"{len(pairs):,} tokens compared; values off by {limit:.2g} nats in {proportions.ruled_out(len(pairs)):.1%} of them "
-        "would have been caught (99%)",
+        evidence=(
+            f"two reports of the baseline differ by {peers.noise:.2g} nats, {peers.far:,} of {peers.tokens:,} tokens jump",
+            f"prompts of {lengths} tokens",
+        ),
+        rules_out=f"{len(pairs):,} tokens compared; values off by {peers.limit:.2g} nats in {_detectable(captured, len(pairs), peers):.1%} "
+        "of them would have been caught (99%)",
         cell=f"within {worst:.2g} nats",
-        figures={"tokens": float(len(pairs)), "worst_nats": worst, "noise_nats": noise},
+        figures={"tokens": float(len(pairs)), "worst_nats": worst, "noise_nats": peers.noise},
     )
+
+
+def _detectable(captured: Captured, tokens: int, peers: _Peers) -> float:
+    """Return the part of so many tokens that would have been caught with probability 0.99; 1 where none would."""
+    least = next((far for far in range(1, tokens + 1) if _beyond_chance(captured, far, tokens, peers)), tokens)
+    return proportions.limits(least - 1, tokens, 0.98).high

@@ -33,8 +33,6 @@ __all__ = ["judge"]
 NO_GRAMMAR = "a grammar is not kept in company"
 DEAD_DRAFTS = "drafts are hardly ever accepted in company"
 FOREIGN = "special tokens or foreign scripts appear in company"
-_TESTS = 2
-"""Tests that share the captured share of alpha: wrong tokens, and foreign text."""
 _ENOUGH_STEPS = 30
 """Verify steps on either side of a size of waves."""
 _USUAL, _RATIO = 0.3, 0.1
@@ -47,7 +45,7 @@ def judge(captured: Captured) -> Verdict:
     """Return whether requests in company are answered like requests alone, whatever their neighbours ask for or when they leave.
 
     Greedy tokens are counted as the greedy judge does, those above the tolerance against the baseline's own. Foreign text fails by Fisher's
-    exact test. Each takes half of the captured share of alpha. A document fails where neither of the baseline's boots has an invalid one.
+    exact test. A document fails where neither of the baseline's boots has an invalid one.
     """
     return (
         server_failure(captured)
@@ -117,7 +115,7 @@ def _foreign(captured: Captured) -> Verdict | None:
     theirs = [foreign(captured, arm) for arm in _others(captured)]
     others = sum(len(each.found) for each in theirs)
     p_value = proportions.greater_than_other(len(mine.found), mine.answers, others, sum(each.answers for each in theirs))
-    if p_value > captured.alpha / _TESTS:
+    if p_value > captured.alpha:
         return None
     first, what = next(iter(mine.found.items()))
     headline = f"{FOREIGN}: in {len(mine.found)} of {mine.answers} answers, {others} of the baseline's; first: request {first}, {what}"
@@ -182,7 +180,7 @@ def _scored(captured: Captured) -> Verdict:
 
 def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
     wrong = [wave for wave in tokens.waves if wave.wrong]
-    alpha, checked = captured.alpha / _TESTS, len(tokens.gaps)
+    alpha, checked = captured.alpha, len(tokens.gaps)
     if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
         return _doubtful(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
     name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
@@ -203,7 +201,7 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
 
 
 def _doubtful(captured: Captured, tokens: Company) -> Verdict:
-    evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha / _TESTS)
+    evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha)
     return say(
         captured,
         Outcome.SUSPICIOUS,
@@ -233,13 +231,13 @@ def _passed(captured: Captured, tokens: Company) -> Verdict:
         headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_figures(tokens))
     sizes = _listed(sorted({wave.size for wave in beside}))
-    rate = tokens.allowed.ruled_out(count, captured.alpha / _TESTS)
+    rate = tokens.allowed.ruled_out(count, captured.alpha)
     refusals = sum(map(refused, captured.speculative.answers))
     return say(
         captured,
         Outcome.PASS,
         f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
-        + (f" ({tokens.events} beyond the noise, no more than by chance)" if tokens.events else "")
+        + (f" ({tokens.events} beyond the noise, too few for an alarm)" if tokens.events else "")
         + (f"; {left} clients left in the middle of an answer" if left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=_by_wave(tokens),

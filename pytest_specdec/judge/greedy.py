@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST_TOKENS", "choices", "judge"]
 
-_TESTS = 2
-"""Tests that share the captured share of alpha: tokens beyond the tolerance, and near-ties within it."""
 _FAR = 1.0
 """Nats below the best token that are called numerics by few readers."""
 _TIE = 1e-5
@@ -119,7 +117,7 @@ def judge(captured: Captured) -> Verdict:
 
     Tokens with a gap max_v l(v) - l(x) above the tolerance, and lengths that nothing explains, are counted against those of the baseline's
     own boots (stats/excess.py); where the run has shown that its servers do not jump, one is proof. Smaller gaps fail only when a bet on
-    them reaches its alarm against logit noise (stats/near_ties.py). Each of the two takes half of the captured share of alpha. What is too
+    them reaches its alarm against logit noise (stats/near_ties.py). What is too
     frequent for noise and too rare for an alarm is SUSPICIOUS. Presence and frequency penalties and biases are the baseline's choice too.
     INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
     """
@@ -198,7 +196,7 @@ def _other_weights(captured: Captured) -> str:
 def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail what the baseline's own boots do not show so often; SUSPICIOUS where that is open."""
     events, tokens = tally.events, len(tally.gaps)
-    if tally.allowed.is_wrong(events, tokens, captured.alpha / _TESTS, tally.repeats):
+    if tally.allowed.is_wrong(events, tokens, captured.alpha, tally.repeats):
         return _failed(captured, tally) if tally.wrong else _unexplained(captured, tally)
     if not tally.allowed.is_open(events, tokens, tally.repeats):
         return None
@@ -207,7 +205,7 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
         captured,
         Outcome.SUSPICIOUS,
         f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {_peer_rate(tally)}; "
-        f"evidence {against(evidence, captured.alpha / _TESTS)}; {_counted(tally)}",
+        f"evidence {against(evidence, captured.alpha)}; {_counted(tally)}",
         short=_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_listed(tally.wrong)),
         settle=ASK_AGAIN,
@@ -286,7 +284,7 @@ def _name(captured: Captured, tally: GreedyTally) -> str:
 
 def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
-    allowed, alpha = tally.allowed, captured.alpha / _TESTS
+    allowed, alpha = tally.allowed, captured.alpha
     mine, peers = (wealth(choices(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
     if not mine.alarms(alpha):
         return None
@@ -315,7 +313,7 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
 def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _tokens(tally.answers), tally.allowed.gap
     figures, evidence = _figures(tally), _evidence(captured, tally)
-    rate = tally.allowed.ruled_out(tokens, captured.alpha / _TESTS)
+    rate = tally.allowed.ruled_out(tokens, captured.alpha)
     if tokens < LEAST_TOKENS:
         return say(
             captured,
@@ -338,7 +336,7 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
 
 
 def _by_chance(tally: GreedyTally) -> str:
-    return f" ({tally.events:,} beyond the noise, no more than by chance: {_peer_rate(tally)})" if tally.events else ""
+    return f" ({tally.events:,} beyond the noise, too few for an alarm: {_peer_rate(tally)})" if tally.events else ""
 
 
 def _tokens(answers: Sequence[ScoredAnswer]) -> int:

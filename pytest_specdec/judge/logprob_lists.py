@@ -32,6 +32,8 @@ _MASS = 1.02
 """Of the listed probabilities together, rounding included."""
 _SAME = 20
 """Tokens from which on one value for most of them is no chance."""
+_MOST, _EXCUSED = 0.5, 0.4
+"""Part of the tokens beyond which one value is a constant, and that of the baseline's from which on it may be the texts' own."""
 _SHOWN = 20
 _ALL = "all answers"
 
@@ -72,8 +74,8 @@ def wrong_lists(captured: Captured) -> Verdict | None:
     """Return a failure where the judged arm breaks a rule that the baseline and the control keep; None otherwise."""
     peers = [captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control])]
     requests = {request.id: request for request in captured.workload.requests}
-    excused = {wrong.flaw for peer in peers for wrong in _wrong(peer, requests)}
-    wrong = [one for one in _wrong(captured.speculative, requests) if one.flaw not in excused]
+    excused = {wrong.flaw for peer in peers for wrong in _wrong(peer, requests, _EXCUSED)}
+    wrong = [one for one in _wrong(captured.speculative, requests, _MOST) if one.flaw not in excused]
     return _failed(captured, wrong) if wrong else None
 
 
@@ -100,7 +102,7 @@ def _where(wrong: list[_Wrong], flaw: BadList) -> str:
     return "for most tokens" if _ALL in answers else f"in {len(answers)} answers"
 
 
-def _wrong(transcript: Transcript, requests: Mapping[str, Request]) -> Iterator[_Wrong]:
+def _wrong(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_Wrong]:
     values: list[float] = []
     for answer in transcript.answers:
         request = requests.get(answer.request_id)
@@ -111,7 +113,7 @@ def _wrong(transcript: Transcript, requests: Mapping[str, Request]) -> Iterator[
             values += choice.logprobs or ()
             for flaw, what in _flaws(choice, top, request.route):
                 yield _Wrong(flaw=flaw, request_id=answer.request_id, what=what)
-    yield from _alike(values)
+    yield from _alike(values, most)
 
 
 def _flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
@@ -148,11 +150,11 @@ def _of_one(one: ListedTokens, own: float, top: int, route: Route) -> Iterator[t
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
 
 
-def _alike(values: list[float]) -> Iterator[_Wrong]:
-    """Report one value for most of all tokens; that of certain tokens is 0, and then the baseline's are 0 as well."""
+def _alike(values: list[float], most: float) -> Iterator[_Wrong]:
+    """Report one value for more than ``most`` of all tokens; that of certain tokens is 0, and then the baseline's are 0 as well."""
     if len(values) < _SAME:
         return
     (value, count), *_ = Counter(values).most_common(1)
-    if 2 * count > len(values):
+    if count > most * len(values):
         flaw = BadList.ZERO if value == 0.0 else BadList.CONSTANT
         yield _Wrong(flaw=flaw, request_id=_ALL, what=f"{count} of {len(values)} log-probabilities are {value:g}")

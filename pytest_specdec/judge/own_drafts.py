@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
+from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats import proportions
 from pytest_specdec.stats.request_params import penalties
 from pytest_specdec.stats.verify_slots import slots_from_windows
 
@@ -23,14 +25,18 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.draft_distribution import DraftSource
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.transcript import Answer, Position
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["NAME", "OwnDrafts", "own_drafts", "worse"]
+__all__ = ["LAWFUL", "NAME", "OwnDrafts", "own_drafts", "worse"]
 
+UNKNOWN, UNSURE = -1, -2
+"""In place of a token: nothing is known of the drafter there, or it hardly prefers one token."""
 NAME = "drafts are worse than the drafter's own"
-_ENOUGH, _MOST = 20, 0.25
-"""Rejections of a token that the drafter alone proposes, and their part of all rejections: near-ties of the drafter are far fewer."""
+LAWFUL = 0.05
+"""Part of all rejections at which a correct server may have drafted something else than the drafter alone, which is sure of the token."""
+_SURE, _SURE_PER_NOISE = 0.5, 8.0
+"""Nats by which the drafter's best token has to lead: no near-tie that another batch turns, however good the drafter is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,7 @@ class OwnDrafts:
 
     rejected: int
     right: int
-    """Of them those where the drafter alone proposes the token that was emitted instead."""
+    """Of them those where the drafter alone is sure of the token that was emitted instead."""
     first: str
     """Where the first of these stands."""
 
@@ -47,20 +53,28 @@ class OwnDrafts:
         return f"{self.right} of {self.rejected} rejected draft tokens are in place of one that the drafter alone gets right"
 
 
-def worse(captured: Captured) -> Verdict | None:
-    """Return a failure where drafts were rejected that the drafter alone would have got right; None where not, or where it is unknown."""
-    drafts = own_drafts(captured)
-    if drafts is None or drafts.right < _ENOUGH or drafts.right < _MOST * drafts.rejected:
+def worse(captured: Captured, drafts: OwnDrafts | None, alpha: float) -> Verdict | None:
+    """Return a failure where drafts were rejected that the drafter alone would have got right; None where not, or where it is unknown.
+
+    Exact binomial test of the lawful part, 5 %, at ``alpha``.
+    """
+    if drafts is None:
+        return None
+    p_value = proportions.greater_than_rate(drafts.right, drafts.rejected, LAWFUL)
+    if p_value > alpha:
         return None
     return say(
         captured,
         Outcome.FAIL,
         f"{NAME}: {drafts}; first: {drafts.first}",
-        short=("likely       the draft's cache or positions are wrong after a step, or its weights were loaded wrongly",),
+        short=(
+            "likely       the draft's cache or positions are wrong after a step, or its weights were loaded wrongly",
+            f"by chance    p = {p_value:.2g} where {LAWFUL:.0%} are lawful, alarm at {alpha:.2g}",
+        ),
         evidence=(str(drafts),),
         cell=f"{drafts.right} good drafts lost",
         names=NAME,
-        figures={"rejected_drafts": float(drafts.rejected), "rejected_right_drafts": float(drafts.right)},
+        figures={"rejected_drafts": float(drafts.rejected), "rejected_right_drafts": float(drafts.right), "p_value": p_value},
     )
 
 
@@ -71,7 +85,8 @@ def own_drafts(captured: Captured) -> OwnDrafts | None:
         return None
     plain = {r.id for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar and penalties(r.body).neutral}
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
-    found = [each for answer in answers for each in _rejections(captured, known, answer)]
+    least = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
+    found = [each for answer in answers for each in _rejections(captured, known, answer, least)]
     right = [name for name, is_right in found if is_right]
     return OwnDrafts(rejected=len(found), right=len(right), first=right[0] if right else "") if found else None
 
@@ -84,10 +99,10 @@ def _told(captured: Captured) -> bool:
     return counters is not None and counters.drafts > 0 and counters.draft_tokens >= draft.tokens * counters.drafts
 
 
-def _rejections(captured: Captured, known: DraftSource, answer: Answer) -> Iterator[tuple[str, bool]]:
-    """Return each rejected draft token of an answer by name, and whether the drafter alone proposes what was emitted in its place.
+def _rejections(captured: Captured, known: DraftSource, answer: Answer, least: float) -> Iterator[tuple[str, bool]]:
+    """Return each rejected draft token of an answer by name, and whether the drafter alone is sure of what was emitted in its place.
 
-    The last window is left out: a limit may have cut it.
+    It is where its best token leads by ``least`` nats; prompt lookup always is. The last window is left out: a limit may have cut it.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
@@ -95,16 +110,23 @@ def _rejections(captured: Captured, known: DraftSource, answer: Answer) -> Itera
     per_step = choice.drafted
     by_start = {} if per_step is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), per_step, strict=False))
     slots = slots_from_windows(choice.windows[:-1], len(choice.token_ids), lambda start: by_start.get(start, known.drafted(answer, start)))
-    own = known.tokens(answer, slots.slot) if isinstance(known, PromptLookup) else _best(captured, answer)
+    own = known.tokens(answer, slots.slot) if isinstance(known, PromptLookup) else _best(captured, answer, least)
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
-        if own[at] >= 0:
+        if own[at] != UNKNOWN:
             yield f"request {answer.request_id}, token {at + 1}", own[at] == choice.token_ids[at]
 
 
-def _best(captured: Captured, answer: Answer) -> list[int]:
-    """Return the best token of the draft model served alone at each token of an answer; -1 where it is not known."""
+def _best(captured: Captured, answer: Answer, least: float) -> list[int]:
+    """Return the token that the draft model served alone is sure of at each token of an answer; UNSURE and UNKNOWN for none."""
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions, ids = scores.get(answer.key, ()), answer.choice.token_ids
     if tuple(position.token_id for position in positions) != ids:
-        return [-1] * len(ids)
-    return [position.top_ids[0] if position.top_ids else -1 for position in positions]
+        return [UNKNOWN] * len(ids)
+    return [_sure(position, least) for position in positions]
+
+
+def _sure(position: Position, least: float) -> int:
+    if not position.top_ids:
+        return UNKNOWN
+    leads = len(position.top_ids) == 1 or position.top_logprobs[0] - position.top_logprobs[1] > least
+    return position.top_ids[0] if leads else UNSURE

@@ -135,13 +135,16 @@ class _Scored:
     prompt: tuple[int, ...]
 
 
-def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE) -> tuple[LawToken, ...]:
-    """Return every token of an arm's first choices under each law of its request, for scores with ``noise`` in nats."""
+def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[LawToken, ...]:
+    """Return every token of an arm's first choices under each law of its request, for scores with ``noise`` in nats.
+
+    ``jumps`` is the rate of tokens beyond the ``tolerance`` without any fault.
+    """
     found: list[LawToken] = []
     for each in _scored(captured, arm):
         found += _exact(each.own, each.answer, each.positions)
         if each.positions:
-            found += _chosen(captured, each, tolerance)
+            found += _chosen(captured, each, tolerance, jumps)
             found += _cut(captured, each, noise)
     return tuple(found)
 
@@ -195,7 +198,7 @@ def _biased(own: Laws) -> _Complement | frozenset[int] | None:
     return own.banned or None
 
 
-def _chosen(captured: Captured, each: _Scored, tolerance: float) -> Iterator[LawToken]:
+def _chosen(captured: Captured, each: _Scored, tolerance: float, jumps: float) -> Iterator[LawToken]:
     """Give the tokens of a request that leaves the best one only; banned words hide which one that is."""
     own, answer, positions, prompt = each.own, each.answer, each.positions, each.prompt
     window, asked = captured.penalty_window, penalties(each.body)
@@ -203,7 +206,7 @@ def _chosen(captured: Captured, each: _Scored, tolerance: float) -> Iterator[Law
         return
     moved = penalised(positions, replace(asked, repetition=1.0), window, prompt)
     seen = set(prompt) if window.repetition_prompt else set()
-    names = _blamed(own)
+    names = blamed(own)
     for index, (position, raw) in enumerate(zip(moved, positions, strict=True)):
         rivals = [
             logprob
@@ -218,6 +221,7 @@ def _chosen(captured: Captured, each: _Scored, tolerance: float) -> Iterator[Law
             index=index,
             broken=gap > tolerance and own.permits(position.token_id) and not math.isnan(gap),
             binds=best != position.token_id if own.moves or own.repetition != 1.0 else raw.top_logprobs[0] < math.log(_UNSURE),
+            chance=jumps,
             detail=f"id {position.token_id}, {gap:.3g} nats below the best one",
         )
         seen.add(position.token_id)
@@ -231,7 +235,8 @@ def _comparable(own: Laws, rival: int, emitted: int, seen: set[int]) -> bool:
     return rival not in seen if own.repetition > 1.0 else emitted not in seen
 
 
-def _blamed(own: Laws) -> str:
+def blamed(own: Laws) -> str:
+    """Return the parameters that a wrong choice among the best tokens is put down to."""
     if own.repetition != 1.0:
         return ", ".join((*own.moves, "repetition_penalty"))
     return ", ".join(own.moves or own.greedy[:1])
@@ -259,7 +264,7 @@ def _cut(captured: Captured, each: _Scored, noise: float) -> Iterator[LawToken]:
         )
 
 
-def parted(captured: Captured, arm: Transcript, tolerance: float) -> tuple[LawToken, ...]:
+def parted(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[LawToken, ...]:
     """Return the first tokens at which answers under banned words and under repetition penalties leave the baseline's.
 
     After the same tokens both servers choose among the same ones. A likelier token than the baseline's was banned there, and a less likely
@@ -277,7 +282,8 @@ def parted(captured: Captured, arm: Transcript, tolerance: float) -> tuple[LawTo
         again = each.gap < -tolerance and each.mine.token_id in before and each.theirs.token_id not in before and own.repetition > 1.0
         broken = abs(each.gap) > tolerance if own.words else again
         detail = f"id {each.mine.token_id} for the baseline's {each.theirs.token_id}, {abs(each.gap):.3g} nats apart"
-        found.append(LawToken(parameter=name, answer=answer, index=each.index, broken=broken, binds=True, detail=detail))
+        chance = jumps if own.words else 0.0
+        found.append(LawToken(parameter=name, answer=answer, index=each.index, broken=broken, binds=True, chance=chance, detail=detail))
     return tuple(found)
 
 

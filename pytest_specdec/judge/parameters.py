@@ -15,7 +15,7 @@ from pytest_specdec.judge import greedy
 from pytest_specdec.judge.draft_distribution import drafting
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.parameter_laws import PARAMETERS, LawToken, given, parted, suppressed, tokens
+from pytest_specdec.judge.parameter_laws import PARAMETERS, LawToken, blamed, given, laws, parted, suppressed, tokens
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import say
@@ -66,9 +66,9 @@ class ArmEffects:
     """Share of the budget below which chance explains no broken law of a cut distribution."""
 
     @property
-    def lawless(self) -> set[str]:
-        """The parameters of which it breaks a law at all: of the baseline, engines that cut in another order, say."""
-        return _names([token for token in self.tokens if token.broken])
+    def ignored(self) -> set[str]:
+        """The parameters of which it breaks a law beyond chance: of the baseline, engines that cut in another order, say."""
+        return _names(self.broken)
 
     @property
     def broken(self) -> tuple[LawToken, ...]:
@@ -76,8 +76,12 @@ class ArmEffects:
         beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
         return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
 
+    def under(self, name: str) -> tuple[LawToken, ...]:
+        """Return the tokens under the laws of one parameter, or of several that belong together."""
+        return tuple(token for token in self.tokens if token.parameter == name)
+
     def _beyond_chance(self, name: str) -> bool:
-        under = [token for token in self.tokens if token.parameter == name]
+        under = self.under(name)
         hits = [token for token in under if token.broken]
         if not hits:
             return False
@@ -90,8 +94,8 @@ class ArmEffects:
 def judge(captured: Captured) -> Verdict:
     """Return whether every token is one that the request's parameters allow, given the baseline's distribution behind its own prefix.
 
-    A broken law fails where the baseline and its control break none of that parameter. Refused parameters that the baseline honours are
-    REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
+    A broken law fails where the baseline and its control break none of that parameter beyond chance, and fewer. Refused
+    parameters that the baseline honours are REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
     """
     if all(set(given(request.body)) <= _PENALTIES and request.body.get("temperature") == 0 for request in captured.workload.requests):
         return greedy.judge(captured)
@@ -123,23 +127,31 @@ def _peers(captured: Captured) -> tuple[Transcript, ...]:
 
 
 def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
-    own = (*tokens(captured, arm, tolerance.gap, max(NOISE, tolerance.calibration.noise or 0.0)), *_compared(captured, arm, tolerance))
+    noise = max(NOISE, tolerance.calibration.noise or 0.0)
+    own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compared(captured, arm, tolerance))
     more = suppressed(captured, tolerance.gap) if arm is captured.baseline else ()
-    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=captured.alpha)
+    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_share(captured))
+
+
+def _share(captured: Captured) -> float:
+    """Return the share of one test: of each law that chance may break, and of the repetition penalty's."""
+    own = [laws(request.body) for request in captured.workload.requests]
+    cuts, choices = {each.cuts for each in own if each.cuts}, {blamed(each) for each in own if each.greedy}
+    return captured.alpha / max(1, len(cuts) + len(choices) + any(each.words or each.repetition != 1.0 for each in own))
 
 
 def _compared(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
     """Return the first differences from the baseline, those under a repetition penalty only where they beat the control's."""
     if arm is captured.baseline:
         return ()
-    found = parted(captured, arm, tolerance.gap)
+    found = parted(captured, arm, tolerance.gap, tolerance.chance)
     hits = sum(token.broken and token.parameter == "repetition_penalty" for token in found)
     trials = sum("repetition_penalty" in given(request.body) for request in captured.workload.requests)
     theirs = 0
     if captured.control is not None and arm is not captured.control:
         again = parted(captured, captured.control, tolerance.gap)
         theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
-    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= captured.alpha:
+    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _share(captured):
         return found
     return tuple(token for token in found if token.parameter != "repetition_penalty")
 
@@ -180,11 +192,11 @@ def _harmful(captured: Captured) -> Verdict | None:
 
 def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
     """Return what the baseline and the judged arm do with each parameter."""
-    broken_by_peers = set[str]().union(*(peer.lawless for peer in peers))
+    ignored = _ignored(peers)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in _parts(token.parameter)}
     return {
         name: (
-            _effect(captured, name, peers[0], ignored=name in broken_by_peers, binds=name in binding),
+            _effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
             _effect(captured, name, mine, ignored=name in _names(mine.broken), binds=name in binding),
         )
         for name in PARAMETERS
@@ -226,8 +238,10 @@ def _broken(
     peers: Sequence[ArmEffects],
     matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
 ) -> Verdict | None:
-    lawless = set[str]().union(*(peer.lawless for peer in peers))
-    broken = [token for token in mine.broken if not lawless & set(_parts(token.parameter))]
+    ignored = _ignored(peers)
+    broken = [
+        token for token in mine.broken if not ignored & set(_parts(token.parameter)) and _more_than_peers(mine, peers, token.parameter)
+    ]
     if not broken:
         return None
     name = _fault_name(captured, mine, broken)
@@ -237,7 +251,7 @@ def _broken(
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); the baseline's break none",
+        f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_of_peers(broken, peers)}",
         short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
         evidence=(*_lines(matrix, mine.arm), *_listed(broken)),
         cell=f"{counts.most_common(1)[0][0]} {matrix[_parts(counts.most_common(1)[0][0])[0]][1]}",
@@ -245,6 +259,23 @@ def _broken(
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
         parameters=_by_arm(captured, matrix),
     )
+
+
+def _ignored(peers: Sequence[ArmEffects]) -> set[str]:
+    return set[str]().union(*(peer.ignored for peer in peers))
+
+
+def _of_peers(broken: Sequence[LawToken], peers: Sequence[ArmEffects]) -> str:
+    counts = [sum(token.broken for token in peer.under(name)) for peer in peers for name in {token.parameter for token in broken}]
+    return f"the baseline's break {sum(counts):,}" if sum(counts) else "the baseline's break none"
+
+
+def _more_than_peers(mine: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
+    """Whether more tokens break a law than of the baseline's boots, where some of theirs do: within chance, they know the rate better."""
+    theirs = [token for peer in peers for token in peer.under(name)]
+    hits = sum(token.broken for token in theirs)
+    own = mine.under(name)
+    return not hits or proportions.greater_than_other(sum(token.broken for token in own), len(own), hits, len(theirs)) <= mine.alpha
 
 
 def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]) -> str:

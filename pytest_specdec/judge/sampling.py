@@ -20,6 +20,7 @@ from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
 from pytest_specdec.judge.sensitivity import promise
 from pytest_specdec.judge.verdicts import LN_10, against, power, say
+from pytest_specdec.model.families import SHORT_BY
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import DOUBT, Earnings, counterpart, difference, least_score, wealth_process
 from pytest_specdec.stats.bettors import bettors
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.logprob_noise import Calibration
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["SHORT_BY", "ControlComparison", "biased", "compared", "judge", "suspicious"]
+__all__ = ["ControlComparison", "biased", "compared", "judge", "suspicious"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,20 +98,12 @@ def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scori
     ]
 
 
-SHORT_BY = 10.0
-"""Suspicion begins at the odds of the alarm divided by this.
-
-Under a correct server evidence reaches ``1/x`` with probability x at most (Ville 1939), so one is suspicious at ``SHORT_BY`` times the
-judgement's share of alpha at most. The shares of all judgements that bet add up to less than 8e-4: over a whole run that is 8 in 1,000 at
-most. Under a fault that shows, evidence grows by a constant factor per token, and the last factor of ten is a fraction of the way: in
-between are runs that were too short by that fraction.
-"""
-
-
 def suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
     """Whether evidence short of the alarm at ``1/alpha`` is not to be passed over; natural logs of its highest and its last value.
 
-    Evidence that later answers take back whole clears it: a correct server loses by further answers about what the fault would gain.
+    Under a fault that shows, evidence grows by a constant factor per token, so that what is missing is a fraction of the way: runs that
+    were too short by that fraction are suspicious. Evidence that later answers take back whole clears it: a correct server loses by further
+    answers about what the fault would gain.
     """
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 
@@ -140,7 +133,7 @@ def judge(captured: Captured) -> Verdict:
 
     FAIL at evidence of ``1/captured.alpha`` or more; INVALID where the control has the same evidence. With biased scores the tokens are
     judged by the scored distribution and by the one that the baseline reports: INVALID where the two disagree. With scores too noisy for
-    single tokens FAIL needs more evidence than on the control, at ``captured.alpha`` over all faults, else INVALID. SUSPICIOUS from a tenth
+    single tokens FAIL needs more evidence than on the control, at ``captured.alpha`` over all faults, else INVALID. SUSPICIOUS from a third
     of the alarm on, until later answers take it back. PASS says what would have been caught. INCONCLUSIVE, with the tokens that would
     settle it, where nothing would have been, and where the engine gives no scores. INVALID also where token ids or scores are missing
     although the capability probe got them.

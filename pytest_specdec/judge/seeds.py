@@ -38,12 +38,16 @@ UNSEEDED = "requests without a seed give the same answer again"
 STREAM = "requests share one random stream"
 COPIES = "n choices are copies"
 
-_TESTS = 3
-"""Statistical tests that share the false-alarm budget: repeats, repeats in company, equal draws."""
-_DOUBTFUL = 1e-4
-"""P-value below which fewer repeats than the baseline's are said to be undecided."""
-_FEW = 0.05
-"""The same where fewer than half of the answers repeat."""
+_PLACES = 2
+"""Times as readily as a decode step a verify step may lawfully flip a draw: by whether the draft is accepted, and by what comes instead.
+
+Measured on correct servers are 0.9 to 2.2 times (18 and 36 pairs; an alarm there in fewer than 1 of 10^5 runs).
+"""
+_MOSTLY = 0.75
+"""Share of repeats alone from which on the baseline is said to honour seeds: noise alone leaves so many, and none of four of the judged
+arm's, in fewer than 1 of 100 runs, whatever its rate."""
+_HARDLY = 0.5
+"""Share of repeats in company below which the baseline hardly repeats itself there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Pairs of answers to one prompt under one seed."""
+    """Pairs of answers to one prompt under one seed, of one arm or of several."""
 
     alone: tuple[tuple[Draw, Draw], ...]
     company: tuple[tuple[Draw, Draw], ...]
@@ -82,12 +86,17 @@ class Repeats:
         """All of them."""
         return (*self.alone, *self.company)
 
+    def __str__(self) -> str:
+        return f"{_equal_of(self.alone)} alone, {_equal_of(self.company)} in company"
+
 
 def judge(captured: Captured) -> Verdict:
     """Return whether seeds are honoured and draws independent, on the baseline's own terms.
 
-    Fewer repeats than the baseline's boots: Fisher's exact test, one-sided, at a third of the captured share of alpha. Equal draws:
-    the union bound over all pairs at another third; what the baseline does itself is no fault.
+    Fewer repeats than the baseline's boots, of all pairs and of those in company: Barnard's exact tests, one-sided, each at the captured
+    share of alpha. In company the sums of a batch differ, so that no engine need repeat itself there, and a verify step may flip a draw
+    twice as readily as a decode step. INCONCLUSIVE where nothing repeats alone that the baseline mostly repeats, too few for the level.
+    Equal draws: the union bound over all pairs at the share again; what the baseline does itself is no fault.
     """
     return server_failure(captured) or refusal(captured) or ended(captured) or _drawn(captured)
 
@@ -99,7 +108,7 @@ def _drawn(captured: Captured) -> Verdict:
     if not mine or not others[0]:
         return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not mine else 'the baseline'}")
     return (
-        _not_repeated(captured, _repeats(mine), [_repeats(each) for each in others])
+        _not_repeated(captured, _repeats(mine), _united(others))
         or _equal(captured, mine, others)
         or speculating(captured, rejecting=False)
         or _passed(captured, mine, others)
@@ -143,25 +152,43 @@ def _repeats(draws: Sequence[Draw]) -> Repeats:
     return Repeats(alone=alone, company=tuple(pair for pair in pairs if pair not in alone))
 
 
+def _united(arms: Sequence[Sequence[Draw]]) -> Repeats:
+    """Return the repeats of several arms, each beside its own."""
+    repeats = [_repeats(draws) for draws in arms]
+    return Repeats(
+        alone=tuple(pair for each in repeats for pair in each.alone), company=tuple(pair for each in repeats for pair in each.company)
+    )
+
+
 def _unequal(pairs: Sequence[tuple[Draw, Draw]]) -> list[tuple[Draw, Draw]]:
     return [(first, again) for first, again in pairs if not first.repeats(again)]
 
 
-def _p_value(mine: Sequence[tuple[Draw, Draw]], others: Sequence[Sequence[tuple[Draw, Draw]]]) -> float:
-    theirs = [pair for pairs in others for pair in pairs]
-    return proportions.greater_than_other(len(_unequal(mine)), len(mine), len(_unequal(theirs)), len(theirs))
+def _equal_of(pairs: Sequence[tuple[Draw, Draw]]) -> str:
+    return f"{len(pairs) - len(_unequal(pairs))} of {len(pairs)}"
 
 
-def _not_repeated(captured: Captured, mine: Repeats, others: Sequence[Repeats]) -> Verdict | None:
-    tests = ((mine.pairs, [o.pairs for o in others]), (mine.company, [o.company for o in others]))
-    p_value = min(_p_value(pairs, theirs) for pairs, theirs in tests)
-    unequal, alone = _unequal(mine.pairs), _unequal(mine.alone)
-    if p_value > (_FEW if 2 * len(unequal) > len(mine.pairs) else _DOUBTFUL):
+def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
+    """Return the share that repeats; 1 of none."""
+    return 1.0 - len(_unequal(pairs)) / len(pairs) if pairs else 1.0
+
+
+def _p_value(mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> float:
+    return _of_unequal(len(_unequal(mine)), len(mine), theirs)
+
+
+def _of_unequal(unequal: int, pairs: int, theirs: Sequence[tuple[Draw, Draw]]) -> float:
+    return proportions.greater_than_times(unequal, pairs, len(_unequal(theirs)), len(theirs), _PLACES)
+
+
+def _not_repeated(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict | None:
+    p_value = min(_p_value(mine.pairs, theirs.pairs), _p_value(mine.company, theirs.company))
+    is_silent = bool(mine.alone and theirs.alone) and not _rate(mine.alone) and _rate(theirs.alone) >= _MOSTLY
+    if p_value > captured.alpha and not is_silent:
         return None
-    name = NOT_HONOURED if alone else NEIGHBOURS
-    theirs = [pair for other in others for pair in other.pairs]
-    counted = f"{len(unequal)} of {len(mine.pairs)} answers differ from an earlier one under the same seed"
-    counted += f" ({len(alone)} of {len(mine.alone)} alone), {len(_unequal(theirs))} of {len(theirs)} of the baseline's"
+    unequal = _unequal(mine.pairs)
+    name = NOT_HONOURED if 2 * len(_unequal(mine.alone)) > len(mine.alone) else NEIGHBOURS
+    counted = f"{len(unequal)} of {len(mine.pairs)} answers differ from an earlier one under the same seed; {_rates(mine, theirs)}"
     first, again = unequal[0]
     shown = (
         f"first        {quoted(first.choice.written, 90)}",
@@ -169,12 +196,25 @@ def _not_repeated(captured: Captured, mine: Repeats, others: Sequence[Repeats]) 
         f"p            {p_value:.2g}",
     )
     evidence = [f"{a.request_id} and {b.request_id}" for a, b in unequal]
-    figures = {"seeded_pairs": float(len(mine.pairs)), "seeded_pairs_differing": float(len(unequal)), "p_value": p_value}
-    if p_value > captured.alpha / _TESTS:
+    figures = {**_figures(mine, theirs), "p_value": p_value}
+    if p_value > captured.alpha:
         headline = f"not enough evidence: {counted}"
         return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
     cell = f"{len(unequal)} of {len(mine.pairs)} not repeated"
     return say(captured, Outcome.FAIL, f"{name}: {counted}", short=shown, evidence=evidence, cell=cell, names=name, figures=figures)
+
+
+def _rates(mine: Repeats, theirs: Repeats) -> str:
+    return f"repeated: {mine}; the baseline {theirs}"
+
+
+def _figures(mine: Repeats, theirs: Repeats) -> dict[str, float]:
+    return {
+        "seeded_pairs": float(len(mine.pairs)),
+        "seeded_pairs_differing": float(len(_unequal(mine.pairs))),
+        "rate_repeated_in_company": _rate(mine.company),
+        "baseline_rate_repeated_in_company": _rate(theirs.company),
+    }
 
 
 def _independent(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
@@ -222,7 +262,7 @@ def _is_scored(draws: Sequence[Draw]) -> bool:
 
 def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
     pairs = list(_independent(draws))
-    most = math.log(captured.alpha / _TESTS / max(1, len(pairs))) if _is_scored(draws) else math.inf
+    most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
     return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.repeats(other)]
 
 
@@ -230,7 +270,7 @@ def _more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequ
     """Whether more draws than the baseline's are equal to an earlier one: Fisher's exact test, where nothing is scored."""
     copies, draws = _copies(mine), len(mine)
     theirs = sum(map(_copies, others))
-    return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha / _TESTS
+    return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha
 
 
 def _copies(draws: Sequence[Draw]) -> int:
@@ -238,32 +278,42 @@ def _copies(draws: Sequence[Draw]) -> int:
 
 
 def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
-    seeded, theirs = _repeats(mine).pairs, [pair for other in others for pair in _repeats(other).pairs]
+    seeded, theirs = _repeats(mine), _united(others)
     independent = list(_independent(mine))
-    most = math.log(captured.alpha / _TESTS / max(1, len(independent)))
+    most = math.log(captured.alpha / max(1, len(independent)))
     telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
     refusals = sum(map(refused, captured.speculative.answers))
-    repeated, baseline = len(seeded) - len(_unequal(seeded)), len(theirs) - len(_unequal(theirs))
-    counted = f"{repeated} of {len(seeded)} answers repeated under their seed, {baseline} of {len(theirs)} of the baseline's"
-    figures = {"seeded_pairs": float(len(seeded)), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
+    figures = {**_figures(seeded, theirs), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
     scored = _is_scored(mine)
-    if not seeded or not independent or (scored and not telling):
-        headline = f"not enough evidence: {len(seeded)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"
+    if not seeded.pairs or not independent or (scored and not telling):
+        headline = f"not enough evidence: {len(seeded.pairs)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="longer answers to prompts that leave more open", figures=figures)
     return say(
         captured,
         Outcome.PASS,
-        f"{counted}; {len(independent)} pairs of independent draws checked"
+        f"{_equal_of(seeded.pairs)} answers repeated under their seed, {_equal_of(theirs.pairs)} of the baseline's"
+        + _untold(theirs)
+        + f"; {len(independent)} pairs of independent draws checked"
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
-        evidence=[f"{telling} pairs of draws cannot be equal by chance"],
+        evidence=[_rates(seeded, theirs), f"{telling} pairs of draws cannot be equal by chance"],
         rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
         + " would have been caught"
-        + ("; so would a seed that is ignored" if _decides(captured, len(seeded), len(theirs), baseline) else ""),
-        cell=f"{repeated} of {len(seeded)} repeated",
+        + ("; so would a seed that is ignored" if _would_show(captured, seeded.pairs, theirs.pairs) else "")
+        + ("; so would an answer that depends on its neighbours" if _would_show(captured, seeded.company, theirs.company) else ""),
+        cell=f"{_equal_of(seeded.pairs)} repeated",
         figures=figures,
     )
 
 
-def _decides(captured: Captured, mine: int, theirs: int, repeated: int) -> bool:
-    """Whether so many pairs would have shown a seed that is ignored throughout."""
-    return proportions.greater_than_other(mine, mine, theirs - repeated, theirs) <= captured.alpha / _TESTS
+def _untold(theirs: Repeats) -> str:
+    """Return what cannot be told, as the baseline does not repeat itself."""
+    if not _rate(theirs.alone):
+        return "; the baseline repeats no answer alone, so that a seed that is ignored cannot be told"
+    if _rate(theirs.company) < _HARDLY:
+        return f"; in company the baseline repeats only {_equal_of(theirs.company)}, so that little can be told there"
+    return ""
+
+
+def _would_show(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> bool:
+    """Whether the test would have found that none of so many pairs repeats."""
+    return _of_unequal(len(mine), len(mine), theirs) <= captured.alpha

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASK_AGAIN",
     "OPEN_AT",
+    "ROUNDS",
     "STATED",
     "VERIFY_FACTOR",
     "Tolerance",
@@ -58,6 +59,8 @@ _UNKNOWN = 0.125
 _OFTEN, _SURELY = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
 ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
+ROUNDS = 2
+"""Times that open counts are asked again; what raises no alarm then is too rare to be one."""
 OPEN_AT = 100.0
 """Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
 
@@ -111,8 +114,8 @@ class Tolerance:
         return bool(events) and (self.exact or (alpha > 0.0 and evidence >= -log(alpha)))
 
     def is_open(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> bool:
-        """Whether they are too many to be put down to noise, however few for an alarm, and came back where the same was asked again."""
-        if not events or (repeats and not any(each.events for each in repeats)):
+        """Whether the same is to be asked again: they are too many for noise and too few for an alarm, and came back so far."""
+        if not events or len(repeats) >= ROUNDS or (repeats and not any(each.events for each in repeats)):
             return False
         return self.log_evidence(events, tokens, repeats) >= log(OPEN_AT)
 

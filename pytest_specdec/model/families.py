@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pytest_specdec.model.workload import Depth
 
-__all__ = ["CORRECTNESS_ALPHA", "COUNTED", "FAMILIES", "RESERVED", "SPEED_ALPHA", "Budget", "FamilyRow", "with_outside"]
+__all__ = ["CORRECTNESS_ALPHA", "COUNTED", "FAMILIES", "RESERVED", "SHORT_BY", "SPEED_ALPHA", "Budget", "FamilyRow", "with_outside"]
 
 CORRECTNESS_ALPHA = 1e-3
 """False correctness alarms per run that the gate may raise."""
@@ -16,6 +16,12 @@ SPEED_ALPHA = 5e-3
 """The same for speed and acceptance."""
 RESERVED = 0.1
 """Part of the correctness budget that is kept for families of other packages, all together."""
+SHORT_BY = 3.0
+"""Suspicion begins at the odds of the alarm divided by this.
+
+A suspicious verdict is red too, and under a correct server evidence reaches ``1/x`` with probability x at most (Ville 1939): each alarm
+that is bet on is paid for this many times.
+"""
 
 
 class Budget(StrEnum):
@@ -51,6 +57,10 @@ class FamilyRow:
     """The same at smoke depth."""
     whole_run: bool = False
     """Whether its judge takes all answers of a variant, as ``specdec_captured_run`` gives them; else those to a workload."""
+    tests: tuple[str, ...] = ("alarm",)
+    """The tests of one judgement that can raise an alarm by chance, in words; each has the share of :meth:`alpha`."""
+    suspects: bool = False
+    """Whether evidence within ``SHORT_BY`` of an alarm is red as well."""
     lossy: bool = False
     """Whether it asks for the baseline's distribution, so that ``lossy: true`` in a config has it report instead of gate."""
 
@@ -59,14 +69,25 @@ class FamilyRow:
         return self.smoke if depth is Depth.SMOKE else self.workloads
 
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
-        """Return the share of one workload under a config with ``variants`` variants.
+        """Return the share of each test of one workload under a config with ``variants`` variants.
 
         ``workloads`` of the family were collected before any was deselected. The part is split over so many, or over those written in the
         row where these are more: then running a part of the suites raises no share, and own suites of any size never exceed the budget.
         """
-        return self.budget.alpha * self.part / max(self.over(depth), workloads) / variants
+        return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants)
+
+    def chances(self, variants: int) -> float:
+        """Return how many times the share of one test is paid for one workload: the union bound over all that turns a run red.
+
+        Every variant takes every test, and so does the control, once for all variants: its failure is the error of a test's setup.
+        """
+        controls = 1 if self.budget is Budget.CORRECTNESS else 0
+        return len(self.tests) * (variants * (SHORT_BY if self.suspects else 1.0) + controls)
 
 
+_TOKENS = ("near-ties", "wrong tokens")
+"""Of every judgement that holds tokens at temperature 0 to the baseline's choice."""
+_DOCUMENTS = ("invalid documents", "endless documents", "tokens outside the mask", "worse tokens", "worse tokens under the mask")
 _ROWS = (
     FamilyRow(
         name="greedy",
@@ -75,6 +96,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.054,
         lossy=True,
+        tests=_TOKENS,
     ),
     FamilyRow(
         name="sampling",
@@ -85,15 +107,18 @@ _ROWS = (
         workloads=4,
         smoke=2,
         lossy=True,
+        tests=("evidence",),
+        suspects=True,
     ),
     FamilyRow(
         name="parameters",
         judge="pytest_specdec.judge.parameters",
         promise="sampling parameters honoured",
         budget=Budget.CORRECTNESS,
-        part=0.054,
+        part=0.045,
         workloads=3,
         smoke=3,
+        tests=_TOKENS,  # of penalties; doses take one, split over the laws
     ),
     FamilyRow(
         name="logprobs",
@@ -104,6 +129,7 @@ _ROWS = (
         workloads=3,
         smoke=3,
         lossy=True,
+        tests=("noise", "jumps"),
     ),
     FamilyRow(
         name="structured",
@@ -113,6 +139,7 @@ _ROWS = (
         part=0.063,
         workloads=5,
         smoke=4,
+        tests=_DOCUMENTS,
     ),
     FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests"),
     FamilyRow(
@@ -122,6 +149,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
+        tests=("repeats", "repeats in company", "equal draws"),
     ),
     FamilyRow(name="lengths", judge="pytest_specdec.judge.lengths", promise="answers end where they should", workloads=2, smoke=2),
     FamilyRow(name="invariants", judge="pytest_specdec.judge.invariants", promise="every answer keeps the rules", whole_run=True),
@@ -131,6 +159,7 @@ _ROWS = (
         promise="tool calls, whole and streamed",
         budget=Budget.CORRECTNESS,
         part=0.009,
+        tests=("wrong calls", "streams unlike whole answers"),
     ),
     FamilyRow(
         name="state",
@@ -139,6 +168,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
+        tests=(*_TOKENS, "acceptance of a prompt asked again", "acceptance after a long prompt"),
     ),
     FamilyRow(
         name="concurrency",
@@ -147,8 +177,18 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
+        tests=("words of other requests", "wrong tokens"),
     ),
-    FamilyRow(name="context", judge="pytest_specdec.judge.context", promise="right up to the context limit", workloads=2, smoke=2),
+    FamilyRow(
+        name="context",
+        judge="pytest_specdec.judge.context",
+        promise="right up to the context limit",
+        budget=Budget.CORRECTNESS,
+        part=0.009,
+        workloads=2,
+        smoke=2,
+        tests=("wrong tokens",),
+    ),
     FamilyRow(
         name="pressure",
         judge="pytest_specdec.judge.pressure",
@@ -156,6 +196,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
+        tests=(*_TOKENS, *_DOCUMENTS),
     ),
     FamilyRow(
         name="speed",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pytest_specdec.model.families import FamilyRow, with_outside
+from pytest_specdec.model.families import Budget, FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
@@ -167,6 +168,19 @@ class Plan:
     def rows(self) -> Mapping[str, FamilyRow]:
         """All families by name, in the order of the report."""
         return with_outside(self.families)
+
+    @property
+    def red_by_chance(self) -> Mapping[Budget, float]:
+        """Upper bound on the probability that a correct server turns the run red, by budget: the union bound over every test of the run.
+
+        Verdicts that are only suspicious count, and the control's too.
+        """
+        rows, chances = self.rows, dict.fromkeys((Budget.CORRECTNESS, Budget.SPEED), 0.0)
+        variants = Counter((judgement.workload, judgement.family, judgement.alpha) for judgement in self.judgements)
+        for (_, family, alpha), count in variants.items():
+            if alpha:
+                chances[rows[family].budget] += alpha * rows[family].chances(count)
+        return {budget: chance for budget, chance in chances.items() if chance}
 
     @property
     def within_one_boot(self) -> bool:

@@ -13,6 +13,7 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files import run_documents
 from pytest_specdec.judge import registry
+from pytest_specdec.judge.tolerance import ROUNDS
 from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ask_again"]
 
-_ROUNDS = 2
-"""Times that open judgements are asked again in one run, at most."""
-
 
 def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> Status:
     """Extend the run's plan by what is open and ``capture`` it, as often as it takes; return the last status.
@@ -40,7 +38,7 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
     """
     if run.plan.depth is Depth.SMOKE or run.settings.deadline_s is not None or kernel_noise(run.calibration()).exact:
         return status
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         judgements = _open(run) if status.state is State.COMPLETE else []
         if not judgements:
             break

@@ -114,8 +114,11 @@ def _arm(boot: Boot) -> str:
 
 def _shares(plan: Plan) -> str:
     shares = {judgement.family.value: judgement.alpha for judgement in plan.judgements if judgement.alpha}
-    return "false-alarm share of each: " + (
-        ", ".join(f"{name} {alpha:.2g}" for name, alpha in shares.items()) or "none, all judges are exact"
+    if not shares:
+        return "false-alarm share of each test: none, all judges are exact"
+    together = ", ".join(f"{chance:.2g} of {budget.value}" for budget, chance in plan.red_by_chance.items())
+    return (
+        f"false-alarm share of each test: {', '.join(f'{name} {alpha:.2g}' for name, alpha in shares.items())}; red by chance: {together}"
     )
 
 

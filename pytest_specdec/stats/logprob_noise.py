@@ -1,4 +1,4 @@
-"""Logprob noise: the difference between two computations of one distribution by the same engine, and whether an arm's is larger.
+"""Logprob noise: the difference between two computations of one distribution by the same engine.
 
 Numerical faults have no direction: emitted tokens hardly show them, reported log-probabilities show them in 50 to 400 tokens.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtri
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,18 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.token_distribution import Floats, Ints
 
-__all__ = [
-    "FLOOR",
-    "INVALID_ABOVE",
-    "NORMAL_UP_TO",
-    "TOLERATED",
-    "Calibration",
-    "NoiseComparison",
-    "calibrate",
-    "compare",
-    "robust_scale",
-    "squares",
-]
+__all__ = ["INVALID_ABOVE", "NORMAL_UP_TO", "Calibration", "calibrate", "robust_scale", "squares"]
 
 NORMAL_UP_TO = 0.1
 """Logit noise, nats, up to which a scorer is as it should be (bf16 across engines reads about 0.03)."""
@@ -214,61 +201,3 @@ def _line(deltas: Floats, listed: _TopTokens) -> _Line:
     residual = deltas - np.average(deltas, weights=inverse) - slope * centred
     error = math.sqrt(float(((inverse * centred * residual) ** 2).sum())) / spread
     return _Line(slope=slope, error=error, noise=math.sqrt(float((inverse * residual**2).mean())))
-
-
-TOLERATED = 1.3
-"""Times the baseline's own noise that is no fault: batches and shapes differ under speculation."""
-FLOOR = 0.01
-"""Logit noise, nats, that is granted where the baseline shows less: log-probabilities are reported with four digits by some."""
-NORMAL = 2.0
-"""Variance of a squared standard normal variable: the least spread of z about its mean that is believed."""
-DETECTED = 2.326
-"""Standard normal quantile of 0.99."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseComparison:
-    """Two samples of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, each with the square of the logit noise as its mean."""
-
-    noise: float
-    """Of the arm, nats."""
-    granted: float
-    """The baseline's own, at least FLOOR."""
-    excess: float
-    """``log(mean z / granted^2) - 2 log 1.3``: above 0 the arm is noisier than tolerated."""
-    error: float
-    """Standard error of the excess."""
-    alpha: float
-
-    @property
-    def quantile(self) -> float:
-        """Standard errors that an excess of chance stays below with probability 1 - alpha."""
-        return -float(ndtri(self.alpha))
-
-    @property
-    def exceeds(self) -> bool:
-        """Whether the arm is noisier than chance and tolerance allow."""
-        return self.excess > self.quantile * self.error
-
-    @property
-    def shown(self) -> float:
-        """Logit noise, nats, that would have shown with probability 0.99."""
-        return TOLERATED * self.granted * exp((self.quantile + DETECTED) * self.error / 2.0)
-
-
-def compare(arm: Sequence[float], baseline: Sequence[float], alpha: float) -> NoiseComparison:
-    """Compare ``arm`` with ``baseline``, both not empty: ``log ratio - 2 log 1.3 > q sqrt(kappa/n + kappa/n0)``.
-
-    For Gaussian noise kappa is 2; where the baseline's own z have heavier tails, their squared coefficient of variation.
-    """
-    z, z0 = np.asarray(arm, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
-    granted = max(sqrt(float(z0.mean())), FLOOR)
-    kappa = max(NORMAL, float(z0.var()) / granted**4)
-    noise = sqrt(float(z.mean()))
-    return NoiseComparison(
-        noise=noise,
-        granted=granted,
-        excess=2.0 * (log(noise / granted) - log(TOLERATED)) if noise > 0.0 else -np.inf,
-        error=sqrt(kappa / len(z) + kappa / len(z0)),
-        alpha=alpha,
-    )

@@ -7,11 +7,12 @@ outcome.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from pytest_specdec.stats.truncation import Truncation, Weights, by_mass, by_rank, by_share, intersection, margin, nucleus_margin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,6 @@ __all__ = [
     "Processing",
     "RawDistribution",
     "TokenDistribution",
-    "Weights",
-    "by_share",
     "raw_distribution",
     "requested",
 ]
@@ -36,14 +35,6 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-NUCLEUS_MARGIN = 0.05
-"""Cumulative mass on either side of ``top_p`` that no test uses: scoring noise moves tokens across the boundary."""
-RANK_MARGIN = 2
-"""Ranks on either side of ``top_k`` that no test uses."""
-LOGIT_MARGIN = 0.6
-"""Nats of raw logit on either side of ``top_k`` and ``min_p`` that no test uses: ranks alone do not hold in a flat distribution."""
-DEVIATIONS = 6.0
-"""Least logit margin, in standard deviations of the difference of two logits."""
 SLACK = 1e-6
 """Smallest mass of the remainder: float32 servers and rounded logprobs know a sum of probabilities no better."""
 VIOLATION = 1e-4
@@ -191,7 +182,8 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
     weights = _tempered(raw, moved, processing.temperature)
     factor = margin(processing.temperature, noise)
     rank_cut, share_cut = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
-    cut = by_mass(weights, _intersection(rank_cut, share_cut), processing.top_k, processing.top_p)
+    nucleus = nucleus_margin(processing.top_p, processing.temperature, noise)
+    cut = by_mass(weights, intersection(rank_cut, share_cut), processing.top_k, nucleus)
     distribution = _distribution(raw, moved, weights, cut, processing)
     order = np.argsort(np.column_stack([moved.order, np.full(len(moved.order), moved.order.shape[1])]), axis=1)
     return replace(
@@ -328,20 +320,6 @@ def _adjusted(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weights:
-    """Unnormalised masses after temperature, by falling mass, relative to the most probable token."""
-
-    top_tokens: Floats
-    """[N, K]."""
-    remainder: Floats
-    """[N], estimated; exact at temperature 1."""
-    remainder_bound: Floats
-    """[N], upper bound; inf above temperature 1."""
-    last: Floats
-    """[N], upper bound on any single token of the remainder; inf where there is none."""
-
-
 def _tempered(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
     """Bound the remainder by ``remainder * p_K^(1/T-1)``: none of its tokens is more probable than the last top token."""
     mass = np.exp(raw.logprobs)
@@ -359,86 +337,3 @@ def _tempered(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> We
     estimate = np.where((power == 1.0) & bounded, bound, remainder * (last / 2.0) ** (power - 1.0) * scale)
     single = np.where(moved.upwards, np.inf, np.where(_lists_vocabulary(raw), 0.0, last**power * scale))
     return Weights(top_tokens=top_tokens, remainder=estimate, remainder_bound=bound, last=single)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Truncation:
-    """What min-p, top-k and top-p leave, masks [N, K+1]; outcomes near a boundary are neither in ``core`` nor in ``excluded``."""
-
-    included: Bools
-    """By the scores as they are."""
-    core: Bools
-    """Included at any noise within the margins."""
-    excluded: Bools
-    """Excluded at any noise within the margins."""
-
-
-def margin(temperature: Floats, noise: float) -> Floats:
-    """Return the factor of mass [N] on either side of a boundary that no test uses, for logits with ``noise``."""
-    return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
-
-
-def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
-    """Cut what is less than ``min_p`` [N] times as probable as the most probable token; 0 cuts nothing."""
-    limit = min_p[:, None]
-    share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
-    surely = share >= limit * factor[:, None]
-    # The least probable token of the remainder has no lower bound.
-    surely[:, -1] = False
-    surely[:, 0] = True
-    off = limit == 0.0
-    return Truncation(included=off | (share >= limit), core=off | surely, excluded=~off & (share < limit / factor[:, None]))
-
-
-def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
-    """Cut by top-k; the remainder begins at rank K, and what lies there is no more probable than the last top token."""
-    width = weights.top_tokens.shape[1]
-    rank = np.arange(width + 1)[None, :]
-    k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
-    boundary = np.take_along_axis(weights.top_tokens, np.minimum(k, width) - 1, axis=1)
-    mass = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
-    off = (top_k <= 0)[:, None]
-    surely = (rank < k - RANK_MARGIN) & (mass >= boundary * factor[:, None])
-    far = (rank >= k + RANK_MARGIN) & (mass <= boundary / factor[:, None])
-    return Truncation(included=rank < k, core=off | surely | (rank == 0), excluded=~off & far)
-
-
-def _intersection(first: Truncation, second: Truncation) -> Truncation:
-    return Truncation(included=first.included & second.included, core=first.core & second.core, excluded=first.excluded | second.excluded)
-
-
-def by_mass(weights: Weights, before: Truncation, top_k: Ints, top_p: Floats) -> Truncation:
-    """Cut what top-k and min-p left by top-p, each way with the less favourable normaliser.
-
-    Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to, the largest not to.
-    """
-    mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
-    above = mass.cumsum(axis=1) - mass
-    cumulative = weights.top_tokens.cumsum(axis=1)
-    least, most = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
-    until = np.concatenate([cumulative / least[:, None], np.ones((len(least), 1))], axis=1)
-    since = np.concatenate([np.zeros((len(most), 1)), cumulative], axis=1) / most[:, None]
-    limit, whole = top_p[:, None], (top_p >= 1.0)[:, None]
-    core = whole | (until <= limit - NUCLEUS_MARGIN)
-    core[:, 0] = True
-    return Truncation(
-        included=before.included & (whole | (above < limit * mass.sum(axis=1, keepdims=True))),
-        core=before.core & core,
-        excluded=before.excluded | (~whole & (since >= limit + NUCLEUS_MARGIN)),
-    )
-
-
-def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
-    """Return the smallest sum of masses [N] that top-p may have seen after the cuts ``before`` it."""
-    exact_remainder = (top_k == 0) & (weights.remainder == weights.remainder_bound) & before.core[:, -1]
-    return np.asarray(
-        np.where(before.core[:, :-1], weights.top_tokens, 0.0).sum(axis=1) + np.where(exact_remainder, weights.remainder, 0.0)
-    )
-
-
-def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
-    """Return the largest sum of masses [N] that top-p may have seen after top-k."""
-    k, width = top_k[:, None], weights.top_tokens.shape[1]
-    perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
-    open_remainder = (top_k == 0) | (top_k + RANK_MARGIN > width)
-    return np.asarray(np.where(perhaps, weights.top_tokens, 0.0).sum(axis=1) + np.where(open_remainder, weights.remainder_bound, 0.0))

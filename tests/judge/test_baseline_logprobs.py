@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import logprobs
+from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -26,6 +27,12 @@ def answers(values=TRUE, prompt=TRUE, *, tokens=TOKENS, noise=0.0, seed=1):
         return None if given is None else tuple(float(min(0.0, v + noise * random.normal())) for v in given)
 
     return [replace(answer(f"chat-{i:02}", tokens, logprobs=noisy(values)), prompt_logprobs=noisy(prompt)) for i in range(3)]
+
+
+WORKLOAD = a_workload(
+    [Request(id=f"chat-{i:02}", route=Route.COMPLETIONS, body={"temperature": 0, "max_tokens": 64, "logprobs": 0}) for i in range(3)],
+    scored=False,
+)
 
 
 def judged(mine, theirs=None, control=None, *, temperature=0, prompts=False, **fields):
@@ -52,11 +59,61 @@ def test_values_of_the_neighbour_are_named_so():
     assert verdict.names == "reported log-probabilities are those of a neighbouring token"
 
 
-@pytest.mark.parametrize("far, outcome", [(2, Outcome.PASS), (3, Outcome.FAIL)])
-def test_three_tokens_make_a_finding(far, outcome):
-    mine = answers()
+SINGLE = {"baseline": Capabilities(single_precision=True)}
+
+
+@pytest.mark.parametrize(
+    "far, known, control, outcome",
+    [
+        (2, SINGLE, 0, Outcome.PASS),
+        (3, SINGLE, 0, Outcome.FAIL),
+        (3, SINGLE, 1, Outcome.PASS),
+        (3, {}, 0, Outcome.PASS),
+        (20, {}, 0, Outcome.FAIL),
+        (20, {}, 12, Outcome.PASS),
+    ],
+    ids=[
+        "two",
+        "three in single precision",
+        "a baseline that jumps",
+        "three of half precision",
+        "twenty",
+        "twenty and the baseline's twelve",
+    ],
+)
+def test_a_few_tokens_are_a_finding_only_where_nothing_jumps(far, known, control, outcome):
+    verdict = judged(off_by(far), control=off_by(control), capabilities=known, alpha=4.5e-6)
+    assert verdict.outcome is outcome, verdict.headline
+
+
+def off_by(far):
+    """Answers of which so many tokens are off, in prompt and answer alike."""
     wrong = tuple(value - 2.0 if i < far else value for i, value in enumerate(TRUE))
-    assert judged([replace(mine[0], choices=(replace(mine[0].choice, logprobs=wrong),)), *mine[1:]]).outcome is outcome
+    mine = answers()
+    return [replace(mine[0], choices=(replace(mine[0].choice, logprobs=wrong),)), *mine[1:]]
+
+
+def test_two_kernels_of_one_server_are_no_finding_whatever_their_tails():
+    """Tails of .03 nats, a jump of a nat in one of a thousand tokens, and a verify kernel three times as noisy."""
+    random = np.random.default_rng(5)
+
+    def said(noise):
+        jumps = (random.random((2, 72)) < 1e-3) * random.standard_normal((2, 72))
+        deltas = noise * np.abs(random.standard_t(3, size=(2, 72))) * random.standard_normal((2, 72)) + jumps
+        values = [tuple(float(min(0.0, value + delta)) for value, delta in zip(TRUE * 3, row, strict=True)) for row in deltas]
+        cut = [(values[0][24 * i : 24 * i + 24], values[1][24 * i : 24 * i + 24]) for i in range(3)]
+        return [
+            replace(one, choices=(replace(one.choice, logprobs=answer),), prompt_logprobs=prompt)
+            for one, (answer, prompt) in zip(answers(), cut, strict=True)
+        ]
+
+    assert {judged(said(0.09), said(0.03), said(0.03), alpha=4.5e-6).outcome for _ in range(30)} == {Outcome.PASS}
+
+
+def test_without_another_report_of_the_baseline_a_lawful_rate_is_stated():
+    mine, theirs = off_by(3), answers()
+    alone = [replace(captured("logprobs", given, theirs, workload=WORKLOAD), alpha=4.5e-6) for given in (mine, off_by(8))]
+    assert [logprobs.judge(one).outcome for one in alone] == [Outcome.PASS, Outcome.FAIL]
 
 
 def test_noise_between_the_baselines_boots_widens_the_limit_and_wild_ones_excuse():
@@ -68,7 +125,7 @@ def test_noise_between_the_baselines_boots_widens_the_limit_and_wild_ones_excuse
 
 def test_calibration_stands_in_where_there_is_no_control():
     position = Position(token_id=1, logprob=math.log(0.5), top_ids=(1,), top_logprobs=(math.log(0.5),))
-    pairs = tuple((position.logprob + 0.2 * (-1) ** i, position) for i in range(50))
+    pairs = tuple((position.logprob + 0.3 * (-1) ** i, position) for i in range(50))
     off = answers(tuple(value - 1.0 for value in TRUE), tuple(value - 1.0 for value in TRUE))
     assert judged(off).outcome is Outcome.FAIL
     assert judged(off, calibration=pairs).outcome is Outcome.PASS

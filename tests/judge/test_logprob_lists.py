@@ -93,3 +93,14 @@ def test_requests_without_log_probabilities_and_answers_without_ids_are_let_be()
 def test_without_a_control_and_as_the_control_the_baseline_alone_excuses():
     assert wrong_lists(replace(the_captured(answers(lists=BACKWARDS)), control=None)).outcome is Outcome.FAIL
     assert wrong_lists(the_captured(answers(lists=BACKWARDS)).as_control()) is None
+
+
+def test_texts_of_certain_tokens_are_no_constant_where_half_the_baselines_values_are_the_same():
+    """A value of 11 in 20 tokens here, 9 in 20 there: which side of half they fall on is chance."""
+    tokens = tuple(range(100, 120))
+
+    def given(zeros):
+        return answers((0.0,) * zeros + tuple(-0.5 - 0.01 * i for i in range(20 - zeros)), lists=[], tokens=tokens)
+
+    assert name(given(11), given(9), top=0) == ""
+    assert name(given(11), given(8), top=0) == "reported log-probabilities are zero"

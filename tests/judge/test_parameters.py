@@ -152,6 +152,24 @@ def test_a_cut_that_is_not_made_fails_and_one_token_beyond_its_margin_does_not()
     assert judged({"min_p": (75, 76, 77, 74)}, scored={(VARIANT, "min_p"): beyond}).names == "min_p is ignored"
 
 
+BEYOND = {"min_p": [listed(71), listed(72), listed(73), listed(75, 74, gap=4.0)]}
+
+
+@pytest.mark.parametrize("arm", ["baseline", "control"])
+def test_one_token_of_a_baseline_beyond_a_margin_is_chance_and_not_called_ignored(arm):
+    verdict = judged(scored={(arm, "min_p"): BEYOND["min_p"]})
+    assert verdict.outcome is Outcome.PASS
+    assert f"min_p: baseline honoured, {VARIANT} honoured" in verdict.evidence or "min_p: baseline did not bind" in str(verdict.evidence)
+    assert "ignored" not in verdict.headline
+
+
+def test_as_many_tokens_of_the_baseline_beyond_a_margin_excuse_the_variants():
+    """Beyond chance on neither boot alone, and as often as here."""
+    own = {(arm, "min_p"): BEYOND["min_p"] for arm in ("baseline", "control", VARIANT)}
+    two = [listed(71), listed(72), listed(75, 73, gap=4.0), listed(75, 74, gap=4.0)]
+    assert judged(scored={**own, (VARIANT, "min_p"): two}, alpha=1e-4).outcome is Outcome.PASS
+
+
 @pytest.mark.parametrize(
     "windows, names",
     [(None, "min_p is wrong at temperatures other than 1"), ({"warm": (1, 3)}, "min_p is ignored behind the first token of a window")],

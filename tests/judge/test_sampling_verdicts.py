@@ -18,13 +18,13 @@ ALPHA = 1e-4
 
 @pytest.mark.parametrize(
     "peak, end, expected",
-    [(900, 900, False), (1_100, 1_100, True), (9_900, 9_900, True), (1_100, 1.1, True), (1_100, 0.9, False), (0.5, 0.5, False)],
+    [(3_300, 3_300, False), (3_400, 3_400, True), (9_900, 9_900, True), (3_400, 1.1, True), (3_400, 0.9, False), (0.5, 0.5, False)],
 )
-def test_suspicion_begins_at_a_tenth_of_the_alarms_odds_and_ends_when_all_of_it_is_given_back(peak, end, expected):
+def test_suspicion_begins_at_a_third_of_the_alarms_odds_and_ends_when_all_of_it_is_given_back(peak, end, expected):
     assert suspicious(log(peak), log(end), ALPHA) is expected
 
 
-@pytest.mark.parametrize("short_by, outcome", [(-0.1, Outcome.FAIL), (0.1, "suspicious"), (0.9, "suspicious"), (1.1, Outcome.PASS)])
+@pytest.mark.parametrize("short_by, outcome", [(-0.1, Outcome.FAIL), (0.1, "suspicious"), (0.4, "suspicious"), (0.5, Outcome.PASS)])
 def test_sampling_is_suspicious_short_of_its_alarm(short_by, outcome):
     captured = toy_speculation.captured("model", "leak", answers=56)
     found = sampling.judge(captured).figures["log10_wealth"]
@@ -35,9 +35,9 @@ def test_sampling_is_suspicious_short_of_its_alarm(short_by, outcome):
 def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
     captured = toy_speculation.captured("model", "leak", answers=56)
     found = sampling.judge(captured).figures["log10_wealth"]
-    verdict = sampling.judge(replace(captured, alpha=10 ** -(found + 0.5)))
+    verdict = sampling.judge(replace(captured, alpha=10 ** -(found + 0.4)))
     assert "acceptance leak of 20%" in verdict.headline
-    assert f"10^{found:.1f} (alarm at {10 ** (found + 0.5):,.0f})" in verdict.headline
+    assert f"10^{found:.1f} (alarm at {10 ** (found + 0.4):,.0f})" in verdict.headline
     assert "--specdec-continue" in verdict.settle
     assert not verdict.rules_out
     assert not verdict.red

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from zlib import crc32
 
+import numpy as np
 import pytest
 
 from pytest_specdec.judge import seeds
@@ -76,7 +77,7 @@ def test_a_server_that_honours_seeds_passes_though_its_answers_are_not_the_basel
     verdict = judged(lambda *given: honest(*given) + 7, control=honest)
     assert verdict.outcome is Outcome.PASS
     assert "22 of 22 answers repeated under their seed, 44 of 44 of the baseline's" in verdict.headline
-    assert "so would a seed that is ignored" in verdict.rules_out
+    assert verdict.rules_out.endswith("so would a seed that is ignored; so would an answer that depends on its neighbours")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,46 @@ def test_what_the_baseline_does_itself_is_no_fault(rule):
 def test_few_pairs_that_do_not_repeat_are_undecided():
     verdict = judged(ignoring, workload=FEW, control=honest)
     assert (verdict.outcome, "not enough evidence" in verdict.headline) == (Outcome.INCONCLUSIVE, True)
+
+
+def noisy(random, company):
+    """Honest draws of which a share in company differs anew at every request, as sums of other batches make them."""
+    sizes = {request.id: len(turn) for turn in STANDARD.turns for request in turn}
+    shifts = [1 + int(random.integers(2**31)) if random.random() < company and sizes[r.id] > 1 else 0 for r in STANDARD.requests]
+    return lambda number, request, index: honest(number, request, index) + shifts[number]
+
+
+@pytest.mark.statistics(quick=True)
+@pytest.mark.parametrize("mine, theirs", [(0.74, 0.54), (0.67, 0.39), (0.37, 0.42)], ids=["bf16.03", "one-hot g.03", "g.03"])
+def test_healthy_servers_that_repeat_less_in_company_pass(mine, theirs):
+    """Shares of company pairs that differ, as measured on correct servers: a verify step has more places to flip than a decode step."""
+    random = np.random.default_rng(11)
+    verdicts = [judged(noisy(random, mine), noisy(random, theirs), control=noisy(random, theirs)) for _ in range(12)]
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.PASS}
+    assert len({verdict.headline for verdict in verdicts}) > 5
+
+
+@pytest.mark.statistics(quick=True)
+@pytest.mark.parametrize("company", [0.0, 0.2, 0.5, 0.8])
+def test_an_ignored_seed_is_no_pass_however_little_the_baseline_repeats_in_company(company):
+    random = np.random.default_rng(12)
+    outcomes = {judged(ignoring, noisy(random, company), control=noisy(random, company)).outcome for _ in range(5)}
+    assert outcomes <= {Outcome.FAIL, Outcome.INCONCLUSIVE}
+    assert outcomes == {Outcome.FAIL} or company
+
+
+def test_what_a_baseline_that_hardly_repeats_itself_leaves_open_is_said():
+    random = np.random.default_rng(13)
+    verdict = judged(noisy(random, 0.8), noisy(random, 0.8), control=noisy(random, 0.8))
+    assert verdict.outcome is Outcome.PASS
+    assert "in company the baseline repeats only" in verdict.headline
+    assert "neighbours" not in verdict.rules_out
+    assert verdict.figures["baseline_rate_repeated_in_company"] < 0.5
+    assert any(line.startswith("repeated: 4 of 4 alone, ") and "the baseline 8 of 8 alone" in line for line in verdict.evidence)
+    unseeded = judged(ignoring, ignoring, control=ignoring)
+    assert unseeded.outcome is Outcome.PASS
+    assert "the baseline repeats no answer alone, so that a seed that is ignored cannot be told" in unseeded.headline
+    assert "ignored" not in unseeded.rules_out
 
 
 def test_an_equal_draw_is_found_among_few_requests():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 from importlib.machinery import SourceFileLoader
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, RESERVED, SPEED_ALPHA, Budget, FamilyRow, with_outside
+from pytest_specdec.judge import parameters
+from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, RESERVED, SHORT_BY, SPEED_ALPHA, Budget, FamilyRow, with_outside
 from pytest_specdec.model.workload import Depth, Family
 
 OUTSIDE = FamilyRow(name="acme.tone", budget=Budget.CORRECTNESS, part=RESERVED, workloads=3)
@@ -49,18 +51,78 @@ def test_the_correctness_budget_is_shared_out_exactly_once():
 
 @pytest.mark.parametrize("depth", list(Depth))
 @pytest.mark.parametrize("variants", [1, 2, 5])
-def test_every_share_spent_together_is_the_budget(variants, depth):
+def test_everything_that_turns_a_run_red_by_chance_is_the_budget(variants, depth):
+    """Each test of each variant and of the control, and suspicion, by the union bound."""
     rows = with_outside([OUTSIDE])
-    each = {name: row.alpha(variants, depth) * row.over(depth) * variants for name, row in rows.items()}
+    each = {name: row.alpha(variants, depth) * row.over(depth) * row.chances(variants) for name, row in rows.items()}
     assert each.pop(Family.SPEED) == pytest.approx(SPEED_ALPHA)
     assert sum(each.values()) == pytest.approx(CORRECTNESS_ALPHA)
+
+
+def test_a_bet_is_paid_for_as_often_as_its_suspicion_may_be_red():
+    sampling, state = FAMILIES[Family.SAMPLING], FAMILIES[Family.STATE]
+    assert (sampling.chances(2), state.chances(2)) == (2 * SHORT_BY + 1, 4 * (2 + 1))
+    assert FAMILIES[Family.SPEED].chances(2) == 2, "its control is not judged first"
+
+
+ALARMS = {
+    "greedy": {"_flips": ["near-ties"], "_wrong": ["wrong tokens"], "_passed": []},
+    "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspected", "_failed", "_cleared")},
+    "parameters": {"_share": ["near-ties", "wrong tokens"]},
+    "logprobs": {"_analysis": ["noise", "jumps"], "_passed": []},
+    "baseline_logprobs": {"_beyond_chance": ["jumps"]},
+    "structured": {"_failed": ["invalid documents"], "_stuck": ["endless documents"], "_choices": ["worse tokens"]},
+    "grammar_mask": {"_more_than_peers": ["tokens outside the mask"], "masked": ["worse tokens under the mask"]},
+    "seeds": {
+        "_not_repeated": ["repeats", "repeats in company"],
+        **{name: ["equal draws"] for name in ("_equal_pairs", "_more_copies", "_passed")},
+        "_would_show": [],
+    },
+    "tools": {"_more_often": ["wrong calls"], "_unlike": ["streams unlike whole answers"]},
+    "state": {"_died": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
+    "concurrency": {"_foreign": ["words of other requests"], "_wrong": ["wrong tokens"], "_doubtful": [], "_passed": []},
+    "context": {"_wrong": ["wrong tokens"]},
+}
+"""By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""
+PARTS = {
+    "logprobs": ("baseline_logprobs",),
+    "structured": ("grammar_mask",),
+    "state": ("greedy",),
+    "pressure": ("greedy", "structured", "grammar_mask"),
+}
+"""Judges whose tests a judgement makes beside its own."""
+
+
+def test_every_test_that_a_judge_makes_is_named_in_its_row_and_paid_for():
+    for name, row in FAMILIES.items():
+        if row.budget is Budget.CORRECTNESS:
+            made = [test for part in (name, *PARTS.get(name, ())) for tests in ALARMS.get(part, {}).values() for test in tests]
+            assert set(made) == set(row.tests), name
+            assert len(row.tests) == len(set(row.tests))
+
+
+def test_no_judge_reads_its_share_elsewhere():
+    speed = {"acceptance", "drafting", "speed", "speed_gates", "stored_acceptance", "own_drafts"}
+    paths = [path for path in sorted((Path(parameters.__file__).parent).glob("*.py")) if path.stem not in speed]
+    readers = {path.stem: _readers(ast.parse(path.read_text(encoding="utf-8"))) for path in paths}
+    assert {name: found for name, found in readers.items() if found} == {name: set(tests) for name, tests in ALARMS.items()}
+
+
+def _readers(tree):
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {
+        function.name
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == "alpha" and isinstance(node.value, ast.Name) and node.value.id == "captured"
+    }
 
 
 @pytest.mark.parametrize("row", [FAMILIES[Family.SAMPLING], OUTSIDE], ids=lambda row: row.name)
 @pytest.mark.parametrize("workloads", range(1, 12))
 def test_a_family_never_exceeds_its_part_and_fewer_tests_raise_no_share(row, workloads):
     share = row.alpha(1, Depth.STANDARD, workloads)
-    assert share * workloads <= CORRECTNESS_ALPHA * row.part * (1 + 1e-12)
+    assert share * workloads * row.chances(1) <= CORRECTNESS_ALPHA * row.part * (1 + 1e-12)
     assert share <= row.alpha(1, Depth.STANDARD, workloads - 1)
 
 

@@ -86,3 +86,33 @@ def test_ruling_out_is_the_exact_rule_of_three(trials):
 
 def test_no_trial_rules_nothing_out():
     assert proportions.ruled_out(0) == 1.0
+
+
+def test_a_rate_may_be_so_many_times_the_others_and_no_more():
+    assert proportions.greater_than_times(18, 18, 0, 36, 2) < 1e-9
+    assert (
+        proportions.greater_than_times(0, 18, 0, 36, 2)
+        == proportions.greater_than_times(5, 5, 0, 0, 2)
+        == proportions.greater_than_times(0, 0, 5, 5, 2)
+        == 1.0
+    )
+    assert proportions.greater_than_times(12, 18, 14, 36, 2) > 0.1, "12 of 18 are what twice 14 of 36 comes to"
+    assert (
+        proportions.greater_than_times(12, 18, 14, 36, 3)
+        > proportions.greater_than_times(12, 18, 14, 36, 2)
+        > proportions.greater_than_times(12, 18, 14, 36, 1)
+    )
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.4, 0.6, 0.9])
+@pytest.mark.parametrize("level", [0.05, 1e-3])
+def test_the_size_of_the_test_of_so_many_times_is_exact(rate, level):
+    """Over all outcomes of 12 and 20 trials."""
+    mine, theirs = 1.0 - (1.0 - rate) ** 2, rate
+    size = sum(
+        stats.binom.pmf(x, 12, mine) * stats.binom.pmf(y, 20, theirs)
+        for x in range(13)
+        for y in range(21)
+        if proportions.greater_than_times(x, 12, y, 20, 2) <= level
+    )
+    assert size <= level * 1.01, "the least favourable rate is looked for on a grid"

@@ -154,13 +154,23 @@ def test_top_k_at_the_edges_of_the_top_tokens(top_k, core, violations):
     assert (int(distribution.core.sum()), int(distribution.violation.sum())) == (core, violations)
 
 
-def test_top_p_leaves_a_band_of_mass_on_either_side_alone():
-    raw = RawDistribution(
-        ids=np.arange(10)[None, :], logprobs=np.log(np.full((1, 10), 0.1)), chosen=np.array([0]), chosen_logprobs=np.log([0.1])
+def steps(mass):
+    mass = np.array(mass)
+    return RawDistribution(
+        ids=np.arange(len(mass))[None, :], logprobs=np.log(mass)[None, :], chosen=np.array([0]), chosen_logprobs=np.log(mass[:1])
     )
-    distribution = requested(raw, wish(1, top_p=0.5))
-    assert np.flatnonzero(distribution.core[0]).tolist() == [0, 1, 2, 3]
-    assert np.flatnonzero(distribution.violation[0]).tolist() == [6, 7, 8, 9, 10]
+
+
+def test_top_p_leaves_a_band_of_mass_on_either_side_alone():
+    falling = steps([0.16, 0.15, 0.13, 0.12, 0.11, 0.09, 0.08, 0.06, 0.05, 0.05])
+    distribution = requested(falling, wish(1, top_p=0.5), noise=0.0)
+    assert np.flatnonzero(distribution.core[0]).tolist() == [0, 1, 2]
+    assert np.flatnonzero(distribution.violation[0]).tolist() == [4, 5, 6, 7, 8, 9, 10], "0.56 of mass before token 4"
+
+
+def test_tokens_that_noise_may_have_put_in_another_order_are_no_violation_of_top_p():
+    """Of ten equal tokens a server keeps any five."""
+    assert np.flatnonzero(requested(steps([0.1] * 10), wish(1, top_p=0.5)).violation[0]).tolist() == []
 
 
 def test_a_nucleus_wider_than_the_top_tokens_bets_among_top_tokens_only():

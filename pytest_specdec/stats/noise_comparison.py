@@ -1,0 +1,191 @@
+"""Noise comparison: whether an arm's log-probabilities lie further from their scores than lawful numerics take them.
+
+Kernels of one token and of k + 1 tokens are different kernels: a verify kernel that is noisier than decode by a bounded factor is lawful.
+Compared are quantiles and counts, never sums of squares: where an expert flips now and then, a few tokens make up the whole sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtri
+
+from pytest_specdec.stats import proportions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.stats.token_distribution import Floats
+
+__all__ = [
+    "BOUNDED",
+    "EXACT",
+    "HALF_PRECISION",
+    "SINGLE_PRECISION",
+    "LogprobSample",
+    "NoiseComparison",
+    "compare",
+    "detectable",
+    "jump_limit",
+    "lawful_factor",
+    "scale",
+]
+
+BOUNDED, TOLERATED, MOST = 4.0, 1.3, 0.25
+"""Times the baseline's noise, reported against scored, that is lawful: a verify kernel 5.6 times as noisy as decode; 3 times is seen.
+
+It holds up to a noise of ``MOST`` nats, where probabilities are off by a quarter. A baseline as noisy as that is granted ``TOLERATED``.
+"""
+SINGLE_PRECISION, HALF_PRECISION = 0.01, 0.05
+"""Logit noise, nats, that is lawful whatever the baseline shows; log-probabilities are reported with four digits by some."""
+EXACT = 0.05
+"""Nats: single precision in which no token of the baseline is further off has shown that its servers do not jump."""
+_BULK = 0.2
+"""Part of the tokens beyond the quantile that a scale is read from: fewer tokens that jump do not move it."""
+_QUANTILE = float(ndtri(1.0 - _BULK / 2.0)) ** 2
+"""Of a squared standard normal variable."""
+_STATED, _PER_NOISE, _PER_FLOOR = 0.5, 4.0, 8.0
+"""From which on a token jumps: half a nat, four times what is lawful beside the baseline, eight times what is lawful anywhere."""
+_VISIBLE = 0.002
+"""Noise, nats, below which the baseline's is rounding and no factor means anything."""
+DETECTED = 2.326
+"""Standard normal quantile of 0.99."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobSample:
+    """Log-probabilities of one arm, as reported against as scored."""
+
+    squares: Sequence[float]
+    """``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens with a choice in them, each with the square of the logit noise as its mean."""
+    distances: Sequence[float]
+    """``|delta|`` of tokens of middling probability, nats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseComparison:
+    """What an arm's log-probabilities show beside the baseline's."""
+
+    noise: float
+    """Of the arm, nats: a scale by a quantile."""
+    granted: float
+    """The baseline's own."""
+    floor: float
+    """Lawful whatever the baseline shows, nats."""
+    factor: float
+    """Times the baseline's noise that is lawful."""
+    p_noise: float
+    """Of a noise of ``factor`` times the baseline's, or of the floor, at most."""
+    jumps: int
+    """Tokens beyond ``limit``."""
+    limit: float
+    """Nats."""
+    other_jumps: int
+    """The baseline's tokens beyond the same limit over ``factor``."""
+    p_jumps: float
+    """Of as many jumps as the baseline's, each ``factor`` times as far at most."""
+
+    @property
+    def kernel(self) -> float | None:
+        """How many times as noisy as decode the verify kernel is, taking prefill to be as noisy as decode; None where decode is exact.
+
+        Reported against scored are two kernels: ``granted^2 = 2 decode^2`` and ``noise^2 = verify^2 + decode^2``.
+        """
+        if self.granted < _VISIBLE:
+            return None
+        return sqrt(max(0.0, 2.0 * (self.noise / self.granted) ** 2 - 1.0))
+
+
+def scale(squares: Sequence[float] | Floats) -> float:
+    """Return the logit noise behind ``squares``, nats, by the quantile that a fifth of them exceeds; 0 of none."""
+    return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
+
+
+def lawful_factor(granted: float) -> float:
+    """Return how many times the baseline's noise, ``granted`` nats, is lawful: ``BOUNDED``, less where the baseline is noisy itself."""
+    return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
+
+
+def jump_limit(granted: float, floor: float) -> float:
+    """Return the distance in nats from which on a token jumps."""
+    return max(_STATED, _PER_NOISE * lawful_factor(granted) * granted, _PER_FLOOR * floor)
+
+
+def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseComparison:
+    """Compare two samples, neither empty, by two tests.
+
+    Noise: the arm's squares over ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's part of the largest
+    fifth (Mood's test, 1950, at another quantile): exact where the arm's noise has the baseline's shape and is ``factor`` times as large.
+    A second test of the floor's normal quantile has to reject as well. Jumps: Fisher's exact test on tokens beyond the limit, against the
+    baseline's beyond the limit over ``factor``. Tokens are taken as independent, and the factor, which follows from the baseline, as given.
+    """
+    z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
+    granted = scale(z0)
+    factor, limit = lawful_factor(granted), jump_limit(granted, floor)
+    jumps = int((np.asarray(arm.distances) > limit).sum())
+    other_jumps = int((np.asarray(baseline.distances) > limit / factor).sum())
+    return NoiseComparison(
+        noise=scale(z),
+        granted=granted,
+        floor=floor,
+        factor=factor,
+        p_noise=_noise(z, z0, floor, factor),
+        jumps=jumps,
+        limit=limit,
+        other_jumps=other_jumps,
+        p_jumps=proportions.greater_than_other(jumps, len(arm.distances), other_jumps, len(baseline.distances)) if jumps else 1.0,
+    )
+
+
+def _noise(z: Floats, z0: Floats, floor: float, factor: float) -> float:
+    beyond = int((z > _QUANTILE * floor**2).sum())
+    mine, theirs = _largest(z / factor**2, z0)
+    return max(
+        proportions.greater_than_rate(beyond, len(z), _BULK),
+        proportions.greater_than_other(mine, len(z), theirs, len(z0)),
+    )
+
+
+def _largest(z: Floats, z0: Floats) -> tuple[int, int]:
+    """Count the part of either that is among the largest fifth of both."""
+    cut = np.quantile(np.concatenate([z, z0]), 1.0 - _BULK)
+    return int((z > cut).sum()), int((z0 > cut).sum())
+
+
+def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
+    """Return the noise, nats, that ``tokens`` squares of the baseline's shape would have shown with probability 0.99.
+
+    ``alpha`` is the level of the test. Counts are those that its quantiles give, less what chance takes from them; of a baseline that is
+    exact the shape is a normal one.
+    """
+    z0 = np.asarray(baseline, dtype=np.float64)
+    granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
+    shape = np.quantile(z0, places) / granted**2 if granted >= _VISIBLE else np.asarray(ndtri(0.5 + places / 2.0)) ** 2
+    least = max(floor, lawful_factor(granted) * granted)
+    low, high = log(least), log(100.0 * least)
+    for _ in range(16):
+        middle = (low + high) / 2.0
+        found = _would_show(shape * exp(2.0 * middle), z0, floor, alpha)
+        low, high = (low, middle) if found else (middle, high)
+    return exp(high)
+
+
+def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
+    tokens = len(z)
+    beyond = int((z > _QUANTILE * floor**2).sum())
+    mine, theirs = _largest(z / lawful_factor(scale(z0)) ** 2, z0)
+    beyond -= _lost(beyond, tokens, 1.0)
+    lost = _lost(mine, tokens, 1.0 + tokens / len(z0))
+    mine, theirs = mine - lost, min(len(z0), theirs + lost)
+    if min(beyond, mine) <= 0:
+        return False
+    against_floor = proportions.greater_than_rate(beyond, tokens, _BULK)
+    return max(against_floor, proportions.greater_than_other(mine, tokens, theirs, len(z0))) <= alpha
+
+
+def _lost(count: int, tokens: int, wider: float) -> int:
+    """Return what chance takes from a count with probability 0.01, its variance ``wider`` times the binomial one."""
+    return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1

@@ -1,0 +1,158 @@
+"""Truncation: what min-p, top-k and top-p surely leave and surely cut off, margins of noise apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import expit, logit
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
+
+__all__ = ["Nucleus", "Truncation", "Weights", "by_mass", "by_rank", "by_share", "intersection", "margin", "nucleus_margin"]
+
+NUCLEUS_MARGIN = 0.05
+"""Cumulative mass on either side of ``top_p`` that no test uses, at least: scoring noise moves tokens across the boundary."""
+RANK_MARGIN = 2
+"""Ranks on either side of ``top_k`` that no test uses."""
+LOGIT_MARGIN = 0.6
+"""Nats of raw logit on either side of ``top_k`` and ``min_p`` that no test uses: ranks alone do not hold in a flat distribution."""
+DEVIATIONS = 6.0
+"""Least logit and nucleus margin, in standard deviations of the difference of two logits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weights:
+    """Unnormalised masses after temperature, by falling mass, relative to the most probable token."""
+
+    top_tokens: Floats
+    """[N, K]."""
+    remainder: Floats
+    """[N], estimated; exact at temperature 1."""
+    remainder_bound: Floats
+    """[N], upper bound; inf above temperature 1."""
+    last: Floats
+    """[N], upper bound on any single token of the remainder; inf where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Truncation:
+    """What min-p, top-k and top-p leave, masks [N, K+1]; outcomes near a boundary are neither in ``core`` nor in ``excluded``."""
+
+    included: Bools
+    """By the scores as they are."""
+    core: Bools
+    """Included at any noise within the margins."""
+    excluded: Bools
+    """Excluded at any noise within the margins."""
+
+
+def margin(temperature: Floats, noise: float) -> Floats:
+    """Return the factor of mass [N] on either side of a boundary that no test uses, for logits with ``noise``."""
+    return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
+
+
+def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
+    """Cut what is less than ``min_p`` [N] times as probable as the most probable token; 0 cuts nothing."""
+    limit = min_p[:, None]
+    share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
+    surely = share >= limit * factor[:, None]
+    # The least probable token of the remainder has no lower bound.
+    surely[:, -1] = False
+    surely[:, 0] = True
+    off = limit == 0.0
+    return Truncation(included=off | (share >= limit), core=off | surely, excluded=~off & (share < limit / factor[:, None]))
+
+
+def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
+    """Cut by top-k; the remainder begins at rank K, and what lies there is no more probable than the last top token."""
+    width = weights.top_tokens.shape[1]
+    rank = np.arange(width + 1)[None, :]
+    k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
+    boundary = np.take_along_axis(weights.top_tokens, np.minimum(k, width) - 1, axis=1)
+    mass = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
+    off = (top_k <= 0)[:, None]
+    surely = (rank < k - RANK_MARGIN) & (mass >= boundary * factor[:, None])
+    far = (rank >= k + RANK_MARGIN) & (mass <= boundary / factor[:, None])
+    return Truncation(included=rank < k, core=off | surely | (rank == 0), excluded=~off & far)
+
+
+def intersection(first: Truncation, second: Truncation) -> Truncation:
+    """Return what two cuts leave one after the other."""
+    return Truncation(included=first.included & second.included, core=first.core & second.core, excluded=first.excluded | second.excluded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Nucleus:
+    """A boundary of top-p [N], and how far noise moves what lies above it."""
+
+    top_p: Floats
+    least: Floats
+    """[N], mass up to which a token is inside at any noise."""
+    most: Floats
+    """[N], mass behind which a token is outside at any noise."""
+    factor: Floats
+    """[N], of mass: a token that is so many times as probable as another one stands before it at any noise."""
+
+
+def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
+    """Return the boundary ``top_p`` with margins for logits with ``noise``.
+
+    Noise of d nats between what is above a boundary and what is below it takes a mass p to ``p e^d / (p e^d + 1 - p)``, so to first order
+    by ``d p (1 - p)``. Taken is ``d = 6 sqrt2 noise / temperature``, as if either side were one token.
+    """
+    odds = DEVIATIONS * sqrt(2.0) * noise / temperature
+    boundary = logit(top_p)
+    return Nucleus(
+        top_p=top_p,
+        least=np.minimum(top_p - NUCLEUS_MARGIN, expit(boundary - odds)),
+        most=np.maximum(top_p + NUCLEUS_MARGIN, expit(boundary + odds)),
+        factor=np.exp(odds),
+    )
+
+
+def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus) -> Truncation:
+    """Cut what top-k and min-p left by top-p, each way with the less favourable normaliser.
+
+    Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to, the largest not to.
+    """
+    mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
+    above = mass.cumsum(axis=1) - mass
+    least, most = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
+    until = np.concatenate([weights.top_tokens.cumsum(axis=1) / least[:, None], np.ones((len(least), 1))], axis=1)
+    since = _surely_above(weights, nucleus.factor) / most[:, None]
+    limit, whole = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
+    core = whole | (until <= nucleus.least[:, None])
+    core[:, 0] = True
+    return Truncation(
+        included=before.included & (whole | (above < limit * mass.sum(axis=1, keepdims=True))),
+        core=before.core & core,
+        excluded=before.excluded | (~whole & (since >= nucleus.most[:, None])),
+    )
+
+
+def _surely_above(weights: Weights, factor: Floats) -> Floats:
+    """Return the mass [N, K+1] of the top tokens that stand before each outcome at any noise: near-equal tokens change places."""
+    each = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
+    counts = (weights.top_tokens[:, :, None] > each[:, None, :] * factor[:, None, None]).sum(axis=1)
+    sums = np.concatenate([np.zeros((len(each), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
+    return np.asarray(np.take_along_axis(sums, counts, axis=1))
+
+
+def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
+    """Return the smallest sum of masses [N] that top-p may have seen after the cuts ``before`` it."""
+    exact_remainder = (top_k == 0) & (weights.remainder == weights.remainder_bound) & before.core[:, -1]
+    return np.asarray(
+        np.where(before.core[:, :-1], weights.top_tokens, 0.0).sum(axis=1) + np.where(exact_remainder, weights.remainder, 0.0)
+    )
+
+
+def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
+    """Return the largest sum of masses [N] that top-p may have seen after top-k."""
+    k, width = top_k[:, None], weights.top_tokens.shape[1]
+    perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
+    open_remainder = (top_k == 0) | (top_k + RANK_MARGIN > width)
+    return np.asarray(np.where(perhaps, weights.top_tokens, 0.0).sum(axis=1) + np.where(open_remainder, weights.remainder_bound, 0.0))
