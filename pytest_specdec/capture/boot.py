@@ -235,6 +235,8 @@ class BootSession:
                 )
                 if self._may_lack_counters:
                     capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
+            if self.arm.lost:
+                return  # what was found then is no property of the engine: a resume asks again
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)

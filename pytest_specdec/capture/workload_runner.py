@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import environment
+from pytest_specdec.capture import environment, refusals
 from pytest_specdec.capture.group_replay import Failure
 from pytest_specdec.capture.server import attached
 from pytest_specdec.capture.thread_pool import ThreadPool
@@ -97,6 +97,8 @@ class WorkloadRunner:
         self._sent: dict[tuple[str, int], TimedAnswer] = {}
         self._unanswered: dict[tuple[str, int], Answer] = {}
         self._server_failures: list[ServerFailure] = []
+        self._denials: dict[str, None] = {}
+        """Why requests got a 4xx that refuses none of them."""
         self._cut_off: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
         self._restarts_before = arm.restarts
@@ -183,7 +185,8 @@ class WorkloadRunner:
 
     def result(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
-        return WorkloadResult(transcript=self._transcript(), missing=self._excused(self._unavailable))
+        missing = next(iter(self._denials), "") or self._excused(self._unavailable)
+        return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager
     def _until_unavailable(self) -> Iterator[None]:
@@ -229,7 +232,7 @@ class WorkloadRunner:
             jobs,
             self._send,
             self._arm.concurrency(self._workload.concurrency),
-            until=lambda sent: sent.ending is not None,
+            until=lambda sent: sent.ending is not None or bool(sent.denial),
             is_over=lambda: self._reporter.left_s <= 0,
         )
 
@@ -339,7 +342,8 @@ class WorkloadRunner:
             told, samples = sending.answers(self._arm.client, several, concurrency=self._arm.concurrency(self._workload.concurrency))
         self._load = samples if self._load is None else self._load + samples
         for job, deadline, sent in zip(jobs, deadlines, told, strict=True):
-            yield job, self._again(job) if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS else self._noted(job, sent, deadline)
+            limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
+            yield job, self._again(job) if limited else self._examined(job, self._noted(job, sent, deadline))
 
     def _again(self, job: Job) -> TimedAnswer:
         """Send a request again that was refused with a 429, with pauses."""
@@ -347,6 +351,12 @@ class WorkloadRunner:
         return replace(sent, limited=sent.limited + 1)
 
     def _send(self, job: Job) -> TimedAnswer:
+        return self._examined(job, self._send_once(job))
+
+    def _examined(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
+        return refusals.examine(self._arm, job.request, sent, lambda: self._send_once(job))
+
+    def _send_once(self, job: Job) -> TimedAnswer:
         workload, deadline = self._workload, self._deadline(job)
         sent = self._arm.client.send(
             job.request,
@@ -374,6 +384,15 @@ class WorkloadRunner:
         return _explained(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
     def _keep(self, job: Job, sent: TimedAnswer) -> None:
+        if sent.denial:
+            self._denials[sent.denial] = None
+            self._unanswered[job.key] = sent.answer
+            return
+        if sent.refusal is not None:
+            failure = self._failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
+            failure.answered(sent)
+            self._server_failures += failure.server_failures
+            sent = replace(sent, refusal=None)
         self._sent[job.key] = replace(sent, arrivals=())  # an object per chunk, which nobody asks for behind this
         self._reporter.update(len(self._sent), sum(answer.tokens for answer in self._sent.values()))
         if self._on_answer is not None and sent.answer.ok:
@@ -393,6 +412,8 @@ class WorkloadRunner:
         return True
 
     def _ensure_running(self) -> None:
+        if self._arm.lost:
+            raise _Unavailable(self._arm.lost)
         if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure_running():
             return
         msg = "the time given to the capture is used up"

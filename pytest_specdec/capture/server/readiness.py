@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, ServerSetup
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "parsed", "wait"]
+__all__ = ["ONE_TOKEN", "SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "parsed", "wait"]
 
 _OK = 200
 SECONDS = 10.0
@@ -58,7 +58,8 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
     return Reply(status=response.status_code, text=response.content.decode(errors="replace"))
 
 
-_ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+"""What every server that is ready has answered."""
 _PAUSE_S = 0.05
 _MIN_S = 1.0
 """Seconds that every question gets, so that one asked in the last moment may still be answered."""
@@ -125,7 +126,7 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
     """Ask for one token; return the server that answered, or why it is not ready."""
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
-    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
+    sent = client.send(ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
     if sent.answer.ok:
         return ReadyServer(model=model, version=_version(setup, dialect, _left_s(until_s)), client=client)
     client.close()
