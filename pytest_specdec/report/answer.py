@@ -51,6 +51,8 @@ def correctness(run: Run) -> CellText:
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
         return CellText(text=f"CORRECTNESS: {_without_verdict(failed, len(results))}", tone=Tone.BAD)
+    if run.refusing:
+        return CellText(text=printable(f"CORRECTNESS: nothing could be judged of {', '.join(run.refusing)}: all refused"), tone=Tone.BAD)
     suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
         return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
