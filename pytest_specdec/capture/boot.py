@@ -112,6 +112,8 @@ class ServerRecipes:
             speculative=boot.role is Role.VARIANT,
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
+            served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
+            any_model=boot.role is Role.DRAFT and boot.arm == _UNNAMED,
             attached=_address(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
             folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
@@ -127,6 +129,10 @@ class ServerRecipes:
         if boot.role is Role.SCORER:
             return Overlay()
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
+
+
+_UNNAMED = Role.DRAFT.value
+"""The arm of a draft model that the config gives an address and no name."""
 
 
 def _small_cache(config: Config) -> Mapping[str, JSON]:
@@ -376,8 +382,14 @@ class BootSession:
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
+        directory, before = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
+        after = before
         if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.arm.version):
-            run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
+            after = environment.environment(self.recipes.config, self.arm.version)
+        served = {arm: self.arm.model for arm in self.boot.arms if self.boot.attached}
+        after = replace(after, served={**before.served, **served})
+        if after != before:
+            run_documents.write_environment(directory, after)
 
     def shared(self) -> AbstractContextManager[None]:
         """Hold the machine together with any number of captures that measure no speed."""

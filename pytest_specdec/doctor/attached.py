@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.attached import is_untrusted, recognised, refused
+from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognised, refused
 from pytest_specdec.capture.server.readiness import listed, look
 from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
 from pytest_specdec.engines.protocol import AnyEngine
+from pytest_specdec.errors import BootError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,11 +51,8 @@ def _check(name: str, setup: ServerSetup) -> Check:
     if reply.status != _OK:
         error = failed(_NAME, refused(setup, reply))
         return error if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
-    names = list(listed(reply.text))
-    model = str(setup.body.get("model", setup.model))
-    if names and model not in names:
-        line, found = f"{name}: {setup.url} does not list {model}", f"found:    {', '.join(names)}"
-        if len(names) > 1:
-            return fail(_NAME, line, found, remedy="name one of them as engine.model")
-        return warn(_NAME, line, found, remedy=f"engine.model: {names[0]}, unless that is the same model under another name")
-    return ok(_NAME, f"{name}: {setup.url} serves {model}")
+    try:
+        check_model(setup, list(listed(reply.text)))
+    except BootError as error:
+        return failed(_NAME, error)
+    return ok(_NAME, f"{name}: {setup.url} serves {setup.asked_model}")

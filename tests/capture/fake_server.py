@@ -65,6 +65,9 @@ parser.add_argument("--count-prompts", action="store_true", help="count a prompt
 parser.add_argument("--key", help="what clients have to bring")
 parser.add_argument("--no-such-endpoint", action="store_true", help="answer 404 to every prompt")
 parser.add_argument("--models", default="fake-model", help="the names that are served: a,b")
+parser.add_argument("--models-on", default="", help="serve --models-later from the first prompt with this word on")
+parser.add_argument("--models-later", default="", help="the names that are served then")
+parser.add_argument("--page-of-models", help="a file with what /v1/models answers")
 parser.add_argument("--template", default="", help="what comes before every prompt")
 options = parser.parse_args()
 
@@ -201,6 +204,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, "\n".join(lines if options.speculative_config else []), "text/plain")
         elif self.path in {"/health", "/version"}:
             self.reply(200, {"version": options.served_version})
+        elif options.page_of_models and self.path == "/v1/models":
+            self.reply(200, Path(options.page_of_models).read_text())
         else:
             more = {"max_model_len": options.max_model_len} if options.max_model_len else {}
             self.reply(200, {"data": [{"id": name, **more} for name in options.models.split(",")]})
@@ -220,6 +225,8 @@ class Handler(BaseHTTPRequestHandler):
             hang()
         text = prompt if isinstance(prompt, str) else ""
         print("asked", text[:40], flush=True)
+        if options.models_on and options.models_on in text:
+            options.models = options.models_later
         with flying_lock:
             flying.append(text)
             count_prompt()

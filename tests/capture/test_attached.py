@@ -190,7 +190,9 @@ def test_a_baseline_that_speculates_is_refused(running, pair, capture):
 @pytest.mark.parametrize(
     "args, found",
     [
-        (("--models", "another"), "model fake-model of the baseline and another of mine"),
+        (("--models", "another"), "does not serve fake-model"),
+        (("--models", "fake-modle"), "does not serve fake-model; did you mean 'fake-modle'?"),
+        (("--models", ",".join(f"m{n}" for n in range(2000))), "m7 and 1,992 more"),
         (("--template", "<user>"), "reads prompts otherwise than the baseline"),
         (("--served-version", "9.9"), "engine version 1.2.3 of the baseline and 9.9 of mine"),
         (("--models", "a,b"), "does not serve fake-model"),
@@ -203,6 +205,7 @@ def test_servers_that_are_no_pair_are_one_clear_error(args, found, running, pair
     _, status = capture(pair(baseline.url, variant.url))
     assert found in status.error
     assert variant.url in status.error
+    assert len(status.error) < 1000
     assert not list(directory.root.glob("transcripts/*"))
 
 
@@ -218,6 +221,29 @@ def test_of_several_variants_the_one_that_is_no_pair_is_left_out(args, found, ru
     assert {gap.arm for gap in status.missing} == {"other"}
     assert all(found in gap.reason for gap in status.missing)
     assert all(answer.ok for answer in transcripts.read(directory, "mine", "greedy").answers)
+
+
+def test_a_model_with_another_name_there_is_one_that_the_config_says(running, pair, capture, directory):
+    """A misspelt model was green under the misspelt name: whatever the server listed first was asked."""
+    config = pair(running("--models", "big,lora").url, running(*SPECULATING, "--models", "/models/big").url)
+    config = replace(config, engine=replace(config.engine, served_as="big"))
+    _, refused = capture(config)
+    assert "does not serve big" in refused.error
+    _, status = capture(replace(config, variants=(replace(config.variants[0], served_as="/models/big"),)))
+    assert (status.state, status.error) == (State.COMPLETE, "")
+    environment = run_documents.read_environment(directory)
+    assert environment.served == {"baseline": "big", "mine": "/models/big", "control": "big"}
+    assert environment.model == "fake-model"
+
+
+def test_a_model_that_is_renamed_in_mid_run_ends_its_arm(running, pair, capture, directory):
+    baseline, variant = running(), running(*SPECULATING, "--models-on", "p3 of greedy", "--models-later", "another")
+    _, status = capture(pair(baseline.url, variant.url))
+    assert status.state is State.INCOMPLETE
+    (reason,) = {gap.reason for gap in status.missing if gap.arm == "mine"}
+    assert "serves another model than before" in reason
+    assert "models: another" in reason
+    assert transcripts.read(directory, "mine", "greedy") is None
 
 
 def answered(ids=(), prompt_tokens=None, status=200):

@@ -137,12 +137,12 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
 def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without any.
 
-    A ``model`` among the fields of the body comes first.
+    An attached server that does not list the name is never asked. Those that are started here list what they like.
     """
     if "model" in setup.body:
-        return str(setup.body["model"])
+        return setup.asked_model
     names = listed(get(setup, "/v1/models", seconds=seconds))
-    return setup.model if setup.model in names else next(iter(names), setup.model)
+    return setup.asked_model if setup.asked_model in names else next(iter(names), setup.asked_model)
 
 
 def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
