@@ -30,8 +30,11 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
     """Give a check of every arm whose server runs already."""
     for arm in arms:
         if arm.attached is not None:
-            check = _check(arm.name, arm.attached)
-            yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+            try:
+                check = _check(arm.name, arm.attached)
+                yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+            except BootError as error:
+                yield failed(_NAME, error)
 
 
 def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
@@ -41,6 +44,7 @@ def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> 
 
 
 def _check(name: str, setup: ServerSetup) -> Check:
+    """Return whether an arm's server is there and takes the key. Raises BootError where it does not serve the model."""
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):
         return failed(_NAME, refused(setup, reply))
@@ -51,8 +55,5 @@ def _check(name: str, setup: ServerSetup) -> Check:
     if reply.status != _OK:
         error = failed(_NAME, refused(setup, reply))
         return error if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
-    try:
-        check_model(setup, list(listed(reply.text)))
-    except BootError as error:
-        return failed(_NAME, error)
+    check_model(setup, list(listed(reply.text)))
     return ok(_NAME, f"{name}: {setup.url} serves {setup.asked_model}")

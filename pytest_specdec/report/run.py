@@ -113,7 +113,8 @@ class Run:
     @property
     def red(self) -> bool:
         """Whether a test failed, an error stood in the way of one, or nothing could be judged, be it of one variant."""
-        return not self.judged or bool(self.refusing) or any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
+        failed = any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
+        return failed or not self.judged or bool(self.refusing)
 
     @property
     def judged(self) -> bool:

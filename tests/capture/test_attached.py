@@ -223,6 +223,16 @@ def test_of_several_variants_the_one_that_is_no_pair_is_left_out(args, found, ru
     assert all(answer.ok for answer in transcripts.read(directory, "mine", "greedy").answers)
 
 
+@pytest.mark.parametrize("depth, found", [(200_000, "nested too deeply, 200,000 characters"), (0, "JSON of too many values")])
+def test_json_beyond_all_limits_is_one_clear_error(depth, found, running, pair, capture, tmp_path):
+    """Every dialect reads replies itself; brackets in /v1/models ended the capture with an internal error."""
+    path = tmp_path / "models"
+    path.write_text("[" * depth if depth else f"[{'0,' * 2**21}0]")
+    _, status = capture(pair(running().url, running("--page-of-models", str(path)).url))
+    assert "answers /v1/models with something that no server of a model sends" in status.error
+    assert found in status.error
+
+
 def test_a_model_with_another_name_there_is_one_that_the_config_says(running, pair, capture, directory):
     """A misspelt model was green under the misspelt name: whatever the server listed first was asked."""
     config = pair(running("--models", "big,lora").url, running(*SPECULATING, "--models", "/models/big").url)

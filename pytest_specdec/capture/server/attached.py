@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["AttachedArm", "AttachedServer", "check_model", "dialect_of", "few", "foreign", "is_untrusted", "recognised", "refused", "replaced"]
+__all__ = ["AttachedArm", "AttachedServer", "check_model", "dialect_of", "foreign", "is_untrusted", "recognised", "refused", "replaced"]
 
 _MODELS = "/v1/models"
 _OK = 200
@@ -143,8 +143,9 @@ class AttachedArm(ArmServer):
         names = listed(reply.text)
         card = _facts(names.get(self.model))
         if card != self._card:
-            what, remedy = "the attached server serves another model than before", "serve one model for the whole run, then --specdec-resume RUN"
-            found = str(card) if card is not None else f"models: {few(list(names))}"
+            what = "the attached server serves another model than before"
+            remedy = "serve one model for the whole run: --specdec-resume RUN asks again"
+            found = str(card) if card is not None else f"models: {_few(list(names))}"
             expected = str(self._card)
             raise BootError(what, where=self.recipe.setup.url, found=found, expected=expected, remedy=remedy)
 
@@ -227,10 +228,10 @@ def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
     near = nearest(wanted, names[:_MOST_NAMES])
     what = f"{setup.url} does not serve {wanted}" + (f"; {near}" if near else "")
     remedy = "correct `engine.model`; or say `served_as: NAME`, under `engine` or this arm, where the same model has another name there"
-    raise BootError(what, where=setup.url, found=few(names), expected=wanted, remedy=remedy)
+    raise BootError(what, where=setup.url, found=_few(names), expected=wanted, remedy=remedy)
 
 
-def few(names: Sequence[str]) -> str:
+def _few(names: Sequence[str]) -> str:
     """Return the first of ``names``, each cut to a readable length, and how many there are beside them."""
     shown = ", ".join(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…" for name in names[:_SHOWN_NAMES])
     more = len(names) - _SHOWN_NAMES

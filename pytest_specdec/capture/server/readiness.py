@@ -11,6 +11,7 @@ from pytest_specdec.capture import sse
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
+from pytest_specdec.engines import json_reply
 from pytest_specdec.errors import BootError
 from pytest_specdec.model.workload import Request, Route
 
@@ -47,7 +48,10 @@ def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> st
 
 
 def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
-    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest."""
+    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest.
+
+    Raises BootError for JSON beyond all limits: whatever sends it is no model's server.
+    """
     headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
@@ -55,7 +59,21 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
             response = client.get(f"{setup.url}{path}")
     except (HTTPX.HTTPError, OSError, ValueError) as error:
         return Reply(status=None, text=f"connection failed: {error}")
-    return Reply(status=response.status_code, text=response.content.decode(errors="replace"))
+    text = response.content.decode(errors="replace")
+    _check_limits(setup, path, text)
+    return Reply(status=response.status_code, text=text)
+
+
+def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
+    """Raise BootError for a reply that no reader of this package would take for JSON although it begins as such."""
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            json_reply.loaded(text)
+        except json_reply.BeyondLimitsError as error:
+            what, found = f"{setup.url} answers {path} with something that no server of a model sends", f"{error}, {len(text):,} characters"
+            raise BootError(what, where=setup.url, found=found, expected="a small JSON object", remedy="correct `url`") from None
+        except ValueError:
+            return  # what it is instead is its reader's business
 
 
 ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
