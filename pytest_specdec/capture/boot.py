@@ -71,8 +71,14 @@ class ServerRecipes:
         recipe = self.of(boot)
         if recipe.setup.attached is None:
             return ArmServer(recipe, heartbeat=heartbeat, left_s=left_s)
-        config = self.config_of(boot)
+        config, recipe = self.config_of(boot), replace(recipe, peer=self._peer(boot, recipe.setup))
         return AttachedArm(recipe, lambda setup: dialect_of(engine_of(config.engine.kind), config, setup), heartbeat, left_s)
+
+    def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
+        """Return how the baseline's server is found, for a variant that is attached elsewhere."""
+        baselines = (self._setup(each) for each in self.plan.boots if each.role in {Role.BASELINE, Role.CONTROL} and each.attached)
+        baseline = next(baselines, None) if boot.role is Role.VARIANT else None
+        return None if baseline is None or baseline.url == setup.url else baseline
 
     def of(self, boot: Boot) -> ServerRecipe:
         """Return how ``boot`` is started, on a port that is free now, or where it is found."""
@@ -323,6 +329,8 @@ class BootSession:
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:
             self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
+        if transcript.elsewhere or transcript.uncounted:
+            self.completeness.warn(f"{where}: {transcript.elsewhere or transcript.uncounted}: a load balancer, or counters that are late")
         if isinstance(self.arm, AttachedArm):
             for text in self.arm.warnings:
                 self.completeness.warn(text)

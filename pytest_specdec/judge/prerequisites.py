@@ -31,8 +31,8 @@ def refused(answer: Answer) -> bool:
 
 
 def refusal(captured: Captured) -> Verdict | None:
-    """Return a verdict when access was lost, or the judged arm refused every request; None otherwise."""
-    if lost := _access_lost(captured):
+    """Return a verdict when access was lost, another server answered, or the judged arm refused every request; None otherwise."""
+    if lost := _access_lost(captured) or _misrouted(captured):
         return lost
     answers = captured.speculative.answers
     if not answers or not all(map(refused, answers)):
@@ -60,6 +60,15 @@ def _access_lost(captured: Captured) -> Verdict | None:
             headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"
             return say(captured, Outcome.INVALID, f"{headline}, {words}", settle=RESUME, figures={"denied_requests": len(lost)})
     return None
+
+
+def _misrouted(captured: Captured) -> Verdict | None:
+    """Return INVALID where the baseline's server gave answers that were asked of the variant's."""
+    if not captured.speculative.elsewhere:
+        return None
+    headline = f"some answers of {captured.arm} are of the baseline's server: {captured.speculative.elsewhere}"
+    settle = "give the variant the address of its server, not that of a load balancer in front of both"
+    return say(captured, Outcome.INVALID, headline, settle=settle)
 
 
 def messages(answers: Sequence[Answer]) -> tuple[str, ...]:

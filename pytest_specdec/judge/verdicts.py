@@ -97,9 +97,10 @@ def _others(captured: Captured) -> tuple[str, ...]:
     """Return the caveats of servers that belong to somebody else."""
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)
+    lacking = (f"{arm.arm}: {arm.uncounted}: another server answered, or they are late" for arm in arms if arm.uncounted)
     limited = (f"{arm.arm}: {arm.limited} times refused with 429, too many requests, and sent again" for arm in arms if arm.limited)
     within = ("within one boot: the control is the same attached server, asked again",) if captured.within_one_boot else ()
-    return (*within, *shared, *limited)
+    return (*within, *shared, *lacking, *limited)
 
 
 def _concurrency(captured: Captured) -> tuple[str, ...]:

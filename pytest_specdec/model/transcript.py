@@ -418,6 +418,10 @@ class Transcript:
     """How it shows that somebody else started the server anew meanwhile; empty where nothing shows it."""
     foreign: str = ""
     """What an attached server was asked by others meanwhile, as its counters tell; empty where they tell nothing."""
+    elsewhere: str = ""
+    """How counters show that the baseline's server gave some of these answers; empty where nothing shows it."""
+    uncounted: str = ""
+    """What an attached server answered and did not count, where nothing shows who did; empty elsewhere."""
     limited: int = 0
     """Times that a request was refused with a 429, too many requests, and sent again."""
     client: ClientLoad | None = None

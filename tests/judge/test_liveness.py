@@ -195,6 +195,16 @@ def test_a_route_that_is_gone_after_answers_is_lost_and_one_that_never_was_is_re
     assert judged([replace(each, status=404, choices=()) for each in four()]).outcome is Outcome.REFUSED
 
 
+def test_answers_of_the_baselines_server_are_not_the_variants():
+    mine = transcript(VARIANT, four(), elsewhere="its counters grew by 500")
+    verdict = judged(mine)
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == f"some answers of {VARIANT} are of the baseline's server: its counters grew by 500"
+    caveat = judged(transcript(VARIANT, four(), uncounted="its counters grew by 500"))
+    assert caveat.outcome is Outcome.PASS
+    assert any("another server answered, or they are late" in line for line in caveat.evidence)
+
+
 def test_a_refusal_that_is_answered_when_it_is_sent_again_is_no_refusal():
     verdict = judged(server_failures=[dead(ending=FailureKind.REFUSED, recurred=False)])
     assert verdict.outcome is Outcome.INVALID

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed, look
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.server.traffic import replaced
 from pytest_specdec.capture.sse import web_page
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines.protocol import AnyEngine, Recognising
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["AttachedArm", "AttachedServer", "check_model", "dialect_of", "foreign", "is_untrusted", "recognised", "refused", "replaced"]
+__all__ = ["AttachedArm", "AttachedServer", "check_model", "dialect_of", "is_untrusted", "recognised", "refused"]
 
 _MODELS = "/v1/models"
 _OK = 200
@@ -133,6 +134,14 @@ class AttachedArm(ArmServer):
         if how := replaced(before, self._traffic):
             self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {how}")
         return self._traffic
+
+    def peer_traffic(self) -> Traffic | None:
+        """Read what the baseline's server has done for all its clients; None where it is this one, or does not tell."""
+        dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
+        if peer is None or dialect.counters_drain or left_s <= 0:
+            return None
+        page = get(peer, dialect.counters_path, seconds=min(SECONDS, left_s))
+        return None if page is None else dialect.traffic(page)
 
     def check_port(self) -> None:
         """Raise BootError when the server serves another model than when this visit began, or none of that name."""
@@ -293,46 +302,3 @@ def _fit(setup: ServerSetup, dialect: Dialect) -> int:
     finally:
         client.close()
     return fit
-
-
-_CLOCK_S = 1.0
-"""By which a start may seem to move while the clock is set."""
-_BEYOND = 16
-"""Tokens of an answer that a server may generate and not send, such as those of a window behind a stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Growth:
-    prompt: int
-    generated: int
-
-
-def replaced(before: Traffic | None, after: Traffic | None) -> str:
-    """Return how two readings show that another server answers than before; empty where they do not."""
-    if before is None or after is None:
-        return ""
-    if before.started_s is not None and after.started_s is not None and abs(after.started_s - before.started_s) > _CLOCK_S:
-        return f"it started {after.started_s - before.started_s:.0f} s later than the one before"
-    growth = _growth(before, after)
-    return "its counters went back" if growth.prompt < 0 or growth.generated < 0 else ""
-
-
-def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
-    """Return what others asked of the server, where its counters grew by more than ``answers`` answers explain; empty where they did not.
-
-    ``prompt_tokens`` and ``generated_tokens`` are what was asked here at most.
-    """
-    if before is None or after is None:
-        return ""
-    growth = _growth(before, after)
-    prompt, generated = growth.prompt - prompt_tokens, growth.generated - generated_tokens
-    found = [f"{prompt:,} prompt tokens"] if prompt > 0 else []
-    found += [f"{generated:,} generated tokens"] if generated > _BEYOND * answers or (found and generated > 0) else []
-    return " and ".join(found)
-
-
-def _growth(before: Traffic, after: Traffic) -> _Growth:
-    def by(now: int | None, then: int | None) -> int:
-        return 0 if now is None or then is None else now - then
-
-    return _Growth(prompt=by(after.prompt_tokens, before.prompt_tokens), generated=by(after.generated_tokens, before.generated_tokens))

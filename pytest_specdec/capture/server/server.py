@@ -54,6 +54,8 @@ class ServerRecipe:
     """Requests in flight at most; None without a limit."""
     may_kill: bool = False
     """Whether an attached server is sent again what it failed on."""
+    peer: ServerSetup | None = None
+    """Of an attached variant the baseline's server, where that has an address of its own: it is read and not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +267,10 @@ class ArmServer:
 
     def traffic(self) -> Traffic | None:
         """Return None: only an attached server has other clients."""
+        return None
+
+    def peer_traffic(self) -> Traffic | None:
+        """Return None, as above."""
         return None
 
     def check_port(self) -> None:
