@@ -20,7 +20,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import STATED, tolerance
-from pytest_specdec.judge.verdicts import LN_10, against, quoted, say
+from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -238,7 +238,7 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
         captured,
         Outcome.FAIL,
         f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong; {_counted(tally)}; earliest: {where}",
-        short=divergence(first, index, baseline, tally.allowed),
+        short=(*divergence(first, index, baseline, tally.allowed), *guess(captured)),
         evidence=(*_evidence(captured, tally), *_listed(wrong)),
         cell=f"{len(wrong):,} of {_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,

@@ -6,7 +6,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import bursts
-from pytest_specdec.model.pair import SCORER
+from pytest_specdec.model.pair import SCORER, DraftKind
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.verdict import Verdict
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Outcome
 
-__all__ = ["LN_10", "against", "likely", "power", "quoted", "say"]
+__all__ = ["LN_10", "against", "guess", "likely", "power", "quoted", "say"]
 
 LN_10 = log(10.0)
 
@@ -70,6 +70,13 @@ def say(
     if captured.on_verdict is not None:
         captured.on_verdict(verdict)
     return verdict
+
+
+def guess(captured: Captured) -> tuple[str, ...]:
+    """Return the caveat of a fault's name where nothing tells how the variant drafts; nothing where it is known."""
+    if captured.is_control or captured.pair.variant.draft.kind is not DraftKind.UNKNOWN:
+        return ()
+    return ("name         a guess: the drafter is unknown here; add `args: {draft: model | ngram | head, draft-tokens: 3}` to the variant",)
 
 
 def power(log_evidence: float) -> str:
