@@ -65,7 +65,7 @@ def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
         arm.add_aside(one.answer)
         return sent if is_refusal else replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
     arm.lost = arm.lost or (
-        f"access lost: {arm.recipe.setup.url} answers nobody any more: {_words(request, sent)}, "
+        f"access lost: {arm.recipe.setup.url} answers no request any more: {_words(request, sent)}, "
         f"and so a prompt of one token that was answered before ({one.answer.status}); "
         "see to key, quota and proxy: --specdec-resume RUN asks again"
     )
