@@ -54,7 +54,6 @@ class _Visited:
 
     name: str
     arm: ArmServer
-    model: str
     max_model_len: JSON
     answers: tuple[Answer, ...]
     """One per probe."""
@@ -156,7 +155,6 @@ def _visited(boot: Boot, arm: ArmServer) -> _Visited:
     return _Visited(
         name=boot.arm if boot.role in {Role.VARIANT, Role.DRAFT} else Role.BASELINE.value,
         arm=arm,
-        model=arm.model,
         max_model_len=cards.get(arm.model, {}).get("max_model_len"),
         answers=answers,
         drafts=None if before is None or after is None else (after - before).drafts,
@@ -164,10 +162,11 @@ def _visited(boot: Boot, arm: ArmServer) -> _Visited:
 
 
 def _same_model(baseline: _Visited, other: _Visited) -> None:
-    """Raise EngineError where both servers report a name, context length or engine version, and these differ."""
-    named = "model" in baseline.arm.recipe.setup.body or "model" in other.arm.recipe.setup.body
+    """Raise EngineError where both servers report a context length or engine version, and these differ.
+
+    Each lists the model under the name that the config gives it, or was not asked.
+    """
     facts = {
-        "model": ("", "") if named else (baseline.model, other.model),
         "max_model_len": (baseline.max_model_len, other.max_model_len),
         "engine version": (baseline.arm.version, other.arm.version),
     }

@@ -71,8 +71,14 @@ class ServerRecipes:
         recipe = self.of(boot)
         if recipe.setup.attached is None:
             return ArmServer(recipe, heartbeat=heartbeat, left_s=left_s)
-        config = self.config_of(boot)
+        config, recipe = self.config_of(boot), replace(recipe, peer=self._peer(boot, recipe.setup))
         return AttachedArm(recipe, lambda setup: dialect_of(engine_of(config.engine.kind), config, setup), heartbeat, left_s)
+
+    def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
+        """Return how the baseline's server is found, for a variant that is attached elsewhere."""
+        baselines = (self._setup(each) for each in self.plan.boots if each.role in {Role.BASELINE, Role.CONTROL} and each.attached)
+        baseline = next(baselines, None) if boot.role is Role.VARIANT else None
+        return None if baseline is None or baseline.url == setup.url else baseline
 
     def of(self, boot: Boot) -> ServerRecipe:
         """Return how ``boot`` is started, on a port that is free now, or where it is found."""
@@ -112,6 +118,8 @@ class ServerRecipes:
             speculative=boot.role is Role.VARIANT,
             headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
+            served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
+            any_model=boot.role is Role.DRAFT and boot.arm == _UNNAMED,
             attached=_address(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
             folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
@@ -127,6 +135,10 @@ class ServerRecipes:
         if boot.role is Role.SCORER:
             return Overlay()
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
+
+
+_UNNAMED = Role.DRAFT.value
+"""The arm of a draft model that the config gives an address and no name."""
 
 
 def _small_cache(config: Config) -> Mapping[str, JSON]:
@@ -235,6 +247,8 @@ class BootSession:
                 )
                 if self._may_lack_counters:
                     capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
+            if self.arm.lost:
+                return  # what was found then is no property of the engine: a resume asks again
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
@@ -315,6 +329,8 @@ class BootSession:
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:
             self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
+        if transcript.elsewhere or transcript.uncounted:
+            self.completeness.warn(f"{where}: {transcript.elsewhere or transcript.uncounted}: a load balancer, or counters that are late")
         if isinstance(self.arm, AttachedArm):
             for text in self.arm.warnings:
                 self.completeness.warn(text)
@@ -374,8 +390,14 @@ class BootSession:
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
+        directory, before = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
+        after = before
         if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.arm.version):
-            run_documents.write_environment(self.recipes.directory, environment.environment(self.recipes.config, self.arm.version))
+            after = environment.environment(self.recipes.config, self.arm.version)
+        served = {arm: self.arm.model for arm in self.boot.arms if self.boot.attached}
+        after = replace(after, served={**before.served, **served})
+        if after != before:
+            run_documents.write_environment(directory, after)
 
     def shared(self) -> AbstractContextManager[None]:
         """Hold the machine together with any number of captures that measure no speed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture import refusals
 from pytest_specdec.capture.requests import reasoned
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import ThreadPool
@@ -17,6 +18,7 @@ from pytest_specdec.model.workload import Request, Route
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.transcript import Answer, Choice, Position
     from pytest_specdec.model.workload import JSON
@@ -103,15 +105,19 @@ class CapabilityProbe:
         return dict(pool)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
-        """Return the answer; None when the server failed, or is gone since an earlier question, and when the time is used up."""
+        """Return the answer; None when the server failed, denied access or is gone, and when the time is used up."""
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
         request = reasoned(Request(id="probe", route=route, body=body), self._reasoning)
-        sent = self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
+
+        def send() -> TimedAnswer:
+            return self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
+
+        sent = refusals.examine(self._arm, request, send(), send)
         if sent.ending is not None:
             self._arm.wait_for_end()
-        return None if sent.ending else sent.answer
+        return None if sent.ending or sent.denial else sent.answer
 
     def _scored(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Ask for the distribution at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
@@ -119,10 +125,10 @@ class CapabilityProbe:
         The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score.
         """
         distribution = self._distribution(plain, route)
-        if distribution is None or distribution.failed:
+        if distribution is None or distribution.failed or distribution.denied:
             return FeatureSupport.UNKNOWN
         if not distribution.positions:
-            return FeatureSupport.REFUSED if distribution.error.startswith("4") else FeatureSupport.IGNORED
+            return FeatureSupport.REFUSED if distribution.refused else FeatureSupport.IGNORED
         best = [position.top_ids[:1] == (position.token_id,) for position in distribution.positions]
         return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 

@@ -14,7 +14,7 @@ import openai
 from pytest_specdec.capture import responses, sse
 from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Recorder, Transport
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
-from pytest_specdec.model.transcript import Answer, FailureKind, Timing
+from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["REFUSED", "BusyTime", "Client", "Exchange", "TimedAnswer", "overdue", "retry_after_s"]
+__all__ = ["BusyTime", "Client", "Exchange", "TimedAnswer", "overdue", "retry_after_s", "turns_away"]
 
 
 class BusyTime:
@@ -64,7 +64,7 @@ class BusyTime:
 
 
 _OK = 200
-REFUSED = range(400, 500)
+_CLIENT_ERRORS = range(400, 500)
 _TOO_MANY = 429
 _AGAIN_S = 0.5
 """Seconds before a request refused with a 429 is sent again, where the reply names none; doubled each time."""
@@ -111,12 +111,21 @@ class TimedAnswer:
     """Times that it was refused with a 429, too many requests, and sent again."""
     arrivals: tuple[Arrival, ...] = ()
     """The chunks of a stream; empty where the answer was not streamed."""
+    denial: str = ""
+    """Why its 4xx is no refusal of the engine's, as of a lost key; empty for anything else."""
+    refusal: TimedAnswer | None = None
+    """What the same request got before it was sent again and answered; None elsewhere."""
 
     @property
     def tokens(self) -> int:
         """Emitted tokens, by ids or else by the server's count."""
         counted = sum(len(choice.token_ids) for choice in self.answer.choices)
         return counted or (self.answer.usage.completion_tokens if self.answer.usage else 0)
+
+
+def turns_away(status: int | None) -> bool:
+    """Whether a server with this status refuses, or lets nobody in; any other but 200 is its failure."""
+    return status in REFUSALS or status in _CLIENT_ERRORS
 
 
 class Client:
@@ -218,7 +227,7 @@ class Client:
                     received = sse.read(response.iter_bytes(), events=leave_after)
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
             except openai.APIStatusError as error:
-                ending = None if error.status_code in REFUSED else FailureKind.ERROR
+                ending = None if turns_away(error.status_code) else FailureKind.ERROR
                 return failed(self._message(error), ending, error.status_code, retry_after_s(error.response.headers))
             except _LOST as error:
                 if limits.overdue or isinstance(error, _TIMED_OUT):

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Failure"]
 
 
+_RUNNING = {FailureKind.HUNG, FailureKind.REFUSED}
+"""Endings after which the server goes on."""
+
+
 class Failure:
     """One failure of an arm's server: the requests in flight, and which of them, or which group, fails again."""
 
@@ -58,7 +62,7 @@ class Failure:
 
     def _ended(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended; empty where it goes on, or hangs."""
-        return self._arm.wait_for_end() if any(sent.ending is not FailureKind.HUNG for sent in failed) else ""
+        return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
 
     def _described(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
         arm = self._arm

@@ -116,11 +116,12 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings
 
 
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
-    """Say whether a server died and nothing explains it, or was started anew by somebody else.
+    """Say whether a server died and nothing explains it, was replaced by somebody else, denied access, or did not answer itself.
 
     A request that explains a death explains what was in flight beside it, too.
     """
-    return bool(transcript.replaced) or (bool(transcript.unexplained) and transcript.arm not in findings)
+    outside = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
+    return bool(outside) or (bool(transcript.unexplained) and transcript.arm not in findings)
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:

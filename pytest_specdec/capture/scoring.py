@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_specdec.capture.client import turns_away
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.errors import RequestError
-from pytest_specdec.model.transcript import Position, Score, ScoringRoute
+from pytest_specdec.model.transcript import REFUSALS, Position, Score, ScoringRoute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,10 @@ class ScoredSequence:
     error: str = ""
     failed: bool = False
     """Whether the server failed, rather than refused."""
+    refused: bool = False
+    """Whether the engine has no such request, or refused it."""
+    denied: bool = False
+    """Whether it got a 4xx that refuses no request, as without a key."""
 
 
 class Scorer(Protocol):
@@ -136,14 +141,20 @@ def _read(
 ) -> ScoredSequence:
     """Send ``asked`` and read its reply, which lists about as many tokens as ``listed``."""
     if asked is None:
-        return ScoredSequence(error="400: the engine has no such request")
+        return ScoredSequence(error="400: the engine has no such request", refused=True)
     left_s = arm.left_s()
     if left_s <= 0:
         return ScoredSequence(error="not scored before the capture ended")
     max_bytes = max(MAX_BYTES, listed * _LISTED_BYTES)
     exchange = arm.client.exchange(asked.path, asked.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
     if exchange.received is None:
-        return ScoredSequence(error=f"{exchange.status or 'no answer'}: {exchange.error}", failed=exchange.ending is not None)
+        refused = exchange.status in REFUSALS
+        return ScoredSequence(
+            error=f"{exchange.status or 'no answer'}: {exchange.error}",
+            failed=exchange.ending is not None,
+            refused=refused,
+            denied=turns_away(exchange.status) and not refused,
+        )
     try:
         return ScoredSequence(positions=positions(exchange.received.json()))
     except (RequestError, ValueError, RecursionError) as error:

@@ -11,15 +11,15 @@ of the openai package is used.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pytest_specdec.capture import responses
+from pytest_specdec.engines import json_reply
 from pytest_specdec.model.transcript import WAITED_S, Timing
 
 if TYPE_CHECKING:
@@ -113,8 +113,6 @@ _END = rb"(?:\r\n|\n|\r(?!\n))"
 _BLANK = re.compile(_END + _END)
 _MAX_EVENTS = 2**19
 """Several times what the longest answers take; some hundred bytes of memory each, however short they are."""
-_MAX_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
-"""Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a distribution 60 on the wire."""
 _ORDER_MARK = b"\xef\xbb\xbf"
 DONE = "[DONE]"
 """What the last event says."""
@@ -204,14 +202,7 @@ def parsed(text: str | bytes) -> Mapping[str, JSON]:
     if page := web_page(text):
         msg = f"expected a JSON object, found {page}"
         raise ValueError(msg)
-    if _values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
-        msg = "JSON of too many values"
-        raise ValueError(msg)
-    try:
-        data = json.loads(text, parse_constant=_no_number)
-    except RecursionError:
-        msg = "JSON that is nested too deeply"
-        raise ValueError(msg) from None
+    data = json_reply.loaded(text, parse_constant=_no_number)
     if not isinstance(data, dict):
         msg = f"expected a JSON object, found {str(text)[:100]!r}"
         raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
@@ -233,11 +224,6 @@ def web_page(text: str | bytes) -> str:
     return f"a web page titled {title[2][:_MAX_TITLE]!r}" if title else "a web page (HTML)"
 
 
-def _values(text: str | bytes) -> int:
-    """Return about how many values there are in JSON: as many as commas and openings."""
-    return sum(map(text.count, ",[{")) if isinstance(text, str) else sum(map(text.count, (b",", b"[", b"{")))
-
-
-def _no_number(name: str) -> None:
+def _no_number(name: str) -> NoReturn:
     msg = f"{name} is no JSON"
     raise ValueError(msg)

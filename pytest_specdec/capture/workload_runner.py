@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import environment
+from pytest_specdec.capture import environment, refusals
 from pytest_specdec.capture.group_replay import Failure
-from pytest_specdec.capture.server import attached
+from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.timed import sending
 from pytest_specdec.capture.timed.sending import TimedRequest
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.capture.timed.requests import LoadSamples
-    from pytest_specdec.engines.protocol import Traffic
     from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Request, Workload
 
@@ -37,8 +36,6 @@ _MIN_S = 0.1
 """Seconds that a request gets which is sent in the capture's last moment."""
 _COUNTERS_PAUSE_S = 0.02
 """Between two readings of counters that a server updates behind its answers."""
-_SETTLING = 10
-"""Such readings at most: the counters of a server that others use do not rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +94,18 @@ class WorkloadRunner:
         self._sent: dict[tuple[str, int], TimedAnswer] = {}
         self._unanswered: dict[tuple[str, int], Answer] = {}
         self._server_failures: list[ServerFailure] = []
+        self._denials: dict[str, None] = {}
+        """Why requests got a 4xx that refuses none of them."""
         self._cut_off: set[tuple[str, int]] = set()
         """Requests that were cut off by the deadline of the capture, not by their own."""
         self._restarts_before = arm.restarts
         self._began_dead = 0 if arm.running else 1
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
-        self._traffic: Traffic | None = None
+        self._account = TrafficAccount(arm)
+        self._counted_beside = Discrepancy()
         self._preempted: int | None = None
         self._preemptions: int | None = None
-        self._replaced = ""
-        self._foreign = ""
         self._load: LoadSamples | None = None
         self._machine_load: float | None = None
         self._started_at = ""
@@ -141,7 +139,7 @@ class WorkloadRunner:
             self._warm_up()
             self._arm.note_processes()
             self._before = self._arm.counters()
-            self._traffic = self._settled_traffic()
+            self._account.begin()
             self._preempted = self._arm.preemptions() if self._workload.small_cache else None
 
     @property
@@ -172,7 +170,7 @@ class WorkloadRunner:
         """Read the counters again."""
         if not self._unavailable:
             self._counters = self._counted(self._before)
-            self._note_others(self._arm.traffic())
+            self._counted_beside = self._discrepancy()
             after = self._arm.preemptions() if self._workload.small_cache else None
             self._preemptions = None if after is None else after - self._preempted_before
 
@@ -183,7 +181,8 @@ class WorkloadRunner:
 
     def result(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
-        return WorkloadResult(transcript=self._transcript(), missing=self._excused(self._unavailable))
+        missing = next(iter(self._denials), "") or self._excused(self._unavailable)
+        return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager
     def _until_unavailable(self) -> Iterator[None]:
@@ -229,7 +228,7 @@ class WorkloadRunner:
             jobs,
             self._send,
             self._arm.concurrency(self._workload.concurrency),
-            until=lambda sent: sent.ending is not None,
+            until=lambda sent: sent.ending is not None or bool(sent.denial),
             is_over=lambda: self._reporter.left_s <= 0,
         )
 
@@ -339,7 +338,8 @@ class WorkloadRunner:
             told, samples = sending.answers(self._arm.client, several, concurrency=self._arm.concurrency(self._workload.concurrency))
         self._load = samples if self._load is None else self._load + samples
         for job, deadline, sent in zip(jobs, deadlines, told, strict=True):
-            yield job, self._again(job) if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS else self._noted(job, sent, deadline)
+            limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
+            yield job, self._again(job) if limited else self._examined(job, self._noted(job, sent, deadline))
 
     def _again(self, job: Job) -> TimedAnswer:
         """Send a request again that was refused with a 429, with pauses."""
@@ -347,6 +347,12 @@ class WorkloadRunner:
         return replace(sent, limited=sent.limited + 1)
 
     def _send(self, job: Job) -> TimedAnswer:
+        return self._examined(job, self._send_once(job))
+
+    def _examined(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
+        return refusals.examine(self._arm, job.request, sent, lambda: self._send_once(job))
+
+    def _send_once(self, job: Job) -> TimedAnswer:
         workload, deadline = self._workload, self._deadline(job)
         sent = self._arm.client.send(
             job.request,
@@ -374,6 +380,15 @@ class WorkloadRunner:
         return _explained(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
     def _keep(self, job: Job, sent: TimedAnswer) -> None:
+        if sent.denial:
+            self._denials[sent.denial] = None
+            self._unanswered[job.key] = sent.answer
+            return
+        if sent.refusal is not None:
+            failure = self._failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
+            failure.answered(sent)
+            self._server_failures += failure.server_failures
+            sent = replace(sent, refusal=None)
         self._sent[job.key] = replace(sent, arrivals=())  # an object per chunk, which nobody asks for behind this
         self._reporter.update(len(self._sent), sum(answer.tokens for answer in self._sent.values()))
         if self._on_answer is not None and sent.answer.ok:
@@ -393,6 +408,8 @@ class WorkloadRunner:
         return True
 
     def _ensure_running(self) -> None:
+        if self._arm.lost:
+            raise _Unavailable(self._arm.lost)
         if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure_running():
             return
         msg = "the time given to the capture is used up"
@@ -432,34 +449,13 @@ class WorkloadRunner:
         """Whether answers tell their verify steps."""
         return any(choice.windows for sent in self._sent.values() if sent.answer.ok for choice in sent.answer.choices)
 
-    def _settled_traffic(self) -> Traffic | None:
-        """Read what an attached server has done once its counters rest: they may still count what was asked before."""
-        traffic = self._arm.traffic()
-        for _ in range(_SETTLING if traffic else 0):
-            time.sleep(_COUNTERS_PAUSE_S)
-            before, traffic = traffic, self._arm.traffic()
-            if traffic == before:
-                break
-        return traffic
-
-    def _note_others(self, after: Traffic | None) -> None:
-        """Note other clients' requests and a restart of the attached server since the workload began."""
+    def _discrepancy(self) -> Discrepancy:
+        """Return what other clients, other servers and a restart since the workload began left in an attached server's counters."""
         if self._arm.restarts != self._restarts_before or self._server_failures:
-            return
-        self._replaced = attached.replaced(self._traffic, after)
-        if any(request.abort_after is not None for request in self._workload.requests):
-            return  # what it made of an answer that nobody read is not known
-        answers = [sent.answer for sent in self._sent.values() if sent.answer.ok]
-        usages = [answer.usage for answer in answers if answer.usage is not None]
-        if self._replaced or self._unanswered or len(usages) < len(answers):
-            return
-        self._foreign = attached.foreign(
-            self._traffic,
-            after,
-            prompt_tokens=sum(usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True)),
-            generated_tokens=sum(usage.completion_tokens for usage in usages),
-            answers=len(answers),
-        )
+            return Discrepancy()
+        # What it made of an answer that nobody read is not known.
+        unknown = self._unanswered or any(request.abort_after is not None for request in self._workload.requests)
+        return self._account.end(None if unknown else [sent.answer for sent in self._sent.values() if sent.answer.ok])
 
     def _transcript(self) -> Transcript:
         jobs = [Job(request=request, pass_index=p) for p in range(self._passes) for request in self._workload.requests]
@@ -473,8 +469,10 @@ class WorkloadRunner:
             server_failures=tuple(self._server_failures),
             restarts=self._arm.restarts - self._restarts_before,
             concurrency=limit if (limit := self._arm.concurrency(self._workload.concurrency)) < self._workload.concurrency else None,
-            replaced=self._replaced,
-            foreign=self._foreign,
+            replaced=self._counted_beside.replaced,
+            foreign=self._counted_beside.foreign,
+            elsewhere=self._counted_beside.elsewhere,
+            uncounted=self._counted_beside.uncounted,
             limited=sum(sent.limited for sent in self._sent.values()),
             client=None if self._load is None else self._load.load,
             machine_load=None if self._machine_load is None else round(self._machine_load, 3),

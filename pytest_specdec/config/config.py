@@ -27,6 +27,8 @@ class Overlay:
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
     """Of a server that runs already; laid over ``engine.url``."""
+    served_as: str | None = None
+    """The name that the server lists its model under; laid over ``engine.served_as``."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, JSON] = field(default_factory=dict)
 
@@ -64,6 +66,8 @@ class EngineSettings:
     """What servers ask of clients, as ``${VAR}``; written to no artifact."""
     url: str | None = None
     """Of a server that runs already; an arm without one has its server started."""
+    served_as: str | None = None
+    """The name that servers list the model under, where it is not ``model``."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Of every request, ``${VAR}`` as written."""
     body: Mapping[str, JSON] = field(default_factory=dict)
@@ -80,6 +84,7 @@ class VariantSettings:
     args: Mapping[str, JSON] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     url: str | None = None
+    served_as: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, JSON] = field(default_factory=dict)
 

@@ -179,7 +179,7 @@ def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "args": _parsed(settings.get("args", {})),
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},
-        **{name: settings[name] for name in ("url", "headers", "body") if name in settings},
+        **{name: settings[name] for name in ("url", "served_as", "headers", "body") if name in settings},
     }
 
 

@@ -78,7 +78,8 @@ def _overlaid(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Laye
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
     body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
     url = None if layer.url is None else _text(layer.url, environ, *path, "url")
-    return replace(layer, args=args, body=body, url=url)
+    served_as = None if layer.served_as is None else _text(layer.served_as, environ, *path, "served_as")
+    return replace(layer, args=args, body=body, url=url, served_as=served_as)
 
 
 def _reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:

@@ -83,16 +83,18 @@ def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, o
         args=_filled(merged(config.engine.args, overlay.args), environ),
         env={key: str(value) for key, value in _filled({**config.engine.env, **overlay.env}, environ).items()},
         speculative=path[0] == "variants",
-        attached=_attached(config, environ, overlay.url or (None if path[0] == "draft" else config.engine.url), overlay, model),
+        attached=_attached(config, environ, overlay, is_draft=path[0] == "draft", model=model),
     )
 
 
 def _attached(
-    config: Config, environ: Mapping[str, str], url: str | None, overlay: Overlay | VariantSettings, model: str
+    config: Config, environ: Mapping[str, str], overlay: Overlay | VariantSettings, *, is_draft: bool, model: str
 ) -> ServerSetup | None:
-    """Return how the server at ``url`` is asked; a variable that is not set is reported elsewhere, and left out here."""
+    """Return how the server at the arm's address is asked; a variable that is not set is reported elsewhere, and left out here."""
+    url = overlay.url or (None if is_draft else config.engine.url)
     if url is None:
         return None
+    served_as = overlay.served_as or ("" if is_draft else config.engine.served_as) or ""
     key, headers = config.engine.api_key, {**config.engine.headers, **overlay.headers}
     return ServerSetup(
         model=model,
@@ -100,6 +102,8 @@ def _attached(
         api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
         headers={name: str(value) for name, value in _filled(headers, environ).items()},
         body=_filled({**config.engine.body, **overlay.body}, environ),
+        served_as=str(next(iter(_filled({"served_as": served_as}, environ).values()), "")),
+        any_model=is_draft and model == "draft",
         attached=str(next(iter(_filled({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
         secrets=variables.secrets_of(config.text, environ),
     )

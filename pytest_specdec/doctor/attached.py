@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.attached import is_untrusted, recognised, refused
+from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognised, refused
 from pytest_specdec.capture.server.readiness import listed, look
 from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
 from pytest_specdec.engines.protocol import AnyEngine
+from pytest_specdec.errors import BootError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,8 +30,11 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
     """Give a check of every arm whose server runs already."""
     for arm in arms:
         if arm.attached is not None:
-            check = _check(arm.name, arm.attached)
-            yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+            try:
+                check = _check(arm.name, arm.attached)
+                yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+            except BootError as error:
+                yield failed(_NAME, error)
 
 
 def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
@@ -40,6 +44,7 @@ def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> 
 
 
 def _check(name: str, setup: ServerSetup) -> Check:
+    """Return whether an arm's server is there and takes the key. Raises BootError where it does not serve the model."""
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):
         return failed(_NAME, refused(setup, reply))
@@ -50,11 +55,5 @@ def _check(name: str, setup: ServerSetup) -> Check:
     if reply.status != _OK:
         error = failed(_NAME, refused(setup, reply))
         return error if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
-    names = list(listed(reply.text))
-    model = str(setup.body.get("model", setup.model))
-    if names and model not in names:
-        line, found = f"{name}: {setup.url} does not list {model}", f"found:    {', '.join(names)}"
-        if len(names) > 1:
-            return fail(_NAME, line, found, remedy="name one of them as engine.model")
-        return warn(_NAME, line, found, remedy=f"engine.model: {names[0]}, unless that is the same model under another name")
-    return ok(_NAME, f"{name}: {setup.url} serves {model}")
+    check_model(setup, list(listed(reply.text)))
+    return ok(_NAME, f"{name}: {setup.url} serves {setup.asked_model}")

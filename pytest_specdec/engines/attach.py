@@ -44,7 +44,7 @@ _TEMPLATE = """\
 # Servers of one model that run already. They are asked; nothing is started or stopped.
 engine:
   kind: attach
-  model: {model} # as both servers name it in /v1/models
+  model: {model} # as both servers name it in /v1/models; where one has another name for it: served_as
   # api_key: "${{MY_API_KEY}}"
 
 # The server without speculation.

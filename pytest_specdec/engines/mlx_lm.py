@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import DraftingRule, EngineRules
-from pytest_specdec.engines import checkpoint, locate
+from pytest_specdec.engines import checkpoint, json_reply, locate
 from pytest_specdec.engines.cli_args import flags
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
@@ -79,16 +79,9 @@ _CARD = {"id", "object", "created"}
 """What a model in the list has."""
 
 
-def _document(text: str | None) -> JSON:
-    try:
-        return json.loads(text or "null")  # type: ignore[no-any-return]  # JSON is untyped
-    except ValueError:
-        return None
-
-
 def _listed_as(text: str | None, keys: set[str]) -> bool:
     """Whether a list of models has some, and every one of them these keys and no other."""
-    document = _document(text)
+    document = json_reply.value(text)
     models = document.get("data") if isinstance(document, Mapping) else None
     return isinstance(models, list) and bool(models) and all(isinstance(model, Mapping) and model.keys() == keys for model in models)
 
@@ -112,7 +105,7 @@ class MlxLm:
 
         The server names itself nowhere; read in ``server.py`` of 0.32.2.
         """
-        return _listed_as(get("/v1/models"), _CARD) and _document(get("/health")) == {"status": "ok"} and get("/version") is None
+        return _listed_as(get("/v1/models"), _CARD) and json_reply.value(get("/health")) == {"status": "ok"} and get("/version") is None
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return the one there is."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pytest_specdec.engines import json_reply
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, Traffic
 from pytest_specdec.errors import RequestError
 from pytest_specdec.model.penalty_window import PenaltyWindow
@@ -63,11 +63,7 @@ class PlainDialect:
 
     def version(self, text: str) -> str:
         """Read ``version`` of an object."""
-        try:
-            document = json.loads(text)
-        except ValueError:
-            return ""
-        version = document.get("version") if isinstance(document, Mapping) else None
+        version = json_reply.document(text).get("version")
         return version if isinstance(version, str) else ""
 
     def wrong_build(self, log: str) -> str:  # noqa: ARG002 - the protocol knows no log
@@ -125,10 +121,7 @@ def with_usage(request: Request) -> dict[str, JSON]:
 
 def owner(get: Get) -> str:
     """Return who owns the first model of ``/v1/models``: most engines enter themselves. Empty without one."""
-    try:
-        data = json.loads(get("/v1/models") or "{}").get("data")
-    except (ValueError, AttributeError):
-        return ""
+    data = json_reply.document(get("/v1/models")).get("data")
     first = data[0] if isinstance(data, list) and data else None
     return str(first.get("owned_by") or "") if isinstance(first, Mapping) else ""
 

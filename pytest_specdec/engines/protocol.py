@@ -121,10 +121,19 @@ class ServerSetup:
     """Fields laid over the body of every request of a workload."""
     attached: str | None = None
     """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one of ours."""
+    served_as: str = ""
+    """The name that its server lists the model under, where it is not ``model``."""
+    any_model: bool = False
+    """Whether an attached server's only model is meant, whatever its name: the config names none."""
     speculative: bool = False
     folder: Path = Path(tempfile.gettempdir())
     """Where the command's files are written; the run directory's, but for the doctor's look at a command."""
     secrets: Secrets
+
+    @property
+    def asked_model(self) -> str:
+        """The name that requests ask for: a ``model`` among the fields of the body comes first."""
+        return str(self.body.get("model") or self.served_as or self.model)
 
     @property
     def url(self) -> str:

@@ -193,6 +193,8 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         replaced=next((part.replaced for part in parts if part.replaced), ""),
         foreign=next((part.foreign for part in parts if part.foreign), ""),
+        elsewhere=next((part.elsewhere for part in parts if part.elsewhere), ""),
+        uncounted=next((part.uncounted for part in parts if part.uncounted), ""),
         limited=sum(part.limited for part in parts),
         machine_load=max((part.machine_load for part in parts if part.machine_load is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),

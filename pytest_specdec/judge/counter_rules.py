@@ -30,7 +30,7 @@ def broken(part: Captured) -> tuple[str, str] | None:
     """Return the name of a breach and its figures; None where there is none, and where the counters may count something else too."""
     transcript = part.speculative
     counters = transcript.counters
-    shared = transcript.foreign or transcript.replaced or transcript.restarts or transcript.server_failures
+    shared = transcript.foreign or transcript.uncounted or transcript.replaced or transcript.restarts or transcript.server_failures
     if counters is None or shared or not all(answer.ok for answer in transcript.answers):
         return None
     seen = _seen(transcript)

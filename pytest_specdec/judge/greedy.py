@@ -21,7 +21,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, peer_boots, tolerance
-from pytest_specdec.judge.verdicts import LN_10, against, quoted, say
+from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
@@ -229,7 +229,7 @@ def _failed(captured: Captured, tally: GreedyTally) -> Verdict:
         f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; {_counted(tally)}; "
         f"widest: request {worst.answer.request_id}, token {at + 1} of {len(worst.gaps)}; "
         f"earliest: request {first.answer.request_id}, token {index + 1}",
-        short=_widest(captured, tally),
+        short=(*_widest(captured, tally), *guess(captured)),
         evidence=(*_evidence(captured, tally), *_listed(wrong)),
         cell=f"{len(wrong):,} of {_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
+from pytest_specdec.judge.prerequisites import RESUME, messages, refusal, refused, speculating
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import FailureKind
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["judge", "server_failure"]
 
-_VERB = {FailureKind.DIED: "dies on", FailureKind.HUNG: "hangs on", FailureKind.ERROR: "answers 5xx to"}
-_IN_COMPANY = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx"}
+_VERB = {FailureKind.DIED: "dies on", FailureKind.HUNG: "hangs on", FailureKind.ERROR: "answers 5xx to", FailureKind.REFUSED: "refuses"}
+_IN_COMPANY = {FailureKind.DIED: "dies", FailureKind.HUNG: "hangs", FailureKind.ERROR: "answers 5xx", FailureKind.REFUSED: "refuses"}
 _PROMPT = {"prompt", "messages", "seed", "chat_template_kwargs", "reasoning_effort"}
-_RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
 _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
 
@@ -64,7 +63,7 @@ def server_failure(captured: Captured) -> Verdict | None:
     if (failures or captured.family is Family.LIVENESS) and (verdict := _scattered(captured)):
         return verdict
     if failures:
-        return _infrastructure(captured, failures, _once(captured.speculative.unexplained), settle=_RESUME)
+        return _infrastructure(captured, failures, _once(captured.speculative.unexplained), settle=RESUME)
     return _of_baseline(captured) or _slowed(captured)
 
 
@@ -73,7 +72,7 @@ def _replaced(captured: Captured) -> Verdict | None:
     for transcript in (captured.speculative, *_baselines(captured)):
         if transcript.replaced:
             headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
-            return say(captured, Outcome.INVALID, headline, settle=_RESUME)
+            return say(captured, Outcome.INVALID, headline, settle=RESUME)
     return None
 
 
@@ -81,7 +80,7 @@ def _of_baseline(captured: Captured) -> Verdict | None:
     failures = [(t.arm, failure) for t in _baselines(captured) for failure in t.server_failures]
     if failures:
         arm, first = failures[0]
-        settle = "" if any(failure.recurred for _, failure in failures) else _RESUME
+        settle = "" if any(failure.recurred for _, failure in failures) else RESUME
         headline = f"the {arm} itself {_VERB[first.ending]} {_in_flight([failure for name, failure in failures if name == arm])}"
         return _infrastructure(captured, [failure for _, failure in failures], headline, settle=settle)
     return None
@@ -171,7 +170,7 @@ def _scattered(captured: Captured) -> Verdict | None:
     return say(
         captured,
         Outcome.FAIL,
-        f"{count} of {variant.requests} requests met a crash, hang or 5xx that does not recur on replay; "
+        f"{count} of {variant.requests} requests met a crash, hang, 5xx or refusal that does not recur on replay; "
         f"baseline and control: 0 of {baseline_requests}",
         short=(
             *variant.unexplained[:3],
@@ -193,6 +192,7 @@ def _what(server_failure: ServerFailure) -> str:
 def _once(failures: Sequence[Sequence[ServerFailure]]) -> str:
     first = failures[0][0]
     again = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
+    again = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else again
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
     return f"infrastructure: the server {_VERB[first.ending]} {_in_flight(failures[0])} once, {again}{others}"
 

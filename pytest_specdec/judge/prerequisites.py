@@ -16,16 +16,24 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["equal_answers", "messages", "refusal", "refused", "speculating", "unscorable"]
+__all__ = ["RESUME", "equal_answers", "messages", "refusal", "refused", "speculating", "unscorable"]
+
+
+RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
+"""What settles a verdict on answers that are missing for a reason outside the engine."""
+_NO_ROUTE = {404, 405}
+"""They refuse a route, and so say something else of one that was answered."""
 
 
 def refused(answer: Answer) -> bool:
-    """Whether the server refused with a 4xx."""
-    return answer.status is not None and 400 <= answer.status < 500  # noqa: PLR2004 - what a 4xx is
+    """Whether the server refused what was asked: a 401 or 429, say, is no refusal."""
+    return answer.refused
 
 
 def refusal(captured: Captured) -> Verdict | None:
-    """Return a verdict when the judged arm refused every request; None otherwise."""
+    """Return a verdict when access was lost, another server answered, or the judged arm refused every request; None otherwise."""
+    if lost := _access_lost(captured) or _misrouted(captured):
+        return lost
     answers = captured.speculative.answers
     if not answers or not all(map(refused, answers)):
         return None
@@ -38,6 +46,29 @@ def refusal(captured: Captured) -> Verdict | None:
         cell=f"{first.status}",
         figures={"refused_requests": len(answers)},
     )
+
+
+def _access_lost(captured: Captured) -> Verdict | None:
+    """Return INVALID where a request of some arm got a 4xx that refuses no request."""
+    routes = {request.id: request.route for request in captured.workload.requests}
+    control = () if captured.control is None or captured.is_control else (captured.control,)
+    for arm in (captured.speculative, captured.baseline, *control):
+        served = {routes.get(answer.request_id) for answer in arm.answers if answer.ok}
+        lost = [each for each in arm.answers if each.denied or (each.status in _NO_ROUTE and routes.get(each.request_id) in served)]
+        if lost:
+            words = f"{lost[0].status}: {quoted(lost[0].error or '', 100)}"
+            headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"
+            return say(captured, Outcome.INVALID, f"{headline}, {words}", settle=RESUME, figures={"denied_requests": len(lost)})
+    return None
+
+
+def _misrouted(captured: Captured) -> Verdict | None:
+    """Return INVALID where the baseline's server gave answers that were asked of the variant's."""
+    if not captured.speculative.elsewhere:
+        return None
+    headline = f"some answers of {captured.arm} are of the baseline's server: {captured.speculative.elsewhere}"
+    settle = "give the variant the address of its server, not that of a load balancer in front of both"
+    return say(captured, Outcome.INVALID, headline, settle=settle)
 
 
 def messages(answers: Sequence[Answer]) -> tuple[str, ...]:

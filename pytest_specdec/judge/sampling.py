@@ -19,7 +19,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
 from pytest_specdec.judge.sensitivity import promise
-from pytest_specdec.judge.verdicts import LN_10, against, power, say
+from pytest_specdec.judge.verdicts import LN_10, against, guess, power, say
 from pytest_specdec.model.families import SHORT_BY
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import DOUBT, Earnings, counterpart, difference, least_score, wealth_process
@@ -258,7 +258,7 @@ def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
         captured,
         Outcome.SUSPICIOUS,
         f"possible {named}: evidence {against(book.peak, captured.alpha)}",
-        short=() if analysis.acceptance is None else (f"drafts       {analysis.acceptance}",),
+        short=(*(() if analysis.acceptance is None else (f"drafts       {analysis.acceptance}",)), *guess(captured)),
         evidence=_evidence(analysis),
         settle="as many answers again: --specdec-continue RUN",
         cell=_cell(book),
@@ -281,7 +281,7 @@ def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
         captured,
         Outcome.FAIL,
         f"{named}: sampled tokens do not follow the baseline's distribution; evidence {analysis.evidence}, alarm after {alarm:,} tokens",
-        short=lines,
+        short=(*lines, *guess(captured)),
         evidence=_evidence(analysis),
         cell=_cell(book),
         names=named,

@@ -6,7 +6,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import bursts
-from pytest_specdec.model.pair import SCORER
+from pytest_specdec.model.pair import SCORER, DraftKind
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.verdict import Verdict
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Outcome
 
-__all__ = ["LN_10", "against", "likely", "power", "quoted", "say"]
+__all__ = ["LN_10", "against", "guess", "likely", "power", "quoted", "say"]
 
 LN_10 = log(10.0)
 
@@ -72,6 +72,13 @@ def say(
     return verdict
 
 
+def guess(captured: Captured) -> tuple[str, ...]:
+    """Return the caveat of a fault's name where nothing tells how the variant drafts; nothing where it is known."""
+    if captured.is_control or captured.pair.variant.draft.kind is not DraftKind.UNKNOWN:
+        return ()
+    return ("name         a guess: the drafter is unknown here; add `args: {draft: model | ngram | head, draft-tokens: 3}` to the variant",)
+
+
 def power(log_evidence: float) -> str:
     """Return evidence, a natural log, as a power of ten: ``10^4.2``."""
     return f"10^{log_evidence / LN_10:.1f}"
@@ -97,9 +104,10 @@ def _others(captured: Captured) -> tuple[str, ...]:
     """Return the caveats of servers that belong to somebody else."""
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)
+    lacking = (f"{arm.arm}: {arm.uncounted}: another server answered, or they are late" for arm in arms if arm.uncounted)
     limited = (f"{arm.arm}: {arm.limited} times refused with 429, too many requests, and sent again" for arm in arms if arm.limited)
     within = ("within one boot: the control is the same attached server, asked again",) if captured.within_one_boot else ()
-    return (*within, *shared, *limited)
+    return (*within, *shared, *lacking, *limited)
 
 
 def _concurrency(captured: Captured) -> tuple[str, ...]:

@@ -43,6 +43,9 @@ class Environment:
     variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of each variant ``model``, ``draft``, ``dtype`` and ``flags``: checkpoints with their digests, and a digest of all arguments."""
 
+    served: Mapping[str, str] = field(default_factory=dict)
+    """Of each arm whose server ran already, the name that it served the model under."""
+
     @property
     def machine(self) -> str:
         """Return a file-name-safe name of the machine: figures of two machines with different names are never compared.

@@ -50,6 +50,7 @@ def _united(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Tra
         answers=answers,
         counters=sum(counters, SpecCounters()) if len(counters) == len(transcripts) else None,
         server_failures=(),
+        elsewhere=next((each.elsewhere for each in transcripts if each.elsewhere), ""),
         concurrency=None,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 __all__ = [
+    "REFUSALS",
     "WAITED_S",
     "Answer",
     "Choice",
@@ -28,6 +29,10 @@ __all__ = [
 
 WAITED_S = 0.0005
 """A chunk so soon behind another had been waiting: clients read one in 10 to 90 us, and a step of a server takes a millisecond."""
+
+
+REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
+"""Statuses that refuse what is asked. Any other 4xx is about a key, a quota, a proxy or a timeout, and says nothing of the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +194,16 @@ class Answer:
         return self.status == 200  # noqa: PLR2004 - the one status that means success here
 
     @property
+    def refused(self) -> bool:
+        """Whether the server refused what was asked."""
+        return self.status in REFUSALS
+
+    @property
+    def denied(self) -> bool:
+        """Whether it got a 4xx that refuses no request, as of an expired key."""
+        return self.status is not None and 400 <= self.status < 500 and not self.refused  # noqa: PLR2004 - what a 4xx is
+
+    @property
     def choice(self) -> Choice:
         """The only choice, or an empty one when there is none."""
         return self.choices[0] if self.choices else Choice()
@@ -307,6 +322,8 @@ class FailureKind(StrEnum):
     DIED = "died"
     HUNG = "hung"
     ERROR = "5xx"
+    REFUSED = "4xx"
+    """A refusal of a request that the server answered when it was sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +418,10 @@ class Transcript:
     """How it shows that somebody else started the server anew meanwhile; empty where nothing shows it."""
     foreign: str = ""
     """What an attached server was asked by others meanwhile, as its counters tell; empty where they tell nothing."""
+    elsewhere: str = ""
+    """How counters show that the baseline's server gave some of these answers; empty where nothing shows it."""
+    uncounted: str = ""
+    """What an attached server answered and did not count, where nothing shows who did; empty elsewhere."""
     limited: int = 0
     """Times that a request was refused with a 429, too many requests, and sent again."""
     client: ClientLoad | None = None

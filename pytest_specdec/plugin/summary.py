@@ -72,12 +72,12 @@ class SummaryPlugin:
         return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(self._root)) == self._session
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Gather the run; one in which nothing could be judged is no success."""
+        """Gather the run; one in which nothing could be judged, be it of one variant, is no success."""
         self._run = self._gathered()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write(self._run)
         report_files.add_benchmarks(self._config, self._run)
-        if exitstatus == pytest.ExitCode.OK and not self._run.judged:
+        if exitstatus == pytest.ExitCode.OK and self._run.red:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _gathered(self) -> Run:

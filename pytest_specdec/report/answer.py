@@ -46,8 +46,9 @@ def correctness(run: Run) -> CellText:
     red = [j for j in results if _red(j)]
     if red:
         return CellText(text=f"CORRECTNESS: FAILED ({_pairs(red)})", tone=Tone.BAD)
-    if not any(j.judged for j in results):
-        return CellText(text="CORRECTNESS: nothing could be judged", tone=Tone.BAD)
+    if not any(j.judged for j in results) or run.refusing:
+        whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
+        return CellText(text=printable(f"CORRECTNESS: nothing could be judged{whose}"), tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
         return CellText(text=f"CORRECTNESS: {_without_verdict(failed, len(results))}", tone=Tone.BAD)

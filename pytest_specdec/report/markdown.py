@@ -139,6 +139,9 @@ def _detectable(run: Run) -> Iterator[str]:
 def _environment(environment: Environment) -> Iterator[str]:
     devices = ", ".join(environment.devices) or "no accelerator"
     yield f"- {escaped(environment.engine)} {escaped(environment.engine_version)}, {escaped(environment.model)}"
+    for name in dict.fromkeys(environment.served.values()):
+        arms = ", ".join(arm for arm, other in environment.served.items() if other == name)
+        yield f"- servers that ran already: {escaped(arms)} served {escaped(name)}"
     yield f"- {escaped(environment.processor)}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {escaped(devices)}"
     yield f"- {escaped(environment.system)}, Python {escaped(environment.python)}"
 

@@ -112,13 +112,19 @@ class Run:
 
     @property
     def red(self) -> bool:
-        """Whether a test failed, an error stood in the way of one, or nothing could be judged."""
-        return not self.judged or any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
+        """Whether a test failed, an error stood in the way of one, or nothing could be judged, be it of one variant."""
+        failed = any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
+        return failed or not self.judged or bool(self.refusing)
 
     @property
     def judged(self) -> bool:
         """Whether anything could be judged at all."""
         return any(j.judged for j in self.judgements)
+
+    @property
+    def refusing(self) -> tuple[str, ...]:
+        """The variants that answered nothing of what they were asked: every judgement of theirs is a refusal."""
+        return tuple(pair for pair in self.pairs if all(_is_refused(j) for j in self.judgements if j.pair == pair))
 
     @property
     def suspicious(self) -> tuple[Verdict, ...]:
@@ -139,6 +145,10 @@ class Run:
     def of(self, pair: str, family: Family) -> tuple[JudgementResult, ...]:
         """Return what was judged of one pair in one family."""
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
+
+
+def _is_refused(judgement: JudgementResult) -> bool:
+    return judgement.verdict is not None and judgement.verdict.outcome is Outcome.REFUSED
 
 
 def counted(judgements: Iterable[JudgementResult]) -> dict[str, int]:

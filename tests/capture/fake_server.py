@@ -29,6 +29,9 @@ parser.add_argument("--die-on", default="")
 parser.add_argument("--hang-on", default="")
 parser.add_argument("--break-on", default="", help="answer 500")
 parser.add_argument("--refuse-on", default="", help="answer 400")
+parser.add_argument("--turn-away-on", default="", help="answer --turn-away from the first prompt with this word on, whatever is asked")
+parser.add_argument("--turn-away", type=int, default=401, help="a status")
+parser.add_argument("--turn-away-times", type=int, default=0, help="answer so to prompts with that word alone, and to so many of them")
 parser.add_argument("--refuse-fields", default="", help="answer 400 to a body with one of these")
 parser.add_argument("--garble-on", default="", help="answer 200 with something that is no JSON")
 parser.add_argument("--cut-on", default="", help="end the stream before its end")
@@ -62,12 +65,16 @@ parser.add_argument("--count-prompts", action="store_true", help="count a prompt
 parser.add_argument("--key", help="what clients have to bring")
 parser.add_argument("--no-such-endpoint", action="store_true", help="answer 404 to every prompt")
 parser.add_argument("--models", default="fake-model", help="the names that are served: a,b")
+parser.add_argument("--models-on", default="", help="serve --models-later from the first prompt with this word on")
+parser.add_argument("--models-later", default="", help="the names that are served then")
+parser.add_argument("--page-of-models", help="a file with what /v1/models answers")
 parser.add_argument("--template", default="", help="what comes before every prompt")
 options = parser.parse_args()
 
 COUNTERS = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 VOCABULARY = 40
 flying, flying_lock = [], threading.Lock()
+turned_away = []
 
 
 def next_token(ids):
@@ -112,6 +119,25 @@ def its_number():
         file.write(b".")
         file.flush()
         return str(file.tell()) in options.numbers.split(",")
+
+
+def turns_away(text):
+    word, times = options.turn_away_on, options.turn_away_times
+    with flying_lock:
+        is_meant = bool(word) and (word in text or bool(turned_away and not times))
+        turned_away.extend([text] * is_meant)
+        return is_meant and (not times or len(turned_away) <= times)
+
+
+def refusal(text, body):
+    """Return the status and the words of what is refused; None for what is answered."""
+    if turns_away(text):
+        return options.turn_away, "who are you?"
+    if any(field in body for field in options.refuse_fields.split(",")):
+        return 400, "no such field"
+    if (options.refuse_on and options.refuse_on in text) or options.boot == "refuse":
+        return 400, "not supported"
+    return None
 
 
 def broken():
@@ -178,6 +204,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, "\n".join(lines if options.speculative_config else []), "text/plain")
         elif self.path in {"/health", "/version"}:
             self.reply(200, {"version": options.served_version})
+        elif options.page_of_models and self.path == "/v1/models":
+            self.reply(200, Path(options.page_of_models).read_text())
         else:
             more = {"max_model_len": options.max_model_len} if options.max_model_len else {}
             self.reply(200, {"data": [{"id": name, **more} for name in options.models.split(",")]})
@@ -197,6 +225,8 @@ class Handler(BaseHTTPRequestHandler):
             hang()
         text = prompt if isinstance(prompt, str) else ""
         print("asked", text[:40], flush=True)
+        if options.models_on and options.models_on in text:
+            options.models = options.models_later
         with flying_lock:
             flying.append(text)
             count_prompt()
@@ -210,10 +240,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(500, {"error": {"message": "internal failure", "code": 500}})
         if any(word and word in text for word in (options.raw_on, options.garble_on)):
             return self.malformed()
-        if any(field in body for field in options.refuse_fields.split(",")):
-            return self.reply(400, {"error": {"message": "no such field", "code": 400}})
-        if (options.refuse_on and options.refuse_on in text) or options.boot == "refuse":
-            return self.reply(400, {"error": {"message": "not supported", "code": 400}})
+        if refused := refusal(text, body):
+            return self.reply(refused[0], {"error": {"message": refused[1], "code": refused[0]}})
         self.cut = bool(options.cut_on) and options.cut_on in text
         self.fail = bool(options.fail_stream_on) and options.fail_stream_on in text
         ids = list(prompt) if isinstance(prompt, list) else [b % VOCABULARY for b in (options.template + prompt).encode()]

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture import attachment
+from pytest_specdec.capture import attachment, remaining
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
-from pytest_specdec.capture.server import attached, ports, readiness
+from pytest_specdec.capture.server import attached, ports, readiness, traffic
 from pytest_specdec.config.config import EngineSettings, Overlay, VariantSettings
 from pytest_specdec.engines.protocol import ServerSetup, Traffic
 from pytest_specdec.files import captured, run_documents, transcripts
@@ -190,7 +190,9 @@ def test_a_baseline_that_speculates_is_refused(running, pair, capture):
 @pytest.mark.parametrize(
     "args, found",
     [
-        (("--models", "another"), "model fake-model of the baseline and another of mine"),
+        (("--models", "another"), "does not serve fake-model"),
+        (("--models", "fake-modle"), "does not serve fake-model; did you mean 'fake-modle'?"),
+        (("--models", ",".join(f"m{n}" for n in range(2000))), "m7 and 1,992 more"),
         (("--template", "<user>"), "reads prompts otherwise than the baseline"),
         (("--served-version", "9.9"), "engine version 1.2.3 of the baseline and 9.9 of mine"),
         (("--models", "a,b"), "does not serve fake-model"),
@@ -203,6 +205,7 @@ def test_servers_that_are_no_pair_are_one_clear_error(args, found, running, pair
     _, status = capture(pair(baseline.url, variant.url))
     assert found in status.error
     assert variant.url in status.error
+    assert len(status.error) < 1000
     assert not list(directory.root.glob("transcripts/*"))
 
 
@@ -218,6 +221,39 @@ def test_of_several_variants_the_one_that_is_no_pair_is_left_out(args, found, ru
     assert {gap.arm for gap in status.missing} == {"other"}
     assert all(found in gap.reason for gap in status.missing)
     assert all(answer.ok for answer in transcripts.read(directory, "mine", "greedy").answers)
+
+
+@pytest.mark.parametrize("depth, found", [(200_000, "nested too deeply, 200,000 characters"), (0, "JSON of too many values")])
+def test_json_beyond_all_limits_is_one_clear_error(depth, found, running, pair, capture, tmp_path):
+    """Every dialect reads replies itself; brackets in /v1/models ended the capture with an internal error."""
+    path = tmp_path / "models"
+    path.write_text("[" * depth if depth else f"[{'0,' * 2**21}0]")
+    _, status = capture(pair(running().url, running("--page-of-models", str(path)).url))
+    assert "answers /v1/models with something that no server of a model sends" in status.error
+    assert found in status.error
+
+
+def test_a_model_with_another_name_there_is_one_that_the_config_says(running, pair, capture, directory):
+    """A misspelt model was green under the misspelt name: whatever the server listed first was asked."""
+    config = pair(running("--models", "big,lora").url, running(*SPECULATING, "--models", "/models/big").url)
+    config = replace(config, engine=replace(config.engine, served_as="big"))
+    _, refused = capture(config)
+    assert "does not serve big" in refused.error
+    _, status = capture(replace(config, variants=(replace(config.variants[0], served_as="/models/big"),)))
+    assert (status.state, status.error) == (State.COMPLETE, "")
+    environment = run_documents.read_environment(directory)
+    assert environment.served == {"baseline": "big", "mine": "/models/big", "control": "big"}
+    assert environment.model == "fake-model"
+
+
+def test_a_model_that_is_renamed_in_mid_run_ends_its_arm(running, pair, capture, directory):
+    baseline, variant = running(), running(*SPECULATING, "--models-on", "p3 of greedy", "--models-later", "another")
+    _, status = capture(pair(baseline.url, variant.url))
+    assert status.state is State.INCOMPLETE
+    (reason,) = {gap.reason for gap in status.missing if gap.arm == "mine"}
+    assert "serves another model than before" in reason
+    assert "models: another" in reason
+    assert transcripts.read(directory, "mine", "greedy") is None
 
 
 def answered(ids=(), prompt_tokens=None, status=200):
@@ -270,7 +306,7 @@ def test_an_address_where_nobody_listens_is_told_of_at_once(running, pair, captu
     assert "no server answers at" in status.error
 
 
-@pytest.mark.parametrize("change, noticed", [({"start": 2000.0}, "replaced"), ({"prompt": 10_000}, "foreign")])
+@pytest.mark.parametrize("change, noticed", [({"start": 2000.0}, "replaced"), ({"prompt": 10_000, "generated": 36}, "foreign")])
 def test_others_at_the_server_are_noticed_by_its_counters(
     change, noticed, running, pair, capture, directory, workload, tmp_path, monkeypatch
 ):
@@ -309,7 +345,7 @@ HALF = Traffic(started_s=10.0, prompt_tokens=100, generated_tokens=50)
     ],
 )
 def test_a_server_started_anew_shows_by_its_start_or_its_counters(before, after, says):
-    assert attached.replaced(before, after) == says
+    assert traffic.replaced(before, after) == says
 
 
 @pytest.mark.parametrize(
@@ -324,8 +360,66 @@ def test_a_server_started_anew_shows_by_its_start_or_its_counters(before, after,
 )
 def test_what_nobody_here_asked_for_is_foreign(prompt, generated, says):
     after = replace(HALF, prompt_tokens=100 + prompt, generated_tokens=50 + generated)
-    assert attached.foreign(HALF, after, prompt_tokens=20, generated_tokens=10, answers=2) == says
-    assert attached.foreign(None, after, prompt_tokens=20, generated_tokens=10, answers=2) == ""
+    assert traffic.foreign(HALF, after, prompt_tokens=20, generated_tokens=10, answers=2) == says
+    assert traffic.foreign(None, after, prompt_tokens=20, generated_tokens=10, answers=2) == ""
+
+
+@pytest.mark.parametrize(
+    "counted, baseline, says",
+    [
+        (1000, 0, ("", "")),
+        (5000, 0, ("", "")),
+        (750, 250, ("", "")),
+        (
+            500,
+            500,
+            ("", "its counters grew by 500 generated tokens, and the answers brought 1,000; those of the baseline's server grew by 500"),
+        ),
+        (
+            500,
+            400,
+            ("", "its counters grew by 500 generated tokens, and the answers brought 1,000; those of the baseline's server grew by 400"),
+        ),
+        (
+            0,
+            1000,
+            ("", "its counters grew by 0 generated tokens, and the answers brought 1,000; those of the baseline's server grew by 1,000"),
+        ),
+        (500, 100, ("its counters grew by 500 generated tokens, and the answers brought 1,000", "")),
+        (None, 500, ("", "")),
+    ],
+)
+def test_counters_that_lack_answers_show_another_server(counted, baseline, says):
+    """As behind a load balancer that sends half of the variant's requests to the baseline."""
+    lacking = traffic.uncounted(HALF, replace(HALF, generated_tokens=None if counted is None else 50 + counted), generated_tokens=1000)
+    found = "" if lacking is None else traffic.elsewhere(lacking, HALF, replace(HALF, generated_tokens=50 + baseline))
+    assert ("" if found or lacking is None else str(lacking), found.removesuffix(" meanwhile")) == says
+    assert lacking is None or traffic.elsewhere(lacking, None, HALF) == ""
+
+
+def test_a_load_balancer_that_sends_half_to_the_baseline_is_found(running, pair, capture, directory, workload, tmp_path, monkeypatch):
+    """The test's own pages stand in for the counters: of 6 tokens to an answer each server counts those of every other one."""
+    pages = [tmp_path / "baseline", tmp_path / "mine"]
+    for path in pages:
+        page(path)
+    baseline, variant = running("--metrics", str(pages[0])), running(*SPECULATING, "--metrics", str(pages[1]))
+    end = traffic.TrafficAccount.end
+
+    def balanced(account, answers):
+        if account._arm.recipe.peer is not None:
+            for path in pages:
+                page(path, generated=18, prompt=20)
+        return end(account, answers)
+
+    monkeypatch.setattr(traffic.TrafficAccount, "end", balanced)
+    monkeypatch.setattr(traffic, "_LATE", 1)
+    plan, status = capture(pair(baseline.url, variant.url), workload(requests=6, concurrency=1, scored=False))
+    assert (
+        "and the answers brought 36; those of the baseline's server grew by 18" in transcripts.read(directory, "mine", "greedy").elsewhere
+    )
+    assert status.state is State.COMPLETE
+    assert any(warning.startswith("mine, greedy: its counters grew by 18") for warning in status.warnings)
+    assert remaining.has_unexplained(directory, plan), "a resume asks again"
 
 
 def test_the_plan_keeps_from_attached_servers_what_may_kill_them_and_the_budget_as_it_is(pair, workload):

@@ -53,6 +53,37 @@ def test_a_malformed_answer_costs_one_request(run, seen, directory, tmp_path, se
     seen(f"{status.state.value}: {', '.join(failed)} failed twice, {sum(answer.ok for answer in transcript.answers)} answered")
 
 
+LOST = "incomplete: access lost, 1 sentence, no transcript"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(args, id=fault, marks=pytest.mark.chaos(fault, expected=expected))
+        for fault, args, expected in [
+            ("a key that expires with the third request: 401 to all", {"turn_away": 401}, LOST),
+            ("a quota that ends with the third request: 402 to all", {"turn_away": 402}, LOST),
+            ("a proxy that forbids all from the third request on: 403", {"turn_away": 403}, LOST),
+            ("a model that is unloaded at the third request: 404 to all", {"turn_away": 404}, LOST),
+            ("a proxy that times out from the third request on: 408", {"turn_away": 408}, LOST),
+            ("a proxy whose server is gone from the third request on: 499", {"turn_away": 499}, LOST),
+            ("a gateway that takes an expired key for a bad request: 400 to all", {"turn_away": 400}, LOST),
+            (
+                "a 401 to one request of five, once",
+                {"turn_away": 401, "turn_away_times": 1},
+                "incomplete: and an answer later, 1 sentence, no transcript",
+            ),
+        ]
+    ],
+)
+def test_an_outage_that_looks_like_a_refusal_is_none(run, seen, directory, args):  # noqa: F811
+    status = run(turn_away_on="p2 of greedy", **args)
+    reasons = {gap.reason for gap in status.missing}
+    words = next(words for words in ("access lost", "and an answer later", "") if any(words in reason for reason in reasons))
+    written = "no" if transcripts.read(directory, VARIANT, "greedy") is None else "a"
+    seen(f"{status.state.value}: {words}, {len(reasons)} sentence, {written} transcript")
+
+
 @pytest.mark.chaos("half of a surrogate pair, in a capture", expected="complete: read back equal, readable as \\ud83d", quick=True)
 def test_odd_text_is_kept(run, seen, directory, tmp_path):  # noqa: F811
     body = {"choices": [{"text": "odd \ud83d", "token_ids": [1], "finish_reason": "stop"}], "prompt_token_ids": [1, 2]}

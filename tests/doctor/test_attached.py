@@ -72,8 +72,9 @@ def test_servers_that_are_there_pass_and_nothing_is_said_of_what_a_run_would_sta
     [
         ({"key": "sesame"}, "FAIL", "asks for a key"),
         ({"key": "sesame", "engine": ", api_key: '${OUR_KEY}'"}, "FAIL", "refuses the key"),
-        ({"names": ("small", "tiny")}, "FAIL", "does not list big"),
-        ({"names": ("/models/big",)}, "warn", "does not list big"),
+        ({"names": ("small", "tiny")}, "FAIL", "does not serve big"),
+        ({"names": ("bigg",)}, "FAIL", "does not serve big; did you mean 'bigg'?"),
+        ({"names": ("/models/big",), "engine": ", served_as: /models/big"}, "ok", "serves /models/big"),
     ],
 )
 def test_what_a_run_would_stumble_over_is_named(fields, level, found, attached, monkeypatch):

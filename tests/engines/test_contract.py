@@ -342,7 +342,9 @@ def test_a_parameter_without_effect_is_ignored_and_one_with_it_honoured(name, ar
 def test_attached_servers_are_visited_and_left_alone(tmp_path, arms):
     """Somebody else's are neither started nor ended, and without may_kill no parameter is tried that has ended servers."""
     urls = {role: arm.recipe.setup.url for role, (arm, _, _) in arms.items()}
+    (name,) = {arm.model for arm, _, _ in arms.values()}
     document = CONFIG.replace("  draft-k3:\n", f"  draft-k3:\n    url: {urls['variant']}\n")
+    document = document.replace("model: target,", f"model: target, served_as: {name},", 1)
     (tmp_path / "mine.yaml").write_text(f"{document}baseline: {{url: {urls['baseline']}}}\n")
     held = contract.hold(load(tmp_path / "mine.yaml"), tmp_path / "run")
     for arm in held.arms:

@@ -368,6 +368,13 @@ def test_a_fault_is_named_from_where_its_wrong_tokens_stand(fault, name, agreeme
     assert verdict.headline.startswith(name or "wrong tokens, cause not identified")
 
 
+def test_a_name_is_called_a_guess_where_nobody_says_how_the_variant_drafts():
+    known = of("accept-all")
+    variant = replace(known.pair.variant, draft=replace(known.pair.variant.draft, kind=DraftKind.UNKNOWN))
+    assert "a guess: the drafter is unknown here" in greedy.judge(replace(known, pair=replace(known.pair, variant=variant))).short[-1]
+    assert not any("guess" in line for line in greedy.judge(known).short)
+
+
 def test_a_toy_server_without_a_fault_passes():
     assert greedy.judge(of("")).outcome is Outcome.PASS
 

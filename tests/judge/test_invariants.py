@@ -117,6 +117,11 @@ def test_requests_that_were_all_refused_are_a_refusal():
     assert judged(refused).outcome is Outcome.REFUSED
 
 
+def test_access_that_was_lost_in_the_middle_is_invalid():
+    lost = [*RIGHT[:3], *(answer(each.request_id, status=401, error="no such key") for each in RIGHT[3:])]
+    assert judged(lost).outcome is Outcome.INVALID
+
+
 def test_a_run_without_answers_is_invalid():
     lost = [answer(f"chat-{index:02}", status=None) for index in range(COUNT)]
     assert judged(lost, lost, lost).outcome is Outcome.INVALID

@@ -177,6 +177,40 @@ def test_a_refusal_is_a_capability_and_a_whole_refused_workload_is_refused():
     assert "baseline does not answer" in judged(everything, silent).headline
 
 
+@pytest.mark.parametrize("status", [401, 402, 403, 408, 409, 425, 429, 499])
+def test_a_lost_key_or_quota_is_no_refusal(status):
+    """Of eight requests two with a 401 passed once."""
+    no = {f"at_{i}": answer(f"chat-{i:02}", status=status, error="no such key") for i in (1, 2)}
+    for verdict in (judged(four(**no)), judged(theirs=four(**no)), judged(four(**no), four(**no))):
+        assert verdict.outcome is Outcome.INVALID
+        assert f'2 of 4 requests got no answer, first chat-01, {status}: "no such key"' in verdict.headline
+        assert "--specdec-resume" in verdict.settle
+    everything = [answer(f"chat-{i:02}", status=status) for i in range(4)]
+    assert judged(everything, everything).outcome is Outcome.INVALID
+
+
+def test_a_route_that_is_gone_after_answers_is_lost_and_one_that_never_was_is_refused():
+    gone = answer("chat-02", status=404, error="not found")
+    assert judged(four(at_2=gone)).outcome is Outcome.INVALID
+    assert judged([replace(each, status=404, choices=()) for each in four()]).outcome is Outcome.REFUSED
+
+
+def test_answers_of_the_baselines_server_are_not_the_variants():
+    mine = transcript(VARIANT, four(), elsewhere="its counters grew by 500")
+    verdict = judged(mine)
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.headline == f"some answers of {VARIANT} are of the baseline's server: its counters grew by 500"
+    caveat = judged(transcript(VARIANT, four(), uncounted="its counters grew by 500"))
+    assert caveat.outcome is Outcome.PASS
+    assert any("another server answered, or they are late" in line for line in caveat.evidence)
+
+
+def test_a_refusal_that_is_answered_when_it_is_sent_again_is_no_refusal():
+    verdict = judged(server_failures=[dead(ending=FailureKind.REFUSED, recurred=False)])
+    assert verdict.outcome is Outcome.INVALID
+    assert "refuses request chat-01 once, and answers it when it is sent again" in verdict.headline
+
+
 def test_a_pass_needs_speculation():
     verdict = judged(counters=SpecCounters())
     assert verdict.outcome is Outcome.NOT_SPECULATING

@@ -60,6 +60,16 @@ def test_without_windows_a_family_is_named_where_the_fault_cannot_be(kind, fault
     assert sampling.judge(toy_speculation.captured(kind, fault, windows=False)).names == named
 
 
+def test_a_name_is_called_a_guess_where_nobody_says_how_the_variant_drafts():
+    """An attached accept-all was named a temperature, and nothing said that ``args: {draft: …}`` would have named it."""
+    known = toy_speculation.captured("head", "accept-all", windows=False)
+    variant = replace(known.pair.variant, draft=replace(known.pair.variant.draft, kind=DraftKind.UNKNOWN))
+    unknown = replace(known, pair=replace(known.pair, variant=variant))
+    (line,) = [line for line in sampling.judge(unknown).short if "the drafter is unknown here; add `args: {draft:" in line]
+    assert line.startswith("name         a guess")
+    assert not any("guess" in line for line in sampling.judge(known).short)
+
+
 def test_full_windows_alone_name_accept_all():
     assert sampling.judge(toy_speculation.captured("head", "accept-all")).names == "accept-all"
 

@@ -79,6 +79,16 @@ def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_r
     assert answer.correctness(make_run(unsettled)).text == "CORRECTNESS: nothing could be judged"
 
 
+def test_a_variant_that_refused_everything_is_no_green_run(make_run, verdicts, judged):
+    """Beside another that was judged it was counted among its skipped tests, and the run was green."""
+    refused = replace(verdicts["greedy"], pair="ngram-k3", outcome=Outcome.REFUSED)
+    skipped = judged(refused, PytestOutcome.SKIPPED)
+    run = make_run(judged(verdicts["greedy"]), skipped)
+    assert run.red
+    assert answer.correctness(run).text == "CORRECTNESS: nothing could be judged of ngram-k3: all refused"
+    assert not make_run(judged(verdicts["greedy"]), skipped, judged(replace(verdicts["greedy"], pair="ngram-k3"))).red
+
+
 def test_a_variant_has_one_sentence_whatever_the_number_of_its_faults(make_run, verdicts, judged):
     wrong = [replace(verdicts["failed"], family=family) for family in (Family.STRUCTURED, Family.SAMPLING, Family.GREEDY)]
     (sentence,) = answer.faults(make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in wrong)))

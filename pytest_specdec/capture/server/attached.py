@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed, look
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.server.traffic import replaced
 from pytest_specdec.capture.sse import web_page
+from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines.protocol import AnyEngine, Recognising
 from pytest_specdec.errors import BootError, SpecdecError
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.capture.server.server import ServerRecipe
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
+    from pytest_specdec.model.workload import JSON
 
-__all__ = ["AttachedArm", "AttachedServer", "dialect_of", "foreign", "is_untrusted", "recognised", "refused", "replaced"]
+__all__ = ["AttachedArm", "AttachedServer", "check_model", "dialect_of", "is_untrusted", "recognised", "refused"]
 
 _MODELS = "/v1/models"
+_OK = 200
+_SHOWN_NAMES, _NAME_LENGTH, _MOST_NAMES = 8, 80, 1000
+"""Names in an error, characters of one, and names among which a near one is looked for."""
 _GONE = {None, 502, 503, 504}
 """Statuses of a server that is gone: none, and those of a gateway in front of it."""
 _DENIED = {401, 403}
@@ -110,6 +116,8 @@ class AttachedArm(ArmServer):
         """What was noticed between workloads."""
         self._speak: Callable[[ServerSetup], Dialect] | None = speak
         self._traffic: Traffic | None = None
+        self._card: Mapping[str, JSON] | None = None
+        """What it listed of its model at the beginning of the visit; None where it lists no models."""
 
     @property
     def may_replay(self) -> bool:
@@ -127,8 +135,28 @@ class AttachedArm(ArmServer):
             self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {how}")
         return self._traffic
 
+    def peer_traffic(self) -> Traffic | None:
+        """Read what the baseline's server has done for all its clients; None where it is this one, or does not tell."""
+        dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
+        if peer is None or dialect.counters_drain or left_s <= 0:
+            return None
+        page = get(peer, dialect.counters_path, seconds=min(SECONDS, left_s))
+        return None if page is None else dialect.traffic(page)
+
     def check_port(self) -> None:
-        """Do nothing: the address alone says which server is meant."""
+        """Raise BootError when the server serves another model than when this visit began, or none of that name."""
+        left_s = self.left_s()
+        reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
+        if reply is None or reply.status != _OK:
+            return  # gone, which shows in its answers
+        names = listed(reply.text)
+        card = _facts(names.get(self.model))
+        if card != self._card:
+            what = "the attached server serves another model than before"
+            remedy = "serve one model for the whole run: --specdec-resume RUN asks again"
+            found = str(card) if card is not None else f"models: {_few(list(names))}"
+            expected = str(self._card)
+            raise BootError(what, where=self.recipe.setup.url, found=found, expected=expected, remedy=remedy)
 
     def _start(self) -> None:
         self._server = AttachedServer(self.recipe.setup)
@@ -142,9 +170,11 @@ class AttachedArm(ArmServer):
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
             if reply.status not in {*_GONE, *_DENIED}:
-                _check_model(setup, reply)
+                names = listed(reply.text) if reply.status == _OK else {}
+                check_model(setup, list(names))
                 answer = ask(setup, self._dialect(), self.recipe.draft_tokens, until_s)
                 if isinstance(answer, ReadyServer):
+                    self._card = _facts(names.get(answer.model))
                     return answer
                 reply = answer
                 if is_first and _WEB_PAGE in reply.text:
@@ -199,13 +229,27 @@ def refused(setup: ServerSetup, reply: Reply) -> BootError:
     return BootError(f"{setup.url} does not complete a prompt", where=setup.url, found=found, expected="one token", remedy=remedy)
 
 
-def _check_model(setup: ServerSetup, reply: Reply) -> None:
-    """Raise BootError when several models are served and the config's is none of them."""
-    names = list(listed(reply.text))
-    if len(names) > 1 and setup.model not in names and "model" not in setup.body:
-        what = f"{setup.url} does not serve {setup.model}"
-        remedy = "name one of them as `engine.model`, or as `body: {model: …}` of this arm"
-        raise BootError(what, where=setup.url, found=", ".join(names), expected=setup.model, remedy=remedy)
+def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
+    """Raise BootError when a server lists models, and the config's is none of them: another would be judged under its name."""
+    wanted = setup.asked_model
+    if not names or wanted in names or "model" in setup.body or (setup.any_model and len(names) == 1):
+        return
+    near = nearest(wanted, names[:_MOST_NAMES])
+    what = f"{setup.url} does not serve {wanted}" + (f"; {near}" if near else "")
+    remedy = "correct `engine.model`; or say `served_as: NAME`, under `engine` or this arm, where the same model has another name there"
+    raise BootError(what, where=setup.url, found=_few(names), expected=wanted, remedy=remedy)
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first of ``names``, each cut to a readable length, and how many there are beside them."""
+    shown = ", ".join(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…" for name in names[:_SHOWN_NAMES])
+    more = len(names) - _SHOWN_NAMES
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _facts(card: Mapping[str, JSON] | None) -> Mapping[str, JSON] | None:
+    """Return what of a model's card stays the same as long as the model does: some servers stamp each listing."""
+    return None if card is None else {name: card[name] for name in ("id", "root", "max_model_len") if name in card}
 
 
 _TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
@@ -244,8 +288,8 @@ def recognised(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine 
 
 def _fit(setup: ServerSetup, dialect: Dialect) -> int:
     """Return how much of a dialect a server speaks: 1 where a completion brings token ids, 2 where they can be scored as a prompt too."""
-    names, fit = listed(get(setup, _MODELS)), 0
-    client = Client(setup, dialect, model=setup.model if setup.model in names else next(iter(names), setup.model))
+    names, fit, model = listed(get(setup, _MODELS)), 0, setup.asked_model
+    client = Client(setup, dialect, model=model if model in names else next(iter(names), model))
     try:
         answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer
         fit = int(bool(answer.choice.token_ids))
@@ -258,46 +302,3 @@ def _fit(setup: ServerSetup, dialect: Dialect) -> int:
     finally:
         client.close()
     return fit
-
-
-_CLOCK_S = 1.0
-"""By which a start may seem to move while the clock is set."""
-_BEYOND = 16
-"""Tokens of an answer that a server may generate and not send, such as those of a window behind a stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Growth:
-    prompt: int
-    generated: int
-
-
-def replaced(before: Traffic | None, after: Traffic | None) -> str:
-    """Return how two readings show that another server answers than before; empty where they do not."""
-    if before is None or after is None:
-        return ""
-    if before.started_s is not None and after.started_s is not None and abs(after.started_s - before.started_s) > _CLOCK_S:
-        return f"it started {after.started_s - before.started_s:.0f} s later than the one before"
-    growth = _growth(before, after)
-    return "its counters went back" if growth.prompt < 0 or growth.generated < 0 else ""
-
-
-def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
-    """Return what others asked of the server, where its counters grew by more than ``answers`` answers explain; empty where they did not.
-
-    ``prompt_tokens`` and ``generated_tokens`` are what was asked here at most.
-    """
-    if before is None or after is None:
-        return ""
-    growth = _growth(before, after)
-    prompt, generated = growth.prompt - prompt_tokens, growth.generated - generated_tokens
-    found = [f"{prompt:,} prompt tokens"] if prompt > 0 else []
-    found += [f"{generated:,} generated tokens"] if generated > _BEYOND * answers or (found and generated > 0) else []
-    return " and ".join(found)
-
-
-def _growth(before: Traffic, after: Traffic) -> _Growth:
-    def by(now: int | None, then: int | None) -> int:
-        return 0 if now is None or then is None else now - then
-
-    return _Growth(prompt=by(after.prompt_tokens, before.prompt_tokens), generated=by(after.generated_tokens, before.generated_tokens))

@@ -11,6 +11,7 @@ from pytest_specdec.capture import sse
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
+from pytest_specdec.engines import json_reply
 from pytest_specdec.errors import BootError
 from pytest_specdec.model.workload import Request, Route
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, ServerSetup
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "parsed", "wait"]
+__all__ = ["ONE_TOKEN", "SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "parsed", "wait"]
 
 _OK = 200
 SECONDS = 10.0
@@ -47,7 +48,10 @@ def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> st
 
 
 def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
-    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest."""
+    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest.
+
+    Raises BootError for JSON beyond all limits: whatever sends it is no model's server.
+    """
     headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
     try:
@@ -55,10 +59,25 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
             response = client.get(f"{setup.url}{path}")
     except (HTTPX.HTTPError, OSError, ValueError) as error:
         return Reply(status=None, text=f"connection failed: {error}")
-    return Reply(status=response.status_code, text=response.content.decode(errors="replace"))
+    text = response.content.decode(errors="replace")
+    _check_limits(setup, path, text)
+    return Reply(status=response.status_code, text=text)
 
 
-_ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
+    """Raise BootError for a reply that no reader of this package would take for JSON although it begins as such."""
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            json_reply.loaded(text)
+        except json_reply.BeyondLimitsError as error:
+            what, found = f"{setup.url} answers {path} with something that no server of a model sends", f"{error}, {len(text):,} characters"
+            raise BootError(what, where=setup.url, found=found, expected="a small JSON object", remedy="correct `url`") from None
+        except ValueError:
+            return  # what it is instead is its reader's business
+
+
+ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
+"""What every server that is ready has answered."""
 _PAUSE_S = 0.05
 _MIN_S = 1.0
 """Seconds that every question gets, so that one asked in the last moment may still be answered."""
@@ -125,7 +144,7 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
     """Ask for one token; return the server that answered, or why it is not ready."""
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
-    sent = client.send(_ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
+    sent = client.send(ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
     if sent.answer.ok:
         return ReadyServer(model=model, version=_version(setup, dialect, _left_s(until_s)), client=client)
     client.close()
@@ -136,12 +155,12 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
 def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without any.
 
-    A ``model`` among the fields of the body comes first.
+    An attached server that does not list the name is never asked. Those that are started here list what they like.
     """
     if "model" in setup.body:
-        return str(setup.body["model"])
+        return setup.asked_model
     names = listed(get(setup, "/v1/models", seconds=seconds))
-    return setup.model if setup.model in names else next(iter(names), setup.model)
+    return setup.asked_model if setup.asked_model in names else next(iter(names), setup.asked_model)
 
 
 def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pytest_specdec.capture.server import orphans
 from pytest_specdec.capture.server.process import ServerProcess, deferred
 from pytest_specdec.capture.server.readiness import SECONDS, check_port, get, wait
 from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
+from pytest_specdec.model.transcript import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.client import Client
     from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup, Traffic
-    from pytest_specdec.model.transcript import SpecCounters
+    from pytest_specdec.model.transcript import Answer, SpecCounters
+    from pytest_specdec.model.workload import Route
 
 __all__ = ["RESTARTS", "ArmServer", "LaunchedServer", "ServerRecipe"]
 
@@ -51,6 +54,21 @@ class ServerRecipe:
     """Requests in flight at most; None without a limit."""
     may_kill: bool = False
     """Whether an attached server is sent again what it failed on."""
+    peer: ServerSetup | None = None
+    """Of an attached variant the baseline's server, where that has an address of its own: it is read and not asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """Tokens of prompts that were asked beside a workload."""
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+    def __add__(self, answer: Answer) -> Aside:
+        usage = answer.usage or Usage(prompt_tokens=0, completion_tokens=0)
+        prompt, generated = self.prompt_tokens + usage.prompt_tokens, self.generated_tokens + usage.completion_tokens
+        return Aside(prompt_tokens=prompt, generated_tokens=generated)
 
 
 class LaunchedServer(Protocol):
@@ -114,6 +132,12 @@ class ArmServer:
         """From readiness to the last answer, over all starts that have ended."""
         self.busy_s = 0.0
         """Of that, with a request in flight."""
+        self.lost = ""
+        """Why it answers nobody any more although it runs, as without a key; empty where it does."""
+        self.answered_routes: set[Route] = set()
+        self.aside = Aside()
+        """What was asked beside workloads and probes."""
+        self._aside_lock = threading.Lock()
         self._heartbeat = heartbeat
         self._server: LaunchedServer | None = None
         self._client: Client | None = None
@@ -174,6 +198,11 @@ class ArmServer:
     def dead_processes(self) -> tuple[str, ...]:
         """The processes behind the server's first one that were found gone when something went wrong, in words."""
         return self._server.dead_processes if self._server else ()
+
+    def add_aside(self, answer: Answer) -> None:
+        """Count a prompt that was asked beside a workload; safe to call from several threads."""
+        with self._aside_lock:
+            self.aside += answer
 
     def concurrency(self, wanted: int) -> int:
         """Return how many requests of ``wanted`` may be in flight."""
@@ -238,6 +267,10 @@ class ArmServer:
 
     def traffic(self) -> Traffic | None:
         """Return None: only an attached server has other clients."""
+        return None
+
+    def peer_traffic(self) -> Traffic | None:
+        """Return None, as above."""
         return None
 
     def check_port(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_specdec.capture.client import REFUSED, Exchange, overdue, retry_after_s
+from pytest_specdec.capture.client import Exchange, overdue, retry_after_s, turns_away
 from pytest_specdec.capture.timed import requests
 from pytest_specdec.capture.timed.requests import OVERDUE, TOO_MUCH, RawRequest
 from pytest_specdec.capture.transport import MAX_BYTES
@@ -73,7 +73,7 @@ def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> E
     if response.status is None or not response.whole:
         return failed(f"connection lost: {response.end}", FailureKind.DIED)
     if response.status != _OK:
-        return failed(_reason(client, response), None if response.status in REFUSED else FailureKind.ERROR)
+        return failed(_reason(client, response), None if turns_away(response.status) else FailureKind.ERROR)
     return Exchange(sent_s=response.sent_s, done_s=response.done_s, status=response.status, received=response.received)
 
 

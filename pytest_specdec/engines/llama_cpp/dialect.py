@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.engines import top_logprobs, vllm
+from pytest_specdec.engines import json_reply, top_logprobs, vllm
 from pytest_specdec.engines.plain_dialect import PlainDialect, total
 from pytest_specdec.engines.protocol import COMPLETIONS, ApiRequest
 from pytest_specdec.engines.top_logprobs import ListedToken
@@ -88,11 +88,7 @@ class LlamaCppDialect(PlainDialect):
 
     def version(self, text: str) -> str:
         """Read ``build_info`` of ``/props``."""
-        try:
-            document = json.loads(text)
-        except ValueError:
-            return ""
-        build = document.get("build_info") if isinstance(document, Mapping) else None
+        build = json_reply.document(text).get("build_info")
         return build if isinstance(build, str) else ""
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:

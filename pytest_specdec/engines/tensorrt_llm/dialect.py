@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_specdec.engines import top_logprobs
+from pytest_specdec.engines import json_reply, top_logprobs
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS, ApiRequest, Traffic
@@ -99,10 +98,7 @@ class TensorRtLlmDialect(PlainDialect):
 
     def counters(self, text: str) -> SpecCounters | None:
         """Add up ``specDecodingStats`` since the last reading; iterations without drafts have a length that says nothing."""
-        try:
-            rows = json.loads(text)
-        except ValueError:
-            return None
+        rows = json_reply.value(text)
         if not isinstance(rows, list):
             return None
         stats = [row["specDecodingStats"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("specDecodingStats"), Mapping)]
@@ -117,11 +113,7 @@ class TensorRtLlmDialect(PlainDialect):
 
     def traffic(self, text: str) -> Traffic:
         """Add up the requests that were paused since the last reading."""
-        try:
-            rows = json.loads(text)
-        except ValueError:
-            rows = ()
-        batches = [row.get("inflightBatchingStats") for row in _objects(rows)]
+        batches = [row.get("inflightBatchingStats") for row in _objects(json_reply.value(text))]
         paused = [_count(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
         return Traffic(preemptions=sum(paused) if paused else None)
 

@@ -1,0 +1,76 @@
+"""Refusals: a 4xx counts as the engine's only where the same request, sent again, gets it too, and other prompts are answered.
+
+An expired key, a used-up quota, a proxy that times out, an unloaded model: all of them look like refusals. None is one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.client import turns_away
+from pytest_specdec.capture.server.readiness import ONE_TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["examine"]
+
+_PAUSE_S = 0.5
+"""Before a request is sent again that got a status of keys, quotas and proxies."""
+_DEADLINE_S = 60.0
+_NO_ROUTE = {404, 405}
+_TOO_MANY = 429
+
+
+def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable[[], TimedAnswer]) -> TimedAnswer:
+    """Return what counts as the answer to ``request``, which ``again`` sends once more; safe to call from several threads.
+
+    A refusal that holds is returned as it is. One that does not is the later answer, with the refusal beside it. Anything else that
+    looks like a refusal has its ``denial``; where the server answers not even one token any more, ``arm.lost`` says so.
+    """
+    if not turns_away(sent.answer.status) or sent.ending is not None:
+        if sent.answer.ok:
+            arm.answered_routes.add(request.route)
+        return sent
+    if arm.lost:
+        return replace(sent, denial=arm.lost)
+    is_refusal = _is_refusal(arm, request, sent)
+    if sent.answer.status != _TOO_MANY:  # which the client has sent again for as long as there was time
+        time.sleep(0.0 if is_refusal else _PAUSE_S)
+        later = again()
+        if later.ending is not None:
+            return later
+        if later.answer.ok:
+            return replace(later, refusal=sent) if is_refusal else replace(sent, denial=f"{_words(request, sent)}, and an answer later")
+    return _held_against_one_token(arm, request, sent, is_refusal=is_refusal)
+
+
+def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
+    """Whether its status refuses what was asked; a route that was answered before is there."""
+    return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered_routes)
+
+
+def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
+    """Ask for the one token that the server gave at its boot: a server that refuses this too answers nobody."""
+    one = arm.client.send(ONE_TOKEN, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
+    if one.ending is not None:
+        return replace(one, answer=replace(one.answer, request_id=sent.answer.request_id, pass_index=sent.answer.pass_index))
+    if one.answer.ok:
+        arm.add_aside(one.answer)
+        return sent if is_refusal else replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
+    arm.lost = arm.lost or (
+        f"access lost: {arm.recipe.setup.url} answers no request any more: {_words(request, sent)}, "
+        f"and so a prompt of one token that was answered before ({one.answer.status}); "
+        "see to key, quota and proxy: --specdec-resume RUN asks again"
+    )
+    return replace(sent, denial=arm.lost)
+
+
+def _words(request: Request, sent: TimedAnswer) -> str:
+    return f"request {request.id} got {sent.answer.status} ({sent.answer.error})"

@@ -1,0 +1,161 @@
+"""The traffic of an attached server, by its counters, held against the answers that came from there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.engines.protocol import Traffic
+    from pytest_specdec.model.transcript import Answer
+
+__all__ = ["Discrepancy", "TrafficAccount", "elsewhere", "foreign", "replaced", "uncounted"]
+
+_PAUSE_S = 0.02
+"""Between two readings of counters that a server updates after its answers."""
+_SETTLING = 10
+"""Such readings at most: the counters of a server that others use do not rest."""
+_LATE = 50
+"""Such readings of counters that still lack tokens which were answered."""
+_CLOCK_S = 1.0
+"""By which a start may seem to move while the clock is set."""
+_BEYOND = 16
+"""Tokens of an answer that a server may generate and not send, such as those of a window behind a stop."""
+_UNCOUNTED = 0.25
+"""Share of the answered tokens that counters may lack: some engines leave the first token of each answer out."""
+_COVERED = 0.75
+"""Share of the lacking tokens that the baseline's counters must have for its server to be the one that answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Growth:
+    prompt: int
+    generated: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrepancy:
+    """What counters show beside the answers to one workload; each text is empty where they show nothing."""
+
+    replaced: str = ""
+    """How it shows that another server answers than before."""
+    foreign: str = ""
+    """What others asked of it."""
+    elsewhere: str = ""
+    """How it shows that the baseline's server gave some of the answers."""
+    uncounted: str = ""
+    """What was answered and is not in its counters, for a reason that is not known."""
+
+
+class TrafficAccount:
+    """Reads the counters of an arm's server before and after one workload; those of a server of ours are not looked at."""
+
+    def __init__(self, arm: ArmServer) -> None:
+        self._arm = arm
+        self._before: Traffic | None = None
+        self._peer: Traffic | None = None
+        self._aside = arm.aside
+
+    def begin(self) -> None:
+        """Read the counters once they rest: they may still count what was asked before."""
+        self._before = self._settled()
+        self._peer = self._arm.peer_traffic() if self._before is not None else None
+        self._aside = self._arm.aside
+
+    def end(self, answers: Sequence[Answer] | None) -> Discrepancy:
+        """Return what shows beside ``answers``, which are all that were given; None where it is not known what was."""
+        after = self._arm.traffic()
+        anew = replaced(self._before, after)
+        usages = [answer.usage for answer in answers or () if answer.usage is not None]
+        if anew or answers is None or len(usages) < len(answers) or self._before is None:
+            return Discrepancy(replaced=anew)
+        now, then = self._arm.aside, self._aside
+        generated = sum(usage.completion_tokens for usage in usages) + now.generated_tokens - then.generated_tokens
+        prompts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
+        prompt = sum(prompts) + now.prompt_tokens - then.prompt_tokens
+        after = self._awaited(after, generated)
+        others = foreign(self._before, after, prompt_tokens=prompt, generated_tokens=generated, answers=len(answers))
+        lacking = uncounted(self._before, after, generated_tokens=generated)
+        by_baseline = "" if lacking is None else elsewhere(lacking, self._peer, self._arm.peer_traffic())
+        return Discrepancy(foreign=others, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
+
+    def _settled(self) -> Traffic | None:
+        traffic = self._arm.traffic()
+        for _ in range(_SETTLING if traffic else 0):
+            time.sleep(_PAUSE_S)
+            before, traffic = traffic, self._arm.traffic()
+            if traffic == before:
+                break
+        return traffic
+
+    def _awaited(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
+        """Return the counters once they hold what was answered, or will not."""
+        for _ in range(_LATE):
+            if uncounted(self._before, after, generated_tokens=generated_tokens) is None:
+                break
+            time.sleep(_PAUSE_S)
+            after = self._arm.traffic()
+        return after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacking:
+    """Generated tokens that were answered and not counted."""
+
+    answered: int
+    counted: int
+
+    def __str__(self) -> str:
+        return f"its counters grew by {self.counted:,} generated tokens, and the answers brought {self.answered:,}"
+
+
+def uncounted(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
+    """Return what a server's counters lack of the answers that came from its address; None where they lack nothing to speak of."""
+    known = [traffic.generated_tokens for traffic in (before, after) if traffic is not None and traffic.generated_tokens is not None]
+    if len(known) < 2 or generated_tokens - (known[1] - known[0]) <= max(_BEYOND, _UNCOUNTED * generated_tokens):  # noqa: PLR2004 - both
+        return None
+    return Lacking(answered=generated_tokens, counted=known[1] - known[0])
+
+
+def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
+    """Return how the baseline's counters have what the variant's lack, though nobody here asked it; empty where they do not."""
+    if before is None or after is None:
+        return ""
+    grown = _growth(before, after).generated
+    covers = grown >= _COVERED * (lacking.answered - lacking.counted)
+    return f"{lacking}; those of the baseline's server grew by {grown:,} meanwhile" if covers else ""
+
+
+def replaced(before: Traffic | None, after: Traffic | None) -> str:
+    """Return how two readings show that another server answers than before; empty where they do not."""
+    if before is None or after is None:
+        return ""
+    if before.started_s is not None and after.started_s is not None and abs(after.started_s - before.started_s) > _CLOCK_S:
+        return f"it started {after.started_s - before.started_s:.0f} s later than the one before"
+    growth = _growth(before, after)
+    return "its counters went back" if growth.prompt < 0 or growth.generated < 0 else ""
+
+
+def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
+    """Return what others asked of the server, where its counters grew by more than ``answers`` answers explain; empty where they did not.
+
+    ``prompt_tokens`` and ``generated_tokens`` are what was asked here at most.
+    """
+    if before is None or after is None:
+        return ""
+    growth = _growth(before, after)
+    prompt, generated = growth.prompt - prompt_tokens, growth.generated - generated_tokens
+    found = [f"{prompt:,} prompt tokens"] if prompt > 0 else []
+    found += [f"{generated:,} generated tokens"] if generated > _BEYOND * answers or (found and generated > 0) else []
+    return " and ".join(found)
+
+
+def _growth(before: Traffic, after: Traffic) -> _Growth:
+    def by(now: int | None, then: int | None) -> int:
+        return 0 if now is None or then is None else now - then
+
+    return _Growth(prompt=by(after.prompt_tokens, before.prompt_tokens), generated=by(after.generated_tokens, before.generated_tokens))

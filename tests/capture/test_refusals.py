@@ -1,0 +1,161 @@
+"""A 4xx counts as a refusal where the same request gets it again and others are answered; else the arm or the workload ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_specdec.capture import refusals, remaining, runner
+from pytest_specdec.capture.client import TimedAnswer
+from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.model.status import State
+from pytest_specdec.model.transcript import Answer, FailureKind
+from pytest_specdec.model.workload import Depth, Family, Request, Route
+
+VARIANT = "draft-k3"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(refusals, "_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def run(directory, workload, config, with_args):
+    """Capture two workloads, with arguments for one variant's server alone; again with ``again``."""
+
+    def _run(*, again=False, timed=False, **args):
+        # One at a time, so that it is known which request is the first.
+        asked = [workload(timed=timed, concurrency=1, scored=False), workload("other", concurrency=1, scored=False)]
+        selected = [SelectedWorkload(workload=one, family=Family.LIVENESS) for one in asked]
+        plan = make(config, selected, Depth.SMOKE, [VARIANT])
+        capture = runner.resume if again else runner.record
+        return plan, capture(with_args(config, VARIANT, **args), plan, directory, deadline_s=None, tell=lambda _: None)
+
+    return _run
+
+
+def written(directory):
+    """What the variant's server wrote in all its boots."""
+    return "".join(path.read_text() for path in (directory.root / "servers").glob(f"*-{VARIANT}.log"))
+
+
+def test_a_server_that_answers_nobody_any_more_ends_its_arm_and_a_resume_asks_again(run, directory):
+    """As behind a key that expires with the third request."""
+    _, found = run(turn_away_on="p2 of greedy")
+    assert found.state is State.INCOMPLETE
+    reasons = {gap.reason for gap in found.missing if gap.arm == VARIANT}
+    assert len(reasons) == 1, "one cause, one sentence"
+    assert "request p2 got 401 (who are you?)" in reasons.pop()
+    assert not {"asked p3 of greedy", "asked p0 of other"} & set(written(directory).splitlines()), "nothing else is asked of it"
+    assert transcripts.read(directory, VARIANT, "greedy") is None
+    assert VARIANT not in run_documents.read_capabilities(directory)
+    plan, again = run(again=True)
+    assert (again.state, again.missing) == (State.COMPLETE, ())
+    whole = transcripts.read(directory, VARIANT, "greedy")
+    assert all(answer.ok for answer in whole.answers)
+    assert not remaining.has_unexplained(directory, plan)
+    # A transcript of a release that took this for a refusal is asked for again, too.
+    transcripts.write(directory, replace(whole, answers=(replace(whole.answers[0], status=401, choices=()), *whole.answers[1:])))
+    assert remaining.has_unexplained(directory, plan)
+
+
+def test_a_timed_workload_ends_alike(run, directory):
+    _, found = run(timed=True, turn_away_on="p2 of greedy")
+    assert found.state is State.INCOMPLETE
+    assert {"access lost" in gap.reason for gap in found.missing} == {True}
+
+
+def test_a_refusal_that_holds_is_one(run, directory):
+    _, found = run(refuse_on="p2 of greedy")
+    assert found.state is State.COMPLETE
+    transcript = transcripts.read(directory, VARIANT, "greedy")
+    assert [answer.request_id for answer in transcript.answers if answer.refused] == ["p2"]
+    assert not transcript.server_failures
+    assert written(directory).count("asked p2 of greedy") == 2, "it was asked twice"
+
+
+def test_a_refusal_that_does_not_hold_is_a_failure_that_did_not_recur(run, directory):
+    _, found = run(turn_away_on="p2 of greedy", turn_away=400, turn_away_times=1)
+    assert found.state is State.COMPLETE
+    transcript = transcripts.read(directory, VARIANT, "greedy")
+    assert all(answer.ok for answer in transcript.answers)
+    assert [(each.request_id, each.ending, each.recurred) for each in transcript.server_failures] == [("p2", FailureKind.REFUSED, False)]
+
+
+def test_a_401_of_one_request_costs_its_workload_and_no_other(run, directory):
+    _, found = run(turn_away_on="p2 of greedy", turn_away_times=1)
+    assert found.state is State.INCOMPLETE
+    assert [(gap.arm, gap.workload) for gap in found.missing] == [(VARIANT, "greedy")]
+    assert "request p2 got 401 (who are you?), and an answer later" in found.missing[0].reason
+    assert all(answer.ok for answer in transcripts.read(directory, VARIANT, "other").answers)
+
+
+class Arm:
+    """A server that gives the next of ``statuses`` to each request; None is a connection that is lost."""
+
+    left_s = staticmethod(lambda: 60.0)
+    recipe = SimpleNamespace(setup=SimpleNamespace(url="http://there"))
+
+    def __init__(self, statuses, *, answered_chat):
+        self.lost, self.answered_routes, self._statuses, self.client = "", {Route.CHAT} if answered_chat else set(), [*statuses], self
+        self.asked = []
+
+    def send(self, request, **_):
+        self.asked.append(request.id)
+        status = self._statuses.pop(0)
+        ending = FailureKind.DIED if status is None else FailureKind.ERROR if status == 500 else None
+        return TimedAnswer(answer=Answer(request_id=request.id, status=status, error="no"), ending=ending)
+
+    def add_aside(self, answer):
+        assert answer.ok
+
+
+ONE, TWO, THREE = ["a"], ["a", "a"], ["a", "a", "ready"]
+CHAT = Request(id="a", route=Route.CHAT, body={})
+
+
+@pytest.mark.parametrize(
+    "statuses, asked, comes",
+    [
+        ([200], ONE, "200"),
+        ([500], ONE, "500 5xx"),
+        ([None], ONE, "None died"),
+        ([400, 400, 200], THREE, "400"),
+        ([501, 501, 200], THREE, "501"),
+        ([404, 404, 200], THREE, "404"),
+        ([422, 200], TWO, "200 after 422"),
+        ([400, None], TWO, "None died"),
+        ([400, 400, None], THREE, "None died"),
+        ([400, 400, 400], THREE, "lost"),
+        *(([status, status, status], THREE, "lost") for status in (401, 402, 403, 404, 408, 409, 425, 499)),
+        ([403, 403, 200], THREE, "denied: twice"),
+        ([401, 200], TWO, "denied: once"),
+        ([429, 429], ["a", "ready"], "lost"),
+        ([429, 200], ["a", "ready"], "denied: twice"),
+    ],
+)
+def test_what_a_4xx_is_taken_for(statuses, asked, comes):
+    arm = Arm(statuses, answered_chat=False)
+    found = refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT))
+    after = f" after {found.refusal.answer.status}" if found.refusal else ""
+    ending = f" {found.ending.value}" if found.ending else ""
+    denied = f"denied: {'twice' if 'twice' in found.denial else 'once'}" if found.denial else ""
+    assert ("lost" if arm.lost else denied or f"{found.answer.status}{ending}{after}") == comes
+    assert arm.asked == asked
+    assert found.answer.request_id == "a"
+    assert not arm.lost or found.denial == arm.lost
+
+
+def test_a_404_of_a_route_that_was_answered_before_is_no_refusal():
+    arm = Arm([404, 404, 200], answered_chat=True)
+    assert "twice, while other requests are answered" in refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT)).denial
+
+
+def test_who_is_turned_away_after_access_was_lost_is_not_asked_again():
+    arm = Arm([400], answered_chat=True)
+    arm.lost = "access lost"
+    assert refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT)).denial == "access lost"
