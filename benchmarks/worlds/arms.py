@@ -209,7 +209,7 @@ def _scores(answers: ArmAnswers, under: str, logits_at, top_tokens: int) -> tupl
 
 def _positions(logits: np.ndarray[tuple[int, int], np.dtype[np.float32]], tokens: Ids, top_tokens: int) -> Iterator[Position]:
     raw = log_softmax(logits)
-    best = ranked(raw, top_tokens)
+    best = ranked(logits, top_tokens)
     ids, logprobs = best.tolist(), np.take_along_axis(raw, best, axis=1).tolist()
     own = raw[np.arange(len(tokens)), tokens].tolist()
     for token, logprob, top_ids, top_logprobs in zip(tokens.tolist(), own, ids, logprobs, strict=True):

@@ -35,9 +35,7 @@ PAIR: Final = Pair(
     config="made-up",
     engine="reference",
     model="made-up",
-    variant=Variant(
-        name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)
-    ),
+    variant=Variant(name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)),
 )
 _CALIBRATING: Final = 32, 64
 """Requests and tokens of a calibration, as capture/planner.py plans it."""
@@ -108,7 +106,7 @@ class Run:
             scores=self._scores(cell.workload, arms),
             draft_scores=self._draft_scores(cell.workload, arms),
             calibration=self.calibration,
-            capabilities={arm: self._capabilities for arm in by_arm},
+            capabilities=dict.fromkeys(by_arm, self._capabilities),
             alpha=FAMILIES[cell.family].alpha(1),
         )
 
@@ -126,6 +124,21 @@ class Run:
             for score in scores(answers, self.control, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens):
                 pairs += list(zip(answers.reported[score.key], score.positions, strict=True))
         return tuple(pairs)
+
+    def reported(self, name: str) -> Mapping[str, tuple[tuple[float, Position], ...]]:
+        """Return by arm what it computed of its own tokens in the cell ``name``, each with its score, whether or not it was asked for."""
+        workload = CELLS[name].workload
+        arms = self._arms(workload)
+        by_arm = self._scores(workload, arms)
+        return {
+            each.transcript.arm: tuple(
+                pair
+                for score in by_arm.get(each.transcript.arm, ())
+                if score.key in each.reported
+                for pair in zip(each.reported[score.key], score.positions, strict=True)
+            )
+            for each in arms
+        }
 
     def _arms(self, workload: Workload) -> tuple[ArmAnswers, ...]:
         if workload.name not in self._answers:
