@@ -79,7 +79,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cells", "--families", type=_among(CELLS), default=list(CELLS), help="judgements by name, with commas")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
-    parser.add_argument("--fault", default="", help="unverified:0.01, wrong:0.01, near:0.2, lenient:1.5")
+    parser.add_argument("--fault", default="", help="unverified:0.01, wrong:0.01, near:0.2, lenient:1.5; best:1 is none")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="print every judgement that is no pass")
     return parser.parse_args(arguments)

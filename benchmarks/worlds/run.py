@@ -84,8 +84,9 @@ CELLS: Final = {name: Cell(name=name, family=family, module=module, attribute=at
 class Run:
     """One run: a baseline, its control, which scores, a variant, and a draft model served alone."""
 
-    def __init__(self, world: World, seed: int, *, fault: Fault = CORRECT, draft: DraftSampling = DraftSampling.PROBABILISTIC) -> None:
+    def __init__(self, world: World, seed: int, *, fault: Fault = CORRECT) -> None:
         self.world, self.seed, self.fault = world, seed, fault
+        draft = DraftSampling.GREEDY if fault.best else DraftSampling.PROBABILISTIC
         self.pair = replace(PAIR, variant=replace(PAIR.variant, draft=replace(PAIR.variant.draft, sampling=draft)))
         root = zlib.crc32(f"{world.name} {seed}".encode())
         self.baseline, self.variant, self.control, self.drafter = (Boot(world, number, root) for number in range(4))

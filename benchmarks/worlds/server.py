@@ -40,6 +40,8 @@ class Fault:
     """Nats below the best token within which drafts are accepted at temperature 0."""
     lenient: float = 1.0
     """Factor on the ratio of probabilities by which drafts are accepted."""
+    best: float = 0.0
+    """1 where the draft is its model's best token at any temperature, and verified as certain: no fault."""
 
     @classmethod
     def parse(cls, text: str) -> Fault:
@@ -193,7 +195,7 @@ def _verified(step: _Step, own: Ids, batch: Batch, draws: _Draws, fault: Fault) 
         accepted |= offers & ~hot & (below <= fault.near)
     drawn = np.flatnonzero(offers & hot)
     if len(drawn):
-        drafted = _rejection(step.part(drawn), batch, draws, fault.lenient)
+        drafted = _rejection(step.part(drawn), batch, draws, fault)
         draft[drawn], token[drawn], accepted[drawn] = drafted.draft, drafted.token, drafted.accepted
     token = np.where(accepted, draft, token)
     if fault.unverified:
@@ -215,12 +217,15 @@ class _Drafted:
     accepted: Bools
 
 
-def _rejection(step: _Step, batch: Batch, draws: _Draws, lenient: float) -> _Drafted:
+def _rejection(step: _Step, batch: Batch, draws: _Draws, fault: Fault) -> _Drafted:
     """Verify a drawn draft of each answer (Leviathan et al. 2023, algorithm 1)."""
     log_p, log_q = (log_softmax(cut(each, batch, step.rows)) for each in (step.logits, step.guess))
+    if fault.best:
+        with np.errstate(divide="ignore"):
+            log_q = np.log(np.eye(VOCABULARY)[log_q.argmax(axis=1)])
     draft = (log_q + draws.race(step.rows)).argmax(axis=1)
     at = np.arange(len(step.rows))
-    accepted = draws.uniform(step.rows) < lenient * np.exp(np.minimum(log_p[at, draft] - log_q[at, draft], 50.0))
+    accepted = draws.uniform(step.rows) < fault.lenient * np.exp(np.minimum(log_p[at, draft] - log_q[at, draft], 50.0))
     left = np.maximum(np.exp(log_p) - np.exp(log_q), 0.0)
     with np.errstate(divide="ignore"):
         recovered = (np.log(left) + draws.race(step.rows)).argmax(axis=1)
