@@ -25,7 +25,7 @@ def test_an_exact_world_repeats_itself_and_speculates_as_the_baseline_answers():
     assert judge.state.judge(state).outcome is Outcome.PASS
 
 
-@pytest.mark.parametrize(("world", "scale"), [("exact", 0.0), ("g.03", 0.03), ("bf16.06", 0.0703)])
+@pytest.mark.parametrize("world, scale", [("exact", 0.0), ("g.03", 0.03), ("bf16.06", 0.0703)])
 def test_what_is_reported_lies_about_scores_as_the_world_says(world, scale):
     measured = calibrate(Run(WORLDS[world], 1).calibration).noise
     assert measured == pytest.approx(math.sqrt(2.0) * scale, rel=0.15, abs=1e-6)

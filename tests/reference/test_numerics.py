@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_specdec.config import shipped
+from pytest_specdec.config.load import load
+from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError
 from pytest_specdec.reference.numerics import Kernel, Numerics, places
 from tests.reference.asgi_client import GREEDY, served
@@ -94,3 +97,10 @@ def test_a_server_alone_repeats_itself_and_one_that_verifies_is_as_far_off_as_sa
     far = [abs(a - b) for a, b in zip(reported(verified), reported(exactly), strict=False)]
     assert far[0] < 1e-3  # the prefill's own
     assert max(far[1:]) > 1e-3
+
+
+def test_an_engine_with_numerics_declares_no_single_precision(tmp_path):
+    path = tmp_path / "noisy.yaml"
+    for numerics, single in (("", True), ("normal:0.03", False)):
+        path.write_text((shipped.CONFIGS / "reference.yaml").read_text().replace("max-num-seqs: 32", f"numerics: '{numerics}'"))
+        assert engine_of("reference").single_precision(load(path)) is single
