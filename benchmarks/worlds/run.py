@@ -37,6 +37,7 @@ PAIR: Final = Pair(
     model="made-up",
     variant=Variant(name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)),
 )
+_PLAIN: Final = frozenset({"prompt", "messages", "max_tokens", "temperature", "top_p", "ignore_eos", "logprobs", "top_logprobs"})
 _CALIBRATING: Final = 32, 64
 """Requests and tokens of a calibration, as capture/planner.py plans it."""
 
@@ -67,10 +68,13 @@ _SUITES: Final = (
     ("state", Family.STATE, "state.test_state", "IN_ORDER"),
     ("concurrency", Family.CONCURRENCY, "concurrency.test_concurrency", "COMPANY"),
     ("pressure", Family.PRESSURE, "pressure.test_pressure", "TOGETHER"),
+    ("documents", Family.STRUCTURED, "structured.test_structured", "DOCUMENTS"),
+    ("context", Family.CONTEXT, "context.test_context", "LONG"),
     ("logprobs", Family.LOGPROBS, "logprobs.test_logprobs", "REPORTED"),
     ("top-lists", Family.LOGPROBS, "logprobs.test_logprobs", "LISTED"),
     ("seeds", Family.SEEDS, "seeds.test_seeds", "SEEDS"),
     ("doses", Family.PARAMETERS, "parameters.test_doses", "DOSES"),
+    ("pairs", Family.PARAMETERS, "parameters.test_pairs", "PAIRS"),
     ("penalties", Family.PARAMETERS, "parameters.test_penalties", "PENALISED"),
     ("open", Family.SAMPLING, "sampling.test_sampling", "OPEN"),
     ("long", Family.SAMPLING, "sampling.test_sampling", "LONG"),
@@ -140,6 +144,16 @@ class Run:
             )
             for each in arms
         }
+
+    def gaps(self, name: str) -> Mapping[str, tuple[float, ...]]:
+        """Return by arm how far each of its tokens at temperature 0 lies below the best, nats, where nothing but the model decides."""
+        workload = CELLS[name].workload
+        greedy = {request.id for request in workload.requests if request.body.keys() <= _PLAIN and request.body.get("temperature") == 0}
+        scored = self._scores(workload, self._arms(workload))
+        positions = {
+            arm: [each for score in several if score.request_id in greedy for each in score.positions] for arm, several in scored.items()
+        }
+        return {arm: tuple(each.top_logprobs[0] - each.logprob for each in several) for arm, several in positions.items()}
 
     def _arms(self, workload: Workload) -> tuple[ArmAnswers, ...]:
         if workload.name not in self._answers:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.worlds.asking import Batch, cut, processed
+from benchmarks.worlds.asking import Batch, cut, masked, processed
 from benchmarks.worlds.language import END, VOCABULARY, follow, log_softmax, ranked, row_of
 from benchmarks.worlds.numerics import Kernel
 from benchmarks.worlds.pool import GUMBEL
@@ -166,10 +166,11 @@ def speak(
         kernel = Kernel.PREFILL if step == 0 else Kernel.VERIFY if speculates else Kernel.DECODE
         contexts = row_of(speech.prefix[rows])
         raw = boot.target(contexts, kernel, random)
-        logits = processed(raw, batch, rows, None if speech.counts is None else speech.counts[rows])
+        counts = None if speech.counts is None else speech.counts[rows]
+        logits = masked(processed(raw, batch, rows, counts), batch, rows, contexts, step)
         token, accepted = _own(logits, batch, rows, draws), np.zeros(len(rows), dtype=np.bool_)
         if verifies:
-            guess = processed(boot.draft(contexts, random), batch, rows, None)
+            guess = masked(processed(boot.draft(contexts, random), batch, rows, None), batch, rows, contexts, step)
             verified = _Step(rows=rows, logits=logits, guess=guess, offers=speech.slot[rows] < K)
             token, accepted = _verified(verified, token, batch, draws, fault)
         speech.add(step, batch, raw, token, accepted)

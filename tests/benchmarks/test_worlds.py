@@ -52,6 +52,15 @@ def test_a_planted_fault_is_red_where_numbers_are_exact(fault):
     assert judge.greedy.judge(greedy).outcome is Outcome.FAIL
 
 
+def test_documents_part_where_noise_says_and_a_wrong_token_in_one_is_red():
+    noisy = simulate_run("g.1", 1, cells=["documents"])["documents"]
+    ids = [[answer.choice.token_ids for answer in arm.answers] for arm in (noisy.baseline, noisy.speculative)]
+    assert ids[0] != ids[1]
+    assert judge.structured.judge(noisy).outcome is Outcome.PASS
+    faulty = simulate_run("exact", 1, cells=["documents"], fault=Fault.parse("wrong:0.1"))["documents"]
+    assert judge.structured.judge(faulty).outcome is Outcome.FAIL
+
+
 def test_every_cell_is_judged_at_the_share_of_one_variant():
     assert {cell.family for cell in CELLS.values()} <= set(FAMILIES)
     assert simulate_run("exact", 1, cells=["state"])["state"].alpha == FAMILIES["state"].alpha(1)
