@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit test-statistics faults faults-quick chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
+.PHONY: suites smoke test lint types unit test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -38,6 +38,9 @@ faults: $(INSTALLED) ## the suites against each planted fault of the reference e
 
 faults-quick: $(INSTALLED) ## a part of them
 	$(BIN)/python -m pytest tests/faults $(PARALLEL) -m 'faults(quick=True)'
+
+healthy: $(INSTALLED) ## all suites on correct servers whose numbers are not exact; some minutes a world, and the same command goes on
+	$(BIN)/python -m benchmarks.healthy --write
 
 chaos: $(INSTALLED) ## faults planted in servers, sockets, signals, files and configs: expected and observed outcome
 	$(BIN)/python -m pytest tests/chaos -q

@@ -12,65 +12,57 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from benchmarks.worlds.judging import Job, outcomes
 from benchmarks.worlds.numerics import WORLDS
-from benchmarks.worlds.results import CONTROL, ERROR, HEALTHY, LETTERS, Cells
-from benchmarks.worlds.run import CELLS, Run
-from benchmarks.worlds.server import Fault
-from pytest_specdec.judge.registry import judge_of
-from pytest_specdec.model.families import FAMILIES
+from benchmarks.worlds.results import HEALTHY, LETTERS, Cells
+from benchmarks.worlds.run import CELLS
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pytest_specdec.model.captured import Captured
+    from collections.abc import Iterator, Sequence
 
 _EVERY_S = 60.0
-_NO_CONTROL = frozenset({Outcome.FAIL, Outcome.INVALID})
-
-
-def judged(captured: Captured) -> tuple[str, str]:
-    """Return the letter of the outcome and the headline, the control being judged first as a run does."""
-    judge = judge_of(FAMILIES[captured.family])
-    try:
-        control = judge(captured.as_control()) if captured.workload.scored else None
-        verdict = judge(captured)
-    except Exception as error:  # noqa: BLE001 - a judge that raises is a result
-        return ERROR, f"{type(error).__name__}: {error}"
-    if control is not None and control.outcome in _NO_CONTROL:
-        return CONTROL, f"{control.outcome}: {control.headline} (variant: {verdict.outcome})"
-    return LETTERS[verdict.outcome], verdict.headline
 
 
 def main(arguments: Sequence[str]) -> int:
     """Simulate what is asked for and print the table."""
     options = _options(arguments)
     cells, begun = Cells(), time.monotonic()
-    for world in options.worlds:
-        for run in range(options.first, options.first + options.runs):
-            _one_run(cells, world, run, options)
-            if options.write and time.monotonic() - begun > _EVERY_S:
-                cells.write()
-                begun = time.monotonic()
+    fault = options.fault or HEALTHY
+    for job, found in _made(list(_jobs(cells, options)), options.jobs):
+        for cell, letter, headline in found:
+            cells.of(job.world, fault, cell).add(job.run, letter, headline)
+            if options.verbose and letter != LETTERS[Outcome.PASS]:
+                print(f"{job.world} {cell} run {job.run}: {letter} {headline[:160]}", flush=True)
+        if options.write and time.monotonic() - begun > _EVERY_S:
+            cells.write()
+            begun = time.monotonic()
     if options.write:
         cells.write()
-    print("\n".join(cells.rows(options.worlds, options.fault or HEALTHY, options.cells)))
+    print("\n".join(cells.rows(options.worlds, fault, options.cells)))
     return 0
 
 
-def _one_run(cells: Cells, world: str, run: int, options: argparse.Namespace) -> None:
-    fault = options.fault or HEALTHY
-    missing = [cell for cell in options.cells if not cells.of(world, fault, cell).has(run)]
-    if not missing:
+def _jobs(cells: Cells, options: argparse.Namespace) -> Iterator[Job]:
+    """Yield what is missing, run by run so that all worlds grow alike."""
+    for run in range(options.first, options.first + options.runs):
+        for world in options.worlds:
+            missing = tuple(cell for cell in options.cells if not cells.of(world, options.fault or HEALTHY, cell).has(run))
+            if missing:
+                yield Job(world=world, run=run, fault=options.fault, cells=missing)
+
+
+def _made(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, list[tuple[str, str, str]]]]:
+    """Yield the outcomes of every job, ``processes`` at a time."""
+    if processes == 1:
+        yield from ((job, outcomes(job)) for job in jobs)
         return
-    simulated = Run(WORLDS[world], run, fault=Fault.parse(options.fault))
-    for cell in missing:
-        letter, headline = judged(simulated.captured(cell))
-        cells.of(world, fault, cell).add(run, letter, headline)
-        if options.verbose and letter != LETTERS[Outcome.PASS]:
-            print(f"{world} {cell} run {run}: {letter} {headline[:160]}", flush=True)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from zip(jobs, pool.map(outcomes, jobs, chunksize=4), strict=True)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -79,7 +71,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cells", "--families", type=_among(CELLS), default=list(CELLS), help="judgements by name, with commas")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
-    parser.add_argument("--fault", default="", help="unverified:0.01, wrong:0.01, near:0.2, lenient:1.5")
+    parser.add_argument("--fault", default="", help="unverified:0.01, wrong:0.01, near:0.2, lenient:1.5; best:1 is none")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="print every judgement that is no pass")
     return parser.parse_args(arguments)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from benchmarks.worlds import documents
 from benchmarks.worlds.asking import Asking, askings
-from benchmarks.worlds.language import END, follow, log_softmax, ranked, row_of
+from benchmarks.worlds.language import END, log_softmax, ranked, row_of
 from benchmarks.worlds.numerics import Kernel
 from benchmarks.worlds.server import CORRECT, K, speak
 from pytest_specdec.judge.logprob_lists import asked_top
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ArmAnswers", "answer", "draft_scores", "scores"]
 
-DOCUMENT: Final = '{"answer": 42}'
-DOCUMENT_IDS: Final = (300, 301, 302, 303, 304, 305, END)
-"""A grammar leaves no choice: all arms answer with the same document."""
 _ROWS: Final = 4096
 """Positions scored at a time."""
 
@@ -60,11 +58,9 @@ def answer(
         made = _answer(rows, spoken, speculates=speculates)
         answers.append(made)
         row = rows[0][0]
-        if made.ok and not rows[0][1].request.grammar:
+        if made.ok:
             prefixes[made.key] = spoken.prefixes[row, : spoken.lengths[row]]
             reported[made.key] = tuple(spoken.reported[row, : spoken.lengths[row]].tolist())
-        elif made.ok:
-            prefixes[made.key] = _behind(rows[0][1].prompt, made.choice.token_ids)
     transcript = Transcript(
         arm=arm,
         boot=boot.number,
@@ -93,25 +89,10 @@ def _answer(rows: list[tuple[int, Asking]], spoken: Spoken, *, speculates: bool)
     prompt = rows[0][1].prompt_token_ids
     if request.abort_after is not None:
         return Answer(request_id=request.id, status=None, aborted=True)
-    choices = tuple(
-        _document(one.choice, speculates=speculates) if request.grammar else _choice(row, one, spoken, speculates=speculates)
-        for row, one in rows
-    )
+    choices = tuple(_choice(row, one, spoken, speculates=speculates) for row, one in rows)
     tokens = sum(len(choice.token_ids) for choice in choices)
     usage = Usage(prompt_tokens=len(prompt), completion_tokens=tokens, total_tokens=len(prompt) + tokens)
     return Answer(request_id=request.id, status=200, prompt_token_ids=prompt, choices=choices, usage=usage)
-
-
-def _document(index: int, *, speculates: bool) -> Choice:
-    windows = (1, K, len(DOCUMENT_IDS) - 1 - K)
-    return Choice(
-        index=index,
-        text=DOCUMENT,
-        token_ids=DOCUMENT_IDS,
-        finish_reason="stop",
-        windows=windows if speculates else None,
-        drafted=(K,) * (len(windows) - 1) if speculates else None,
-    )
 
 
 def _choice(row: int, one: Asking, spoken: Spoken, *, speculates: bool) -> Choice:
@@ -123,7 +104,7 @@ def _choice(row: int, one: Asking, spoken: Spoken, *, speculates: bool) -> Choic
     top = asked_top(one.request) or 0
     return Choice(
         index=one.choice,
-        text="".join(f" t{token}" for token in ids if token != END),
+        text=documents.text(one.request) if one.request.grammar else "".join(f" t{token}" for token in ids if token != END),
         token_ids=ids,
         finish_reason="stop" if ids[-1] == END and one.request.body.get("ignore_eos") is not True else "length",
         logprobs=tuple(min(value, 0.0) for value in spoken.reported[row, :length].tolist()) if asked else None,
@@ -158,15 +139,6 @@ def _counted(answers: list[Answer]) -> SpecCounters:
         accepted_tokens=sum(window - 1 for window in windows),
         accepted_per_position=tuple(sum(window - 1 > place for window in windows) for place in range(K)),
     )
-
-
-def _behind(prompt: int, ids: tuple[int, ...]) -> Hashes:
-    prefix = np.array([prompt], dtype=np.uint64)
-    prefixes = []
-    for token in ids:
-        prefixes.append(prefix[0])
-        prefix = follow(prefix, np.array([token], dtype=np.int64))
-    return np.array(prefixes, dtype=np.uint64)
 
 
 def scores(answers: ArmAnswers, scorer: Boot, random: np.random.Generator, *, top_tokens: int) -> tuple[Score, ...]:
@@ -209,7 +181,7 @@ def _scores(answers: ArmAnswers, under: str, logits_at, top_tokens: int) -> tupl
 
 def _positions(logits: np.ndarray[tuple[int, int], np.dtype[np.float32]], tokens: Ids, top_tokens: int) -> Iterator[Position]:
     raw = log_softmax(logits)
-    best = ranked(raw, top_tokens)
+    best = ranked(logits, top_tokens)
     ids, logprobs = best.tolist(), np.take_along_axis(raw, best, axis=1).tolist()
     own = raw[np.arange(len(tokens)), tokens].tolist()
     for token, logprob, top_ids, top_logprobs in zip(tokens.tolist(), own, ids, logprobs, strict=True):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.worlds.language import VOCABULARY
+from benchmarks.worlds import documents
+from benchmarks.worlds.language import END, VOCABULARY
+from pytest_specdec.prompts.context import fitted, is_open
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-__all__ = ["Asking", "Batch", "askings", "cut", "processed", "simulable"]
+__all__ = ["Asking", "Batch", "askings", "cut", "masked", "processed", "simulable"]
 
-PROMPT_TOKENS, _MOST = 8, 64
+PROMPT_TOKENS, _MOST, _CONTEXT = 8, 64, 1024
 _UNKNOWN = ("bad_words", "repetition_penalty", "stop")
 """Fields that act on words: there are none here."""
 _GREEDY = 1e-5
@@ -74,8 +76,10 @@ def askings(workload: Workload) -> tuple[Asking, ...]:
 
 
 def simulable(workload: Workload) -> Workload:
-    """Return ``workload`` without the requests whose fields act on words."""
-    return replace(workload, requests=tuple(r for r in workload.requests if not any(name in r.body for name in _UNKNOWN)))
+    """Return ``workload`` for a context of 1,024 tokens, without requests on words or for documents that are unknown."""
+    requests = fitted(workload, _CONTEXT).requests if is_open(workload) else workload.requests
+    known = (r for r in requests if not any(name in r.body for name in _UNKNOWN) and (not r.grammar or documents.text(r)))
+    return replace(workload, requests=tuple(known))
 
 
 def _hash(text: str) -> int:
@@ -94,6 +98,8 @@ class Batch:
     ignores_end: npt.NDArray[np.bool_]
     added: Logits | None
     """[A, V], nats that requests add to tokens."""
+    bound: npt.NDArray[np.bool_]
+    """[A], whether a grammar binds the answer."""
     presence: Floats
     frequency: Floats
     top_p: Floats
@@ -118,6 +124,7 @@ class Batch:
             most=np.array([one.most for one in asked], dtype=np.int64),
             ignores_end=np.array([one.request.body.get("ignore_eos") is True for one in asked]),
             added=None if all(each is None for each in added) else np.stack([_zeros() if each is None else each for each in added]),
+            bound=np.array([one.request.grammar for one in asked]),
             presence=column("presence_penalty", 0.0),
             frequency=column("frequency_penalty", 0.0),
             top_p=column("top_p", 1.0),
@@ -145,6 +152,15 @@ def _added(one: Asking) -> Logits | None:
         permitted[[token for token in allowed if token < VOCABULARY]] = True
         added[~permitted] = _NOWHERE
     return added
+
+
+def masked(logits: Logits, batch: Batch, rows: Ids, contexts: Ids, step: int) -> Logits:
+    """Return ``logits`` [N, V] of the answers ``rows`` [N] at token ``step`` with what grammars forbid behind ``contexts`` [N]."""
+    bound = batch.bound[rows]
+    if not bound.any():
+        return logits
+    permits = np.arange(VOCABULARY)[None, :] == END if step == documents.TOKENS - 1 else documents.allowed()[contexts]
+    return np.where(bound[:, None] & ~permits, _NOWHERE, logits)
 
 
 def processed(logits: Logits, batch: Batch, rows: Ids, counts: Logits | None) -> Logits:

@@ -76,8 +76,8 @@ def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     return np.asarray(shifted - np.log(mass))
 
 
-def ranked(logprobs: npt.NDArray[np.floating], count: int) -> Ids:
-    """Return the ``count`` best tokens [N, count] of ``logprobs`` [N, V], ties by id."""
-    best = np.sort(np.argpartition(-logprobs, count, axis=1)[:, :count], axis=1)
-    order = np.argsort(-np.take_along_axis(logprobs, best, axis=1), axis=1, kind="stable")
+def ranked(logits: Logits, count: int) -> Ids:
+    """Return the ``count`` best tokens [N, count] of ``logits`` [N, V], ties by id."""
+    best = np.sort(np.argpartition(-logits, count, axis=1)[:, :count], axis=1)
+    order = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
     return np.asarray(np.take_along_axis(best, order, axis=1))

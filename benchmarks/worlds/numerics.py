@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.worlds.language import CONTEXTS, VOCABULARY, language
+from benchmarks.worlds.pool import NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +43,7 @@ class World:
 
     name: str
     noise: float = 0.0
-    """Standard deviation of one logit at one prefix, nats, drawn anew at every call; the scale of Student's t in heavy worlds."""
+    """Standard deviation of one logit at one prefix, nats, drawn anew at every call."""
     tail: Tail = Tail.NORMAL
     verify: float = -1.0
     """The same of the verify kernel; below 0 where it is no other."""
@@ -66,6 +67,8 @@ class World:
 
 
 _JUMPS: Final = 0.02
+_T3_SD: Final = 3.0**0.5
+"""Standard deviation of Student's t with 3 degrees."""
 WORLDS: Final = {
     world.name: world
     for world in (
@@ -111,8 +114,9 @@ class Boot:
         return _rounded(logits, language().level[rows]) if self.world.grid else logits
 
     def draft(self, rows: Ids, random: np.random.Generator) -> Logits:
-        """Return the draft model's logits, off by what decoding is off by."""
-        return self._varied(language().draft[rows], rows, Kernel.DECODE, random)
+        """Return the draft model's logits, off by what decoding is off by: a seed then repeats less often under speculation."""
+        logits = self._varied(language().draft[rows], rows, Kernel.DECODE, random)
+        return _rounded(logits, language().level[rows]) if self.world.grid else logits
 
     def _varied(self, logits: Logits, rows: Ids, kernel: Kernel, random: np.random.Generator) -> Logits:
         world, scale = self.world, self.world.noise_of(kernel)
@@ -130,10 +134,10 @@ class Boot:
 
 def _drawn(tail: Tail, shape: tuple[int, int], random: np.random.Generator) -> Logits:
     if tail is Tail.LOGIT_T3:
-        return random.standard_t(3, shape).astype(np.float32)
-    normal = random.standard_normal(shape, dtype=np.float32)
+        return (random.standard_t(3, shape) / _T3_SD).astype(np.float32)
+    normal = NORMAL.rows(shape[0], random)
     if tail is Tail.POSITION_T3:
-        normal *= np.sqrt(3.0 / random.chisquare(3, (shape[0], 1))).astype(np.float32)
+        normal /= np.sqrt(random.chisquare(3, (shape[0], 1))).astype(np.float32)
     return normal
 
 

@@ -94,7 +94,7 @@ class Cells:
 
     def rows(self, worlds: Iterable[str], fault: str, cells: Iterable[str]) -> list[str]:
         """Return a line per cell and one per world for whole runs."""
-        return [line for world in worlds for line in _world(world, fault, {cell: self.of(world, fault, cell) for cell in cells})]
+        return [line for world in worlds for line in _world(world, {cell: self.of(world, fault, cell) for cell in cells})]
 
 
 _HEAD: Final = "| world | judgement | runs | pass | fail | invalid | inconclusive | suspicious | control fails | other |"
@@ -104,29 +104,25 @@ _RULE: Final = "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
 def page(cells: Mapping[str, Outcomes]) -> str:
     """Return every cell as Markdown, a table per fault, and the whole runs."""
     keys = [tuple(key.split(" | ")) for key in cells]
-    lines = [
-        "# Worlds\n",
-        "`python -m benchmarks.worlds --write`: correct servers whose numbers are not exact, and faulty ones among them.\n",
-    ]
+    lines = ["# Worlds\n", "`python -m benchmarks.worlds --write`: correct servers whose numbers are not exact, and faulty ones.\n"]
     for fault in sorted({fault for _, fault, _ in keys}, key=lambda one: (one != HEALTHY, one)):
         lines += [f"## {fault}\n", _HEAD, _RULE]
         for world in dict.fromkeys(world for world, other, _ in keys if other == fault):
             chosen = {cell: cells[f"{world} | {fault} | {cell}"] for one, other, cell in keys if (one, other) == (world, fault)}
-            lines += _world(world, fault, chosen)
+            lines += _world(world, chosen)
         lines.append("")
     return "\n".join(lines)
 
 
-def _world(world: str, fault: str, cells: Mapping[str, Outcomes]) -> list[str]:
+def _world(world: str, cells: Mapping[str, Outcomes]) -> list[str]:
     lines = [_line(world, cell, one.counts) for cell, one in cells.items() if one.counts]
     runs = min((len(one.letters) for one in cells.values()), default=0)
     whole = [run for run in range(runs) if all(one.has(run) for one in cells.values())]
     red = sum(any(one.letters[run] in _RED for one in cells.values()) for run in whole)
     if len(cells) > 1 and whole:
         most = limits(red, len(whole), 2.0 * _SURE - 1.0).high
-        lines.append(
-            f"| **{world}** | **any of {len(cells)}** | {len(whole)} | {len(whole) - red} | {red} red, at most {most:.2%} | | | | | |"
-        )
+        shown = f"{len(whole)} | {len(whole) - red} | {red} red, at most {most:.2%}"
+        lines.append(f"| **{world}** | **any of {len(cells)}** | {shown} | | | | | |")
     return lines
 
 

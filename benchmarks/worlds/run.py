@@ -38,6 +38,7 @@ PAIR: Final = Pair(
     model="made-up",
     variant=Variant(name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)),
 )
+_PLAIN: Final = frozenset({"prompt", "messages", "max_tokens", "temperature", "top_p", "ignore_eos", "logprobs", "top_logprobs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,13 @@ _SUITES: Final = (
     ("state", Family.STATE, "state.test_state", "IN_ORDER"),
     ("concurrency", Family.CONCURRENCY, "concurrency.test_concurrency", "COMPANY"),
     ("pressure", Family.PRESSURE, "pressure.test_pressure", "TOGETHER"),
+    ("documents", Family.STRUCTURED, "structured.test_structured", "DOCUMENTS"),
+    ("context", Family.CONTEXT, "context.test_context", "LONG"),
     ("logprobs", Family.LOGPROBS, "logprobs.test_logprobs", "REPORTED"),
     ("top-lists", Family.LOGPROBS, "logprobs.test_logprobs", "LISTED"),
     ("seeds", Family.SEEDS, "seeds.test_seeds", "SEEDS"),
     ("doses", Family.PARAMETERS, "parameters.test_doses", "DOSES"),
+    ("pairs", Family.PARAMETERS, "parameters.test_pairs", "PAIRS"),
     ("penalties", Family.PARAMETERS, "parameters.test_penalties", "PENALISED"),
     ("open", Family.SAMPLING, "sampling.test_sampling", "OPEN"),
     ("long", Family.SAMPLING, "sampling.test_sampling", "LONG"),
@@ -83,8 +87,9 @@ CELLS: Final = {name: Cell(name=name, family=family, module=module, attribute=at
 class Run:
     """One run: a baseline, its control, which scores, a variant, and a draft model served alone."""
 
-    def __init__(self, world: World, seed: int, *, fault: Fault = CORRECT, draft: DraftSampling = DraftSampling.PROBABILISTIC) -> None:
+    def __init__(self, world: World, seed: int, *, fault: Fault = CORRECT) -> None:
         self.world, self.seed, self.fault = world, seed, fault
+        draft = DraftSampling.GREEDY if fault.best else DraftSampling.PROBABILISTIC
         self.pair = replace(PAIR, variant=replace(PAIR.variant, draft=replace(PAIR.variant.draft, sampling=draft)))
         root = zlib.crc32(f"{world.name} {seed}".encode())
         self.baseline, self.variant, self.control, self.drafter = (Boot(world, number, root) for number in range(4))
@@ -129,6 +134,31 @@ class Run:
         answers = answer(arm, workload, boot, self._random(workload.name, arm), speculates=speculates)
         scored = scores(answers, self.control, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens)
         return tuple(pair for score in scored for pair in zip(answers.reported[score.key], score.positions, strict=True))
+
+    def reported(self, name: str) -> Mapping[str, tuple[tuple[float, Position], ...]]:
+        """Return by arm what it computed of its own tokens in the cell ``name``, each with its score, whether or not it was asked for."""
+        workload = CELLS[name].workload
+        arms = self._arms(workload)
+        by_arm = self._scores(workload, arms)
+        return {
+            each.transcript.arm: tuple(
+                pair
+                for score in by_arm.get(each.transcript.arm, ())
+                if score.key in each.reported
+                for pair in zip(each.reported[score.key], score.positions, strict=True)
+            )
+            for each in arms
+        }
+
+    def gaps(self, name: str) -> Mapping[str, tuple[float, ...]]:
+        """Return by arm how far each of its tokens at temperature 0 lies below the best, nats, where nothing but the model decides."""
+        workload = CELLS[name].workload
+        greedy = {request.id for request in workload.requests if request.body.keys() <= _PLAIN and request.body.get("temperature") == 0}
+        scored = self._scores(workload, self._arms(workload))
+        positions = {
+            arm: [each for score in several if score.request_id in greedy for each in score.positions] for arm, several in scored.items()
+        }
+        return {arm: tuple(each.top_logprobs[0] - each.logprob for each in several) for arm, several in positions.items()}
 
     def _arms(self, workload: Workload) -> tuple[ArmAnswers, ...]:
         if workload.name not in self._answers:

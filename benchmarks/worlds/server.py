@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.worlds.asking import Batch, cut, processed
+from benchmarks.worlds.asking import Batch, cut, masked, processed
 from benchmarks.worlds.language import END, VOCABULARY, follow, log_softmax, ranked, row_of
 from benchmarks.worlds.numerics import Kernel
+from benchmarks.worlds.pool import GUMBEL
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,6 +40,8 @@ class Fault:
     """Nats below the best token within which drafts are accepted at temperature 0."""
     lenient: float = 1.0
     """Factor on the ratio of probabilities by which drafts are accepted."""
+    best: float = 0.0
+    """1 where the draft is its model's best token at any temperature, and verified as certain: no fault."""
 
     @classmethod
     def parse(cls, text: str) -> Fault:
@@ -78,6 +81,10 @@ class _Draws:
         self._own = {row: np.random.default_rng(one.stream) for row, one in enumerate(asked) if one.request.seed is not None}
         self._random = random
 
+    def common(self, count: int) -> Floats:
+        """Return so many numbers of the server's own."""
+        return self._random.random(count)
+
     def uniform(self, rows: Ids) -> Floats:
         drawn = self._random.random(len(rows))
         for at, row in enumerate(rows.tolist()):
@@ -86,12 +93,27 @@ class _Draws:
         return drawn
 
     def race(self, rows: Ids) -> Logits:
-        """Return Gumbel noise [N, V]: the largest of it and log-probabilities is a draw."""
-        waits = self._random.standard_exponential((len(rows), VOCABULARY), dtype=np.float32)
+        """Return Gumbel noise [N, V]."""
+        noise = GUMBEL.rows(len(rows), self._random)
         for at, row in enumerate(rows.tolist()):
             if row in self._own:
-                self._own[row].standard_exponential(dtype=np.float32, out=waits[at])
-        return np.asarray(-np.log(np.maximum(waits, np.float32(1e-30))))
+                noise[at] = GUMBEL.rows(1, self._own[row])[0]
+        return noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Step:
+    """One token of the live answers ``rows``, as target and draft see it."""
+
+    rows: Ids
+    logits: Logits
+    guess: Logits
+    offers: Bools
+    """Whether a draft token is verified there."""
+
+    def part(self, some: Ids) -> _Step:
+        """Return that of some of the answers."""
+        return _Step(rows=self.rows[some], logits=self.logits[some], guess=self.guess[some], offers=self.offers[some])
 
 
 class _Speech:
@@ -116,7 +138,7 @@ class _Speech:
         self.tokens[rows, step], self.prefixes[rows, step], self.accepted[rows, step] = token, self.prefix[rows], accepted
         self.reported[rows, step], self.ended[rows, step] = raw[np.arange(len(rows)), token], ~accepted
         if self.width:
-            best = ranked(raw, self.width)
+            best = ranked(logits, self.width)
             self.listed[rows, step], self.listed_logprobs[rows, step] = best, np.take_along_axis(raw, best, axis=1)
         self.slot[rows] = np.where(accepted, self.slot[rows] + 1, 0)
         self.lengths[rows] += 1
@@ -144,11 +166,13 @@ def speak(
         kernel = Kernel.PREFILL if step == 0 else Kernel.VERIFY if speculates else Kernel.DECODE
         contexts = row_of(speech.prefix[rows])
         raw = boot.target(contexts, kernel, random)
-        logits = processed(raw, batch, rows, None if speech.counts is None else speech.counts[rows])
+        counts = None if speech.counts is None else speech.counts[rows]
+        logits = masked(processed(raw, batch, rows, counts), batch, rows, contexts, step)
         token, accepted = _own(logits, batch, rows, draws), np.zeros(len(rows), dtype=np.bool_)
         if verifies:
-            guess = processed(boot.draft(contexts, random), batch, rows, None)
-            token, accepted = _verified(logits, guess, token, batch, speech, draws, fault, random)
+            guess = masked(processed(boot.draft(contexts, random), batch, rows, None), batch, rows, contexts, step)
+            verified = _Step(rows=rows, logits=logits, guess=guess, offers=speech.slot[rows] < K)
+            token, accepted = _verified(verified, token, batch, draws, fault)
         speech.add(step, batch, raw, token, accepted)
     return speech.spoken()
 
@@ -162,47 +186,48 @@ def _own(logits: Logits, batch: Batch, rows: Ids, draws: _Draws) -> Ids:
     return token
 
 
-def _verified(
-    logits: Logits,
-    guess: Logits,
-    own: Ids,
-    batch: Batch,
-    speech: _Speech,
-    draws: _Draws,
-    fault: Fault,
-    random: np.random.Generator,
-) -> tuple[Ids, Bools]:
-    """Return a token of every live answer, and whether it is an accepted draft."""
-    rows = speech.live
-    offers, hot = speech.slot[rows] < K, batch.temperature[rows] > 0.0
-    token, draft = own.copy(), guess.argmax(axis=1)
+def _verified(step: _Step, own: Ids, batch: Batch, draws: _Draws, fault: Fault) -> tuple[Ids, Bools]:
+    """Return a token of every live answer, and whether it is an accepted draft; ``own`` is the target's choice."""
+    rows, offers, hot = step.rows, step.offers, batch.temperature[step.rows] > 0.0
+    token, draft = own.copy(), step.guess.argmax(axis=1)
     accepted = offers & ~hot & (draft == own)
     if fault.near:
-        below = logits.max(axis=1) - logits[np.arange(len(rows)), draft]
+        below = step.logits.max(axis=1) - step.logits[np.arange(len(rows)), draft]
         accepted |= offers & ~hot & (below <= fault.near)
     drawn = np.flatnonzero(offers & hot)
     if len(drawn):
-        draft[drawn], chosen, takes = _rejection(logits[drawn], guess[drawn], batch, rows[drawn], draws, fault)
-        token[drawn], accepted[drawn] = chosen, takes
+        drafted = _rejection(step.part(drawn), batch, draws, fault)
+        draft[drawn], token[drawn], accepted[drawn] = drafted.draft, drafted.token, drafted.accepted
     token = np.where(accepted, draft, token)
     if fault.unverified:
-        leaks = offers & (random.random(len(rows)) < fault.unverified)
+        leaks = offers & (draws.common(len(rows)) < fault.unverified)
         token, accepted = np.where(leaks, draft, token), accepted | leaks
     if fault.wrong:
-        leaks = offers & (random.random(len(rows)) < fault.wrong * len(offers) / max(1, int(offers.sum())))
-        other = np.where(np.arange(VOCABULARY)[None, :] == own[:, None], -np.inf, guess).argmax(axis=1)
+        leaks = offers & (draws.common(len(rows)) < fault.wrong * len(offers) / max(1, int(offers.sum())))
+        other = np.where(np.arange(VOCABULARY)[None, :] == own[:, None], -np.inf, step.guess).argmax(axis=1)
         token, accepted = np.where(leaks, other, token), accepted | leaks
     return token, accepted
 
 
-def _rejection(logits: Logits, guess: Logits, batch: Batch, rows: Ids, draws: _Draws, fault: Fault) -> tuple[Ids, Ids, Bools]:
-    """Return drafts, the tokens emitted, and whether they are the drafts (Leviathan et al. 2023, algorithm 1)."""
-    log_p, log_q = (log_softmax(cut(each, batch, rows)) for each in (logits, guess))
-    draft = (log_q + draws.race(rows)).argmax(axis=1)
-    at = np.arange(len(rows))
-    ratio = fault.lenient * np.exp(np.minimum(log_p[at, draft] - log_q[at, draft], 50.0))
-    takes = draws.uniform(rows) < ratio
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Drafted:
+    """Drafts, what was emitted for them, and whether it is the draft, [N] each."""
+
+    draft: Ids
+    token: Ids
+    accepted: Bools
+
+
+def _rejection(step: _Step, batch: Batch, draws: _Draws, fault: Fault) -> _Drafted:
+    """Verify a drawn draft of each answer (Leviathan et al. 2023, algorithm 1)."""
+    log_p, log_q = (log_softmax(cut(each, batch, step.rows)) for each in (step.logits, step.guess))
+    if fault.best:
+        with np.errstate(divide="ignore"):
+            log_q = np.log(np.eye(VOCABULARY)[log_q.argmax(axis=1)])
+    draft = (log_q + draws.race(step.rows)).argmax(axis=1)
+    at = np.arange(len(step.rows))
+    accepted = draws.uniform(step.rows) < fault.lenient * np.exp(np.minimum(log_p[at, draft] - log_q[at, draft], 50.0))
     left = np.maximum(np.exp(log_p) - np.exp(log_q), 0.0)
     with np.errstate(divide="ignore"):
-        recovered = (np.log(left) + draws.race(rows)).argmax(axis=1)
-    return draft, np.where(takes, draft, recovered), takes
+        recovered = (np.log(left) + draws.race(step.rows)).argmax(axis=1)
+    return _Drafted(draft=draft, token=np.where(accepted, draft, recovered), accepted=accepted)

@@ -154,9 +154,9 @@ class Reference:
         scores, takes_ids = (args.get(name) is not False and args.get(f"no-{name}") is not True for name in settings)
         return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
 
-    def single_precision(self, config: Config) -> bool:  # noqa: ARG002 - no argument changes it
-        """Return True: it computes in nothing else."""
-        return True
+    def single_precision(self, config: Config) -> bool:
+        """Return whether it computes as float32 does: it is given no other ``numerics``."""
+        return not merged(config.engine.args, config.baseline.args).get("numerics")
 
 
 def _python(config: Config) -> str:

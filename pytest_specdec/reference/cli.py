@@ -85,6 +85,8 @@ class ServerSettings:
     fault: str = ""
     variation: str = ""
     """A lawful way of being different; see ``reference/lawful.py``."""
+    numerics: str = ""
+    """How logits are off, as ``normal:0.03,grid:bf16``; see ``reference/numerics.py``."""
     logprob_decimals: int | None = None
     """To which log-probabilities are rounded; None for not at all."""
     usage: bool = True
@@ -172,6 +174,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _lawful(option: Callable[..., object]) -> None:
     option("--variation", default="", metavar="NAME", help="be different without being wrong; needs --speculative-config")
+    option(
+        "--numerics",
+        default="",
+        metavar="SPEC",
+        help="compute logits as inexact kernels do: normal:0.03, heavy:0.03, jumps:1e-4, verify:3, boot:0.1, grid:bf16, by commas",
+    )
     option("--logprob-decimals", type=int, default=None, metavar="N", help="round log-probabilities to N decimals (default: not at all)")
     option("--usage", action=argparse.BooleanOptionalAction, default=True, help="give the usage with an answer (default: yes)")
     option("--token-ids", action=argparse.BooleanOptionalAction, default=True, help="give token ids where asked for (default: yes)")

@@ -13,6 +13,7 @@ from pytest_specdec.reference import checkpoint, eagle, faulty_rules, lawful, mo
 from pytest_specdec.reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
 from pytest_specdec.reference.grammar import Grammars
 from pytest_specdec.reference.metrics import Counters
+from pytest_specdec.reference.numerics import Numerics
 from pytest_specdec.reference.pad import padded
 from pytest_specdec.reference.prefix_cache import blocks_of
 from pytest_specdec.reference.reasoning import GrammarBehindReasoning, ReasoningSplit
@@ -64,6 +65,7 @@ class ReferenceEngine:
             rules=self.rules,
             blocks=settings.blocks,
             prefix_caching=settings.prefix_caching,
+            numerics=Numerics.parse(settings.numerics, settings.port),
         )
         self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
         self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()

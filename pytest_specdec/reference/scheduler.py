@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_specdec.reference.grammar import walk
 from pytest_specdec.reference.model import Span
+from pytest_specdec.reference.numerics import Kernel, Numerics, places
 from pytest_specdec.reference.openai_response import Entry, entries
 from pytest_specdec.reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
 from pytest_specdec.reference.sampler import Sampling, distributions, pick
@@ -46,12 +47,14 @@ class Batch:
         rules: EngineRules,
         blocks: int = 0,
         prefix_caching: bool = False,
+        numerics: Numerics | None = None,
     ) -> None:
         self._target = target
         self._drafter = drafter
         self._slots = slots
         self._counters = counters
         self._rules = rules
+        self._numerics = numerics or Numerics()
         self._cache = target.cache(slots)
         self._blocks = blocks or slots * blocks_of(self._cache.shape[3])
         """That running sequences share; a sequence holds those of its tokens and of its next window."""
@@ -123,7 +126,9 @@ class Batch:
         ends = np.cumsum(fed)
         for sequence, end in zip(group, ends.tolist(), strict=True):
             self._score(sequence, hidden, end)
-        return self._first_tokens(group, self._target.logits(hidden[ends - 1]))
+        logits = self._target.logits(hidden[ends - 1])
+        behind = [place for sequence in group for place in places(sequence.tokens)]
+        return self._first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, behind, len(group)))
 
     def _admitted(self) -> list[RunningSequence]:
         """Return the first waiting sequences, whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
@@ -213,7 +218,9 @@ class Batch:
     def _score(self, sequence: RunningSequence, hidden: NDArray[np.float32], end: int) -> None:
         top = sequence.request.prompt_logprobs
         if top is not None and sequence.index == 0 and not sequence.preempted:
-            logits = self._rules.report_prompt(self._target.logits(hidden[end - len(sequence.tokens) : end - 1]))
+            logits = self._target.logits(hidden[end - len(sequence.tokens) : end - 1])
+            varied = self._numerics.vary(logits, Kernel.PREFILL, places([], sequence.tokens[:-1])[1:], 1)
+            logits = self._rules.report_prompt(varied)
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
@@ -237,13 +244,21 @@ class Batch:
         live = draft.counts + 1
         span = Span.of(self._lengths[:n], fed.shape[1], rotations=self._target.rotations, slot=0, counts=live)
         placed = self._rules.place(rows, span, self._target.rotations)
-        logits = self._target.logits(self._target.over(placed, fed, self._cache, tap=self._drafter.tap))
+        logits = self._varied(self._target.logits(self._target.over(placed, fed, self._cache, tap=self._drafter.tap)), draft)
         shaped = self._shaped(rows, logits, draft)
         p = self._rules.target(self._rules.distribute(shaped, sampling.repeat(live), draft), shaped, draft)
         chances = self._rules.deal(rows, self._rules.share(uniforms, k, draft.width))
         windows = self._rules.settle(rows, draft, self._rules.verify(rows, p, draft, chances, self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
+
+    def _varied(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+        """Return packed logits as the kernel of a decode or a verify step computes them."""
+        if self._numerics.exact:
+            return logits
+        lots = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
+        rows = [place for row, tokens, count in lots for place in places(row.tokens, tokens[:count])]
+        return self._numerics.vary(logits, Kernel.VERIFY if self._drafter.tokens else Kernel.DECODE, rows, len(self._rows))
 
     def _shrunk(self, draft: DraftProposal) -> DraftProposal:
         """Return the part of a draft for which the context has room, the token behind it included, and that of the draft."""

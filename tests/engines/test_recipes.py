@@ -92,6 +92,22 @@ def test_the_stock_build_and_the_faulty_one_differ_from_the_mended_one_in_their_
     assert {variant.env["SPECDEC_VLLM_PATCHES"] for variant in faulty.variants} == {"fix-expand,fix-topk,${SPECDEC_FAULT}"}
 
 
+SCHEDULED = {"enable-chunked-prefill", "max-num-batched-tokens", "enable-prefix-caching", "async-scheduling"}
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "bfloat16-whole", "float16", "float16-async"])
+def test_a_recipe_in_half_precision_differs_in_precision_and_scheduling_only(name):
+    exact, half = (load(ROOT / "suites" / "configs" / f"{stem}.yaml") for stem in ("vllm-cpu", f"vllm-cpu-{name}"))
+    args = {key: value for key, value in half.engine.args.items() if key not in SCHEDULED}
+    assert args == {**{key: value for key, value in exact.engine.args.items() if key not in SCHEDULED}, "dtype": name.partition("-")[0]}
+    assert half.engine.env == exact.engine.env
+    ahead = half.engine.args["async-scheduling"]
+    assert [v.name for v in half.variants] == [v.name for v in exact.variants if not (ahead and v.name == "ngram-k3")]
+    whole = name.endswith("whole")
+    assert (half.engine.args["enable-chunked-prefill"], half.engine.args["enable-prefix-caching"]) == (not whole, not whole)
+    assert not engine_of("vllm").single_precision(half)
+
+
 def test_the_checkpoints_that_ship_fit_their_budget_and_are_readable_by_all():
     files = [path for path in (ROOT / "pytest_specdec" / "reference" / "checkpoints").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= CHECKPOINTS

@@ -1,0 +1,49 @@
+"""A pool of random numbers that rows of a vocabulary's length are cut from at random places: ten times as fast as drawing them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from benchmarks.worlds.language import VOCABULARY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.worlds.language import Logits
+
+__all__ = ["GUMBEL", "NORMAL", "Pool"]
+
+_SIZE: Final = 2**22
+_SEED: Final = 20_261_125
+_Draw: TypeAlias = "Callable[[np.random.Generator], Logits]"
+
+
+class Pool:
+    """Numbers of one distribution, drawn when they are first needed; rows that overlap do so at other tokens."""
+
+    def __init__(self, draw: _Draw) -> None:
+        self._draw = draw
+
+    @cached_property
+    def _numbers(self) -> Logits:
+        return np.lib.stride_tricks.sliding_window_view(self._draw(np.random.default_rng(_SEED)), VOCABULARY)
+
+    def rows(self, count: int, random: np.random.Generator) -> Logits:
+        """Return rows [count, VOCABULARY]."""
+        return np.asarray(self._numbers[random.integers(len(self._numbers), size=count)])
+
+
+def _normal(random: np.random.Generator) -> Logits:
+    return random.standard_normal(_SIZE, dtype=np.float32)
+
+
+def _gumbel(random: np.random.Generator) -> Logits:
+    return np.asarray(-np.log(np.maximum(random.standard_exponential(_SIZE, dtype=np.float32), np.float32(1e-30))))
+
+
+NORMAL: Final = Pool(_normal)
+GUMBEL: Final = Pool(_gumbel)
+"""The largest of log-probabilities and such noise is a draw (Gumbel 1954)."""

@@ -1,0 +1,172 @@
+"""Numerics: logits as inexact kernels compute them, other ones by kernel, batch size and boot, and still a correct server's.
+
+What a kernel adds hangs on the text before a token, on the kernel and on how many sequences share the step, as with real kernels, whose
+order of summation changes with shapes: a request alone repeats itself, one beside others does not. Where none is asked for nothing changes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from pytest_specdec.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["Kernel", "Numerics", "Place", "places"]
+
+_TAIL: Final = 8
+"""Tokens that a text is told apart by, beside its length."""
+_NUMBERS, _SCALES = 2**20, 2**16
+_MODULUS: Final = 2**61 - 1
+"""Of hashes: what Python takes integers by."""
+_JUMP: Final = 1.0
+"""Nats: what other experts change a logit by."""
+_SEED: Final = 20_261_124
+_GRIDS: Final = ("bf16", "fp16")
+
+
+class Kernel(IntEnum):
+    """What computes the logits of a step."""
+
+    PREFILL = 0
+    DECODE = 1
+    VERIFY = 2
+
+
+class Place(NamedTuple):
+    """Where one row of logits stands: the length of the text before it, and that text's last tokens."""
+
+    length: int
+    tail: tuple[int, ...]
+
+
+def places(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[Place]:
+    """Return the places behind ``tokens`` and behind each of ``drafted`` after them."""
+    text = (*tokens[-_TAIL:], *drafted)
+    first = len(text) - len(drafted)
+    return [Place(len(tokens) + more, text[max(0, first + more - _TAIL) : first + more]) for more in range(len(drafted) + 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """How a server's logits are off; nothing by default. All sizes are nats of one logit."""
+
+    normal: float = 0.0
+    """Standard deviation of independent normal noise."""
+    heavy: float = 0.0
+    """The same of noise whose scale is drawn for every position, from Student's t with 3 degrees."""
+    jumps: float = 0.0
+    """Share of positions at which every logit is off by 1 nat, as where another expert is chosen."""
+    verify: float = 1.0
+    """Factor on the noise of the verify kernel."""
+    boot: float = 0.0
+    """Standard deviation of what a boot adds at a place, whichever kernel computes it."""
+    grid: str = ""
+    """``bf16`` or ``fp16``: logits are rounded to it."""
+    number: int = 0
+    """Of the boot."""
+
+    @classmethod
+    def parse(cls, text: str, number: int) -> Numerics:
+        """Return what ``normal:0.03,grid:bf16`` names, on boot ``number``. Raises EngineError for another word or size."""
+        sizes: dict[str, float] = {}
+        grid = ""
+        for part in filter(None, text.split(",")):
+            name, _, size = part.partition(":")
+            if name == "grid" and size in _GRIDS:
+                grid = size
+            elif name in _SIZES and (value := _size(size)) is not None:
+                sizes[name] = value
+            else:
+                raise _wrong(part, name)
+        return cls(**sizes, grid=grid, number=number)
+
+    @property
+    def exact(self) -> bool:
+        """Whether logits are left as they are."""
+        return self == Numerics(number=self.number, verify=self.verify)
+
+    def vary(self, logits: NDArray[np.float32], kernel: Kernel, rows: Iterable[Place], batch: int) -> NDArray[np.float32]:
+        """Return ``logits`` (rows, vocabulary) as ``kernel`` computes them at ``rows`` in a step of ``batch`` sequences."""
+        if self.exact:
+            return logits
+        varied = logits.copy()
+        factor = self.verify if kernel is Kernel.VERIFY else 1.0
+        for row, place in zip(varied, rows, strict=True):
+            self._add(row, hash((kernel.value, batch, place)) % _MODULUS, factor)
+            if self.boot:
+                row[:] += np.float32(self.boot) * _cut(hash((self.number, place)) % _MODULUS, len(row))
+        return _rounded(varied, self.grid)
+
+    def _add(self, row: NDArray[np.float32], key: int, factor: float) -> None:
+        """Add to ``row`` what hangs on ``key``."""
+        width, other = len(row), hash((key, 1)) % _MODULUS
+        scale = factor * (self.normal + self.heavy * float(_pool().scales[other % _SCALES]))
+        if scale:
+            row += np.float32(scale) * _cut(key, width)
+        if other / _MODULUS < self.jumps:
+            row += np.float32(_JUMP) * _cut(hash((key, 2)) % _MODULUS, width)
+
+
+_SIZES: Final = ("normal", "heavy", "jumps", "verify", "boot")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """Random numbers that every row is cut from, the same for every server."""
+
+    numbers: NDArray[np.float32]
+    """Standard normal."""
+    scales: NDArray[np.float32]
+    """Which make a t distribution of variance 1 with 3 degrees of a normal one."""
+
+
+@cache
+def _pool() -> _Pool:
+    random = np.random.default_rng(_SEED)
+    scales = 1.0 / np.sqrt(random.chisquare(3, _SCALES))
+    return _Pool(numbers=random.standard_normal(_NUMBERS, dtype=np.float32), scales=scales.astype(np.float32))
+
+
+def _cut(key: int, width: int) -> NDArray[np.float32]:
+    start = key % (_NUMBERS - width)
+    return _pool().numbers[start : start + width]
+
+
+def _rounded(logits: NDArray[np.float32], grid: str) -> NDArray[np.float32]:
+    if grid == "fp16":
+        return logits.astype(np.float16).astype(np.float32)
+    if grid == "bf16":  # the upper half of float32, ties to even
+        bits = logits.view(np.uint32)
+        bits += np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        bits &= np.uint32(0xFFFF0000)
+    return logits
+
+
+def _size(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value < float("inf") else None
+
+
+def _wrong(part: str, name: str) -> EngineError:
+    known = (*_SIZES, "grid")
+    near = difflib.get_close_matches(name, known, n=1)
+    return EngineError(
+        what="no such numerics",
+        where="--numerics",
+        found=part,
+        expected=", ".join([*(f"{word}:SIZE" for word in _SIZES), *(f"grid:{grid}" for grid in _GRIDS)]),
+        remedy=f"did you mean {near[0]!r}?" if near and near[0] != name else "write sizes as plain numbers: normal:0.03,grid:bf16",
+    )
