@@ -268,7 +268,9 @@ def _unenforced(
 def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], tokens: TokenChecks, unbound: Sequence[str]) -> Verdict:
     faulty, choices, masks = len(mine.faulty), tokens.choices, tokens.masks
     followed = () if masks is None else masks.evidence
-    evidence = (*_compared(choices), *followed, *document_counts.evidence(captured, (mine, *others)))
+    room = captured.baseline.room
+    raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
+    evidence = (*_compared(choices), *followed, *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
     if not mine.checked and not (masks is not None and masks.tokens):
         return _without_documents(captured, mine, others, evidence)
     return say(
