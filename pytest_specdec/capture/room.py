@@ -25,11 +25,12 @@ MOST = 4
 def deciding_boot(plan: Plan, workload: str) -> Boot | None:
     """Return the baseline's boot that may raise the limits of a workload whose documents are judged.
 
-    None where it is not the first to answer: at smoke depth, side by side, and where its server belongs to somebody else.
+    None where it is not the first to answer: at smoke depth, side by side, and where its server belongs to somebody else. Nor is what may
+    take a server down asked twice: that the server survives shows in short documents too.
     """
     judged = any((each.workload, each.family) == (workload, Family.STRUCTURED) for each in plan.judgements)
     first = next((boot for boot in plan.boots if workload in boot.answers), None)
-    if first is None or not judged or plan.placement is not Placement.IN_TURN:
+    if first is None or not judged or plan.workload(workload).may_kill or plan.placement is not Placement.IN_TURN:
         return None
     return first if first.arms == (BASELINE,) and not first.attached else None
 

@@ -61,14 +61,15 @@ def wanted(**fields):
 
 
 def test_only_a_baseline_that_is_asked_first_decides():
-    def decides(placement, depth, family=Family.STRUCTURED):
-        asked = [SelectedWorkload(workload=documents(), family=family)]
+    def decides(placement, depth, family=Family.STRUCTURED, **fields):
+        asked = [SelectedWorkload(workload=replace(documents(), **fields), family=family)]
         return deciding_boot(make(replace(CONFIG, placement=placement), asked, depth), "documents") is not None
 
     assert decides(Placement.IN_TURN, Depth.STANDARD)
     assert not decides(Placement.IN_TURN, Depth.SMOKE), "its only boot is the last"
     assert not decides(Placement.SIDE_BY_SIDE, Depth.STANDARD)
     assert not decides(Placement.IN_TURN, Depth.STANDARD, Family.LIVENESS)
+    assert not decides(Placement.IN_TURN, Depth.STANDARD, may_kill=True)
 
 
 def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path):
