@@ -75,3 +75,10 @@ def test_a_prompt_is_asked_again_with_and_without_seeds(sampled):
 def test_some_answers_are_long_enough_for_faults_that_begin_late(sampled):
     late = sum(max(0, request.body["max_tokens"] - 64) for workload in sampled for request in workload.at(Depth.STANDARD).requests)
     assert late >= 2_000
+
+
+@pytest.mark.parametrize("family", [Family.GREEDY, Family.LOGPROBS])
+def test_tokens_are_judged_one_by_one_until_position_512(family):
+    """What begins late in an answer, as a stale cache does, is seen by none that ends at 128 tokens."""
+    limits = [r.body["max_tokens"] for one in wanted() if one.family is family for r in one.workload.at(Depth.STANDARD).requests]
+    assert limits.count(512) >= 2

@@ -10,6 +10,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
+from pytest_specdec.capture.room import deciding_boot, sufficient
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit, ports
 from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
@@ -276,18 +277,35 @@ class BootSession:
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            runner = self.runner(arm, workload, taker(arm, workload.name))
+            self.keep(self._ask(arm, workload, taker(arm, workload.name)))
+        if self.boot.role is Role.VARIANT:
+            self.probe()
+
+    def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadRunner:
+        """Have ``workload`` answered, again with more room where most of the baseline's documents are cut off."""
+        room, decides = None, deciding_boot(self.recipes.plan, workload.name) == self.boot
+        while True:
+            runner = self.runner(arm, workload, on_answer, room)
             with self.exclusive() if workload.timed else self.shared():
                 runner.begin()
                 for pass_index in range(workload.passes):
                     runner.answer(pass_index)
                 runner.end()
-            self.keep(runner)
-        if self.boot.role is Role.VARIANT:
-            self.probe()
+            result = runner.result()
+            if not decides or result.missing or result.transcript.server_failures:
+                return runner
+            room = sufficient(self._filled(workload), result.transcript, self._context_tokens())
+            if room == result.transcript.room:
+                return runner
+            self.reporter.say(f"{workload.name} again with {room} times its token limits: most documents were cut off")
 
-    def runner(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None) -> WorkloadRunner:
-        """Announce that ``arm`` answers ``workload`` from now on, and return what sends it. Raises DeadlineError."""
+    def runner(
+        self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None, room: int | None = None
+    ) -> WorkloadRunner:
+        """Announce that ``arm`` answers ``workload`` from now on, and return what sends it. Raises DeadlineError.
+
+        ``room`` are the times of the planned token limits, by default as many as the baseline had.
+        """
         self.reporter.check()
         self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
         baseline = None if arm == BASELINE else self._baseline(workload)
@@ -297,6 +315,7 @@ class BootSession:
             self._filled(workload),
             name=arm,
             digest=workload.digest,
+            room=room or (1 if baseline is None else baseline.room),
             boot=self.boot.index,
             deadlines=deadlines,
             reporter=self.reporter,

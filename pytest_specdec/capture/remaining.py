@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.room import deciding_boot
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, server_failures, transcripts
+from pytest_specdec.model.pair import BASELINE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -47,7 +49,8 @@ class ReusableResults:
 def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     """Return what is whole in ``directory``; what is not whole is as good as not there.
 
-    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Answers beside a death that no
+    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Of one whose token limits the
+    baseline may raise, no arm's answers are kept without the baseline's. Answers beside a death that no
     request brings about again are not whole: they are judged as an infrastructure error, and a second occasion may do without one. Where
     there are so many that they are a finding, they stay as they are.
     """
@@ -55,6 +58,7 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
     torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
+    torn |= {name for _, name in wanted if (BASELINE, name) not in whole and deciding_boot(plan, name) is not None}
     answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
     # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))

@@ -76,14 +76,17 @@ class WorkloadRunner:
         deadlines: Deadlines,
         reporter: Reporter,
         digest: str = "",
+        room: int = 1,
         on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
         """Take what to send where; ``on_answer`` is called with every answer of status 200 as soon as it is there.
 
-        ``digest`` is that of the planned workload, where what is sent was completed by what a server told.
+        ``digest`` is that of the planned workload, where what is sent was completed by what a server told. Token limits are ``room`` times
+        the planned ones.
         """
         self._arm = arm
-        self._workload = workload
+        self._workload = workload.with_room(room)
+        self._room = room
         self._passes = workload.passes
         self._digest = digest or workload.digest
         self._name = name
@@ -477,6 +480,7 @@ class WorkloadRunner:
             client=None if self._load is None else self._load.load,
             machine_load=None if self._machine_load is None else round(self._machine_load, 3),
             preemptions=self._preemptions,
+            room=self._room,
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),
         )

@@ -88,14 +88,16 @@ def read(
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
     scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
     speculative = _joined([run.transcript(judgement.pair) for run in runs])
+    baseline = _joined([run.transcript(BASELINE) for run in runs])
+    workload = replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests))
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
     masks = {arm: grammar_masks.read(directory, arm, judgement.workload) for arm in (BASELINE, CONTROL, judgement.pair)}
     return Captured(
         pair=pair,
-        workload=replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests)),
+        workload=workload.with_room(baseline.room),
         family=judgement.family,
-        baseline=_joined([run.transcript(BASELINE) for run in runs]),
+        baseline=baseline,
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
         further=tuple(runs[0].further(judgement.pair)),
@@ -137,12 +139,12 @@ def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captu
 
 def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
     run = _Run(directory, plan, judgement)
-    speculative = run.transcript(judgement.pair)
+    speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
     return Captured(
         pair=_with_draft_tokens(plan.pair(judgement.pair), speculative),
-        workload=plan.workload(judgement.workload),
+        workload=plan.workload(judgement.workload).with_room(baseline.room),
         family=judgement.family,
-        baseline=run.transcript(BASELINE),
+        baseline=baseline,
         control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
         speculative=speculative,
         capabilities=run_documents.read_capabilities(directory),

@@ -38,6 +38,8 @@ class Reading:
     fault: str = ""
     """The fault and its place; empty without one."""
     flaw: Flaw | None = None
+    unread: bool = False
+    """Whether nothing here can tell how far a beginning is valid: it is no evidence."""
     rare: bool = False
     """Whether engines are known to leave the broken rule out in silence: one such fault proves nothing."""
 
@@ -80,6 +82,11 @@ class Document:
     def complete(self) -> bool:
         """Whether it is whole."""
         return self.reading.complete
+
+    @property
+    def prefix(self) -> bool:
+        """Whether it is cut off and valid as far as it goes, which is further than nowhere."""
+        return not (self.complete or self.fault or self.reading.unread) and bool(self.text.strip())
 
 
 def documents(answer: Answer, wanted: OutputFormat) -> tuple[Document, ...]:

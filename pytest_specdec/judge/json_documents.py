@@ -12,11 +12,13 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from pytest_specdec.judge.documents import Flaw, Reading
+from pytest_specdec.judge.json_beginnings import breaches
 from pytest_specdec.judge.verdicts import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
 
     from pytest_specdec.model.workload import JSON
@@ -53,10 +55,11 @@ class JsonFormat:
         return {"object": "{", "array": "["}.get(asked, "") if isinstance(asked, str) else ""
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Hold a whole document against its schema, a cut one against what any document may begin with."""
+        """Hold a whole document against its schema, a cut one against what no continuation mends."""
         seen = scan(text)
         whole = not cut or seen.complete
-        return self._syntax(text, seen, cut=cut) or (self._content(text, seen) if whole else None) or Reading(complete=whole)
+        content = self._content if whole else self._content_so_far
+        return self._syntax(text, seen, cut=cut) or content(text, seen) or Reading(complete=whole)
 
     def _syntax(self, text: str, seen: JsonScan, *, cut: bool) -> Reading | None:
         first = text.lstrip(" \t\r\n")[:1]
@@ -76,13 +79,20 @@ class JsonFormat:
             return None
         if seen.depth > _DEEPEST:
             return _faulty(f"nested {seen.depth} containers deep", Flaw.RULES)
-        errors = list(self.validator.iter_errors(json.loads(text, parse_int=_whole)))
-        certain = [error for error in errors if not _rare(error.relative_schema_path)]
-        error = best_match(certain or errors)
-        if error is None:
-            return None
-        fault = f"{quoted(error.json_path, 80)[1:-1]}: {quoted(error.message, 120)} ({_rule(error.validator)})"
-        return Reading(complete=True, fault=fault, flaw=Flaw.RULES, rare=not certain)
+        return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=_whole))), whole=True)
+
+    def _content_so_far(self, text: str, seen: JsonScan) -> Reading | None:
+        return None if self.validator is None or seen.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
+
+
+def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None:
+    """Return what the most telling error says; None without errors."""
+    certain = [error for error in errors if not _rare(error.relative_schema_path)]
+    error = best_match(certain or errors)
+    if error is None:
+        return None
+    fault = f"{quoted(error.json_path, 80)[1:-1]}: {quoted(error.message, 120)} ({_rule(error.validator)})"
+    return Reading(complete=whole, fault=fault, flaw=Flaw.RULES, rare=not certain)
 
 
 def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:

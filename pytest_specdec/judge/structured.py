@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
+from pytest_specdec.judge import document_counts
 from pytest_specdec.judge.divergence import shared
-from pytest_specdec.judge.documents import Flaw, documents
+from pytest_specdec.judge.document_counts import read_documents
+from pytest_specdec.judge.documents import Flaw
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.grammar_mask import WORSE, broken, masked
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.output_formats import formats
-from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, speculating, unscorable
 from pytest_specdec.judge.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import quoted, say
@@ -32,14 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.divergence import Divergence, SharedPrefix
-    from pytest_specdec.judge.documents import Document, OutputFormat
+    from pytest_specdec.judge.document_counts import ArmDocuments
+    from pytest_specdec.judge.documents import OutputFormat
     from pytest_specdec.judge.grammar_mask import MaskedAnswers
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import Request
-    from pytest_specdec.stats.proportions import Interval
 
 __all__ = ["judge"]
 
@@ -47,42 +48,6 @@ ROOM = "give the documents more room behind the reasoning with `reasoning: {toke
 NOT_ENFORCED = Flaw.FORM.value
 UNPROBED = frozenset({"regex", "choice", "grammar"})
 """What no capability probe asks for: the baseline's own answers show whether it is enforced."""
-_CONFIDENCE = 0.95
-"""Of the limits printed beside a rate; they decide nothing."""
-KINDS_SHOWN = 12
-"""Above so many kinds of documents, the evidence counts them by feature."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmDocuments:
-    """The documents of one arm."""
-
-    arm: str
-    documents: tuple[Document, ...]
-    unreached: int = 0
-    """Answers cut within their reasoning, which count for nothing."""
-    refused_kinds: tuple[str, ...] = ()
-    """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
-
-    @property
-    def faulty(self) -> tuple[Document, ...]:
-        """Those with something wrong."""
-        return tuple(d for d in self.documents if d.fault)
-
-    @property
-    def answered(self) -> bool:
-        """Whether there is a document, or would be one with more room behind the reasoning."""
-        return bool(self.documents or self.unreached)
-
-    @property
-    def complete(self) -> int:
-        """Whole documents."""
-        return sum(d.complete for d in self.documents)
-
-    @property
-    def flawless(self) -> bool:
-        """Whether no document breaks a rule that every engine is held to."""
-        return all(d.reading.rare for d in self.faulty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +84,7 @@ def judge(captured: Captured) -> Verdict:
     was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE,
     and so are those of an engine that ignores the grammar and answers invalid documents without speculation too. Where the grammars of
     the servers are llguidance's, every token is held against the mask that llguidance computes here (``judge/grammar_mask.py``).
+    A document that its token limit cuts off is judged as far as it goes: it is invalid where no continuation could make it valid.
     """
     try:
         wanted = formats(captured.workload.requests)
@@ -154,10 +120,10 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | None:
 
 def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
     control = () if captured.control is None or captured.is_control else (captured.control,)
-    unbound = _unbound([_pile(transcript, requested) for transcript in (captured.baseline, *control)])
+    unbound = _unbound([read_documents(transcript, requested) for transcript in (captured.baseline, *control)])
     wanted = {id_: asked for id_, asked in requested.items() if asked.feature not in unbound}
-    mine = _pile(captured.speculative, wanted)
-    others = tuple(_pile(transcript, wanted) for transcript in (captured.baseline, *control))
+    mine = read_documents(captured.speculative, wanted)
+    others = tuple(read_documents(transcript, wanted) for transcript in (captured.baseline, *control))
     if not mine.answered or not others[0].answered:
         return _not_bound(captured, unbound) if unbound and not wanted else _nothing(captured, mine, others[0])
     try:
@@ -227,23 +193,13 @@ def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | Non
     )
 
 
-def _pile(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
-    """Judge every answer, but for kinds of which every request was refused."""
-    answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
-    offered = {asked.kind for answer, asked in answers if not refused(answer)}
-    read = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
-    reached = tuple(document for document in read if not document.unreached)
-    not_offered = sorted({asked.kind for _, asked in answers} - offered)
-    return ArmDocuments(arm=transcript.arm, documents=reached, unreached=len(read) - len(reached), refused_kinds=tuple(not_offered))
-
-
 def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> Verdict:
     if mine.refused_kinds:
         return say(
             captured,
             Outcome.REFUSED,
             f"every structured request was refused: {', '.join(mine.refused_kinds)}",
-            evidence=_evidence(captured, (mine,)),
+            evidence=document_counts.evidence(captured, (mine,)),
         )
     arm = baseline.arm if mine.answered else mine.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
@@ -252,7 +208,7 @@ def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> 
 def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> Verdict | None:
     if not mine.faulty:
         return None
-    p_value = max(proportions.greater_than_other(len(mine.faulty), len(mine.documents), len(o.faulty), len(o.documents)) for o in others)
+    p_value = max(proportions.greater_than_other(len(mine.faulty), mine.checked, len(o.faulty), o.checked) for o in others)
     flawless = _enforced(captured, wanted) and all(other.flawless for other in others)
     certain = [document for document in mine.faulty if not document.reading.rare] if flawless else []
     if not certain and p_value >= captured.alpha:
@@ -261,12 +217,12 @@ def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
     return say(
         captured,
         Outcome.FAIL,
-        f"{len(mine.faulty)} of {len(mine.documents)} documents invalid; {_theirs(others)}",
+        f"{len(mine.faulty)} of {mine.checked} documents invalid; {document_counts.peers_invalid(others)}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
-        evidence=_evidence(captured, (mine, *others)),
-        cell=f"{len(mine.documents) - len(mine.faulty)} of {len(mine.documents)}",
+        evidence=document_counts.evidence(captured, (mine, *others)),
+        cell=f"{mine.checked - len(mine.faulty)} of {mine.checked}",
         names=fault_name(mine.documents, list(wanted.values())),
-        figures=_figures(mine, others) | {"p_value": p_value},
+        figures=document_counts.figures(mine, others) | {"p_value": p_value},
     )
 
 
@@ -282,10 +238,10 @@ def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments
         Outcome.FAIL,
         f"{count} of {total} documents end in white space until their limit; baseline {theirs[0][0]} of {theirs[0][1]}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {len(first.text.rstrip())} characters, then white space"),
-        evidence=_evidence(captured, (mine, *others)),
+        evidence=document_counts.evidence(captured, (mine, *others)),
         cell=f"{count} endless",
         names=STUCK,
-        figures=_figures(mine, others) | {"endless_documents": float(count)},
+        figures=document_counts.figures(mine, others),
     )
 
 
@@ -301,44 +257,57 @@ def _unenforced(
     """Return INCONCLUSIVE where the baseline ignores the grammar and its documents show it: nothing is enforced that drafts could break."""
     if _enforced(captured, wanted) or not any(other.faulty for other in others):
         return None
-    valid, total = len(mine.documents) - len(mine.faulty), len(mine.documents)
+    valid, total, theirs = mine.checked - len(mine.faulty), mine.checked, document_counts.peers_invalid(others)
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"the baseline ignores response_format, no grammar is enforced: {valid} of {total} documents valid; invalid: {_theirs(others)}",
-        evidence=_evidence(captured, (mine, *others)),
+        f"the baseline ignores response_format, no grammar is enforced: {valid} of {total} documents valid; invalid: {theirs}",
+        evidence=document_counts.evidence(captured, (mine, *others)),
         settle="serve with an engine, or options of it, that enforce response_format",
         cell="not enforced",
-        figures=_figures(mine, others),
+        figures=document_counts.figures(mine, others),
     )
 
 
 def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], tokens: TokenChecks, unbound: Sequence[str]) -> Verdict:
-    faulty, total, choices, masks = len(mine.faulty), len(mine.documents), tokens.choices, tokens.masks
+    faulty, choices, masks = len(mine.faulty), tokens.choices, tokens.masks
     followed = () if masks is None else masks.evidence
-    evidence = (*_compared(choices), *followed, *_evidence(captured, (mine, *others)))
-    if not mine.complete and not (masks is not None and masks.tokens):
-        headline = f"not enough evidence: all {total + mine.unreached} documents were cut off by their token limit{_in_reasoning(mine)}"
-        settle = ROOM if mine.unreached else "raise max_tokens"
-        return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=_figures(mine, others))
-    rate = proportions.ruled_out(total) if not faulty else proportions.limits(faulty, total, 0.98).high
+    room = captured.baseline.room
+    raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
+    evidence = (*_compared(choices), *followed, *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
+    if not mine.checked and not (masks is not None and masks.tokens):
+        return _without_documents(captured, mine, others, evidence)
     return say(
         captured,
         Outcome.PASS,
-        f"{total - faulty} of {total} documents valid, {total - mine.complete} cut off by their token limit"
-        + (f"; {mine.unreached} more answers were cut within their reasoning" if mine.unreached else "")
-        + (f"; no more invalid than chance: {_theirs(others)}" if faulty else "")
+        f"{mine.checked - faulty} of {mine.checked} documents valid"
+        + document_counts.cut_off(mine, others)
+        + (f"; no more invalid than chance: {document_counts.peers_invalid(others)}" if faulty else "")
         + _refused(mine.refused_kinds)
         + "".join(f"; {feature} is not enforced by the baseline" for feature in unbound),
         evidence=evidence,
-        rules_out=f"{total} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
+        rules_out=document_counts.rules_out(mine)
         + _would_show(choices)
         + _unexercised(captured)
         + _unread(mine)
         + ("" if masks is None else masks.rules_out),
-        cell=f"{total - faulty} of {total}",
-        figures=_figures(mine, others) | _tokens(choices) | ({} if masks is None else masks.figures),
+        cell=f"{mine.checked - faulty} of {mine.checked}",
+        figures=document_counts.figures(mine, others) | _tokens(choices) | ({} if masks is None else masks.figures),
     )
+
+
+def _without_documents(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
+    """Return INCONCLUSIVE where no answer has a character that its grammar could forbid."""
+    total = len(mine.documents) + mine.unreached
+    if mine.unread:
+        unread = f"{mine.unread} of {total} documents were cut off"
+        headline = f"not enough evidence: {unread}, and nothing here reads the beginnings of their grammars"
+        settle = "pip install 'pytest-specdec[llguidance]'"
+    else:
+        where = _in_reasoning(mine) or " before they began"
+        headline = f"not enough evidence: all {total} documents were cut off by their token limit{where}"
+        settle = ROOM if mine.unreached else "raise max_tokens"
+    return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=document_counts.figures(mine, others))
 
 
 def _refused(kinds: Sequence[str]) -> str:
@@ -381,50 +350,3 @@ def _unexercised(captured: Captured) -> str:
     counters = captured.speculative.counters
     unexercised = counters is not None and not captured.is_control and not counters.rejected_tokens
     return "; untested: the grammar after a rejected draft token" if unexercised else ""
-
-
-def _theirs(others: Sequence[ArmDocuments]) -> str:
-    return ", ".join(f"{other.arm} {len(other.faulty)} of {len(other.documents)}" for other in others)
-
-
-def _figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, float]:
-    counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
-    counts |= {"unreached_documents": mine.unreached} if mine.unreached else {}
-    theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
-    of_mine = _limits(mine)
-    bounds = {"invalid_rate_low": of_mine.low, "invalid_rate_high": of_mine.high}
-    return {name: float(value) for name, value in {**counts, **theirs, **bounds}.items()}
-
-
-def _limits(pile: ArmDocuments) -> Interval:
-    return proportions.limits(len(pile.faulty), len(pile.documents), _CONFIDENCE)
-
-
-def _rates(piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return a line with the invalid rate of every arm and its exact limits."""
-    read = [(pile.arm, len(pile.faulty) / len(pile.documents), _limits(pile)) for pile in piles if pile.documents]
-    rates = ", ".join(f"{arm} {rate:.1%} [{of.low:.1%}, {of.high:.1%}]" for arm, rate, of in read)
-    return (f"invalid, with 95% limits: {rates}",) if rates else ()
-
-
-def _evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    many = len({document.kind for pile in piles for document in pile.documents}) > KINDS_SHOWN
-    groups = sorted({_group(document, many=many) for pile in piles for document in pile.documents})
-    counted = [_counted(pile, group, many=many) for group in groups for pile in piles]
-    unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
-    not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
-    faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*counted, *_rates(piles), *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
-
-
-def _group(document: Document, *, many: bool) -> str:
-    return document.feature if many else document.kind
-
-
-def _counted(pile: ArmDocuments, group: str, *, many: bool) -> str:
-    here = [document for document in pile.documents if _group(document, many=many) == group]
-    whole = [document for document in here if document.complete]
-    cut = len(here) - len(whole)
-    valid = sum(not document.fault for document in whole)
-    valid_cut = sum(not document.fault for document in here) - valid
-    return f"{pile.arm}: {group}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"

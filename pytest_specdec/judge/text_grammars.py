@@ -62,7 +62,9 @@ def _stuck(text: str, taken: int) -> str:
 
 def _beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
     read = _read(kind, specification, text)
-    if read is None or read.bytes >= len(text.encode("utf-8", "surrogatepass")):
+    if read is None:
+        return Reading(complete=False, unread=True)
+    if read.bytes >= len(text.encode("utf-8", "surrogatepass")):
         return Reading(complete=False)
     return Reading(complete=False, fault=_stuck(text, read.bytes), flaw=flaw)
 

@@ -431,6 +431,8 @@ class Transcript:
     None where nothing was timed, or not known."""
     preemptions: int | None = None
     """Requests that the server put off for want of cache, where the workload asks for a small one and the server counts them."""
+    room: int = 1
+    """Times the planned token limits that its requests had, as most of the baseline's documents did not end within fewer."""
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0

@@ -77,6 +77,7 @@ _NEUTRAL = {
 _GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
 CALIBRATION = ".calibration"
 """How the name ends of the workload that the noise of a run is measured by."""
+_LIMITS = ("max_completion_tokens", "max_tokens")
 OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
 GATED_CLIENTS = 8
@@ -120,6 +121,12 @@ class Request:
         return any(_binds(self.body.get(name)) for name in _GRAMMARS)
 
     @property
+    def token_limit(self) -> int | None:
+        """The most tokens of its answer, None where it says none."""
+        limits = (self.body.get(name) for name in _LIMITS)
+        return next((limit for limit in limits if isinstance(limit, int)), None)
+
+    @property
     def seed(self) -> JSON:
         """Its seed, None without one."""
         return self.body.get("seed")
@@ -140,6 +147,11 @@ def _apart(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
     unseeded = tuple(request for request in requests if request.draws_unseeded)
     others = tuple(request for request in requests if not request.draws_unseeded)
     return tuple(turn for turn in (others, unseeded) if turn)
+
+
+def _with_room(request: Request, times: int) -> Request:
+    limits = {name: times * limit for name in _LIMITS if isinstance(limit := request.body.get(name), int)}
+    return replace(request, body={**request.body, **limits})
 
 
 def _draws_seeded(request: Request) -> bool:
@@ -197,6 +209,10 @@ class Workload:
     def at(self, depth: Depth) -> Workload:
         """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
+
+    def with_room(self, times: int) -> Workload:
+        """Return the workload with ``times`` the token limits of every request."""
+        return self if times == 1 else replace(self, requests=tuple(_with_room(request, times) for request in self.requests))
 
     @property
     def calibrates(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import cycle, zip_longest
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -86,6 +86,10 @@ class Prompts:
         """Return the prompts of ``parts``, one of each in turn, so that the first few already are of every kind."""
         rounds = zip_longest(*(part.items for part in parts))
         return cls(name=name, category="mixed", items=tuple(item for taken in rounds for item in taken if item is not None))
+
+    def after(self, count: int) -> Prompts:
+        """Return the prompts after the first ``count``."""
+        return replace(self, items=self.items[count:])
 
     def greedy(
         self,

@@ -141,13 +141,13 @@ def _bound(index: int, name: str, text: str, wanted: Mapping[str, JSON], *, max_
     return _chat(f"{name}-{index + 1}", f"{text} {pull}".strip(), body)
 
 
-def uncompilable(*, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
+def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
     """Return a request whose grammar no engine can compile, among some that it can: the server must be there afterwards."""
-    body: dict[str, JSON] = {"max_tokens": 64, "temperature": 0.0, "top_p": 1.0}
+    body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     sound = [one for one in GRADED if one.name in (*_REPEATING, "lamp")]
     asked = [_chat(one.name, _about(one.about, 0), {"response_format": one.bound}) for one in sound]
     asked.insert(1, _chat("broken-regex", "Say hello.", _BROKEN))
-    settings: PassesFields = {"concurrency": 1, "may_kill": True, **traffic}
+    settings: PassesFields = {"version": 2, "concurrency": 1, "may_kill": True, **traffic}
     return _workload(name, [_with(request, body) for request in asked], None, settings)
 
 

@@ -10,9 +10,15 @@ import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.prompts import ALL
+from pytest_specdec.prompts import ALL, CODE
+from pytest_specdec.prompts.late import with_late
 
-MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20})
+# Two answers of 512 tokens are among those of 128: what begins late in an answer, as a cache that goes stale, shows in no short one.
+MIXED = with_late(
+    ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20}),
+    CODE.after(2).greedy(max_tokens=512),
+    standard=2,
+)
 
 
 @pytest.mark.specdec(MIXED, family="greedy")

@@ -13,12 +13,17 @@ import pytest
 
 from pytest_specdec import judge
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.prompts import ALL, CATEGORIES, SPEED, load, traffic
+from pytest_specdec.prompts import ALL, CATEGORIES, CODE, SPEED, load, traffic
+from pytest_specdec.prompts.late import with_late
 
 VACATION = SPEED.speed(max_tokens=80, passes=4)
 EVERYDAY = CATEGORIES.speed(max_tokens=24, passes=2, take={Depth.SMOKE: 0, Depth.STANDARD: 11, Depth.DEEP: 44}, takes_prompts=True)
 LOAD = replace(load.levels(CATEGORIES), take={Depth.SMOKE: 0})
-MIXED = ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20})
+MIXED = with_late(
+    ALL.greedy(max_tokens=128, concurrency=24, draft_scored=True, take={Depth.SMOKE: 6, Depth.STANDARD: 20}),
+    CODE.after(2).greedy(max_tokens=512),
+    standard=2,
+)
 """The workload of suites/greedy, captured once for both."""
 OPEN = ALL.sampled(
     version=4,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import structured
+from pytest_specdec.judge import structured, text_grammars
 from pytest_specdec.judge.documents import Flaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
@@ -37,7 +37,7 @@ def judged(mine, theirs=None, control=None, *, formats=None, alpha=1e-3, **field
 def test_valid_documents_pass_and_say_which_rate_they_rule_out():
     verdict = judged(texts(*[GOOD] * 20))
     assert verdict.outcome is Outcome.PASS
-    assert verdict.headline.startswith("20 of 20 documents valid, 0 cut off")
+    assert verdict.headline.startswith("20 of 20 documents valid")
     assert f"{1 - 0.01 ** (1 / 20):.1%}" in verdict.rules_out
     assert "draft-k3: json_schema person: 20 of 20 whole documents valid, 0 of 0 cut ones valid so far" in verdict.evidence
 
@@ -125,7 +125,9 @@ def test_white_space_until_the_limit_fails_where_the_baseline_ends():
     verdict = judged(endless, texts(*[GOOD] * 20))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is stuck in white space until the limit")
     assert judged([*endless[:1], *texts(*[GOOD] * 20)[1:]]).outcome is Outcome.PASS, "one may come of a model that likes white space"
-    assert judged(endless, endless).outcome is Outcome.INCONCLUSIVE
+    alike = judged(endless, endless)
+    assert (alike.outcome, alike.figures["endless_documents"]) == (Outcome.PASS, 20), "what the model writes without drafts too is no fault"
+    assert "20 end in white space until it, as the baseline's do" in alike.headline
 
 
 def test_faults_behind_reasoning_alone_are_named_so():
@@ -161,10 +163,64 @@ def test_a_cut_document_that_no_continuation_saves_fails(text):
     assert judged(mine).outcome is Outcome.FAIL
 
 
-def test_documents_that_were_all_cut_are_inconclusive():
-    verdict = judged(texts(*['{"name"'] * 10, finish="length"))
+@pytest.mark.parametrize("text, rule", [
+    ('{"name": "Ada", "age": "', "rule type"),
+    ('{"name": ["', "rule type"),
+    ('{"name": "Ada", "age": 3.5, "x', "rule type"),
+])  # fmt: skip
+def test_a_cut_document_that_already_breaks_its_schema_fails(text, rule):
+    verdict = judged([*texts(*[GOOD] * 9), answer("chat-09", text=text, finish="length")])
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, Flaw.RULES.value)
+    assert rule in verdict.short[1]
+
+
+def test_documents_that_were_all_cut_are_judged_as_far_as_they_go():
+    cut = texts(*['{"name": "Ada", "a'] * 10, finish="length")
+    verdict = judged(cut, cut)
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.headline == "10 of 10 documents valid, 10 cut off by their token limit and valid up to it"
+    assert f"10 documents checked; an invalid rate above {1 - 0.01 ** (1 / 10):.1%} would have been caught (99%)" in verdict.rules_out
+    assert "untested: how documents end" in verdict.rules_out
+    assert (verdict.figures["complete_documents"], verdict.figures["prefix_documents"]) == (0, 10)
+
+
+def test_whole_documents_and_beginnings_are_counted_apart():
+    cut = [answer(f"chat-{i:02}", text='{"name"', finish="length") for i in range(5, 20)]
+    verdict = judged([*texts(*[GOOD] * 5), *cut])
+    assert verdict.headline == "20 of 20 documents valid, 15 cut off by their token limit and valid up to it"
+    assert f"; of the 5 whole ones an invalid rate above {1 - 0.01 ** (1 / 5):.1%}" in verdict.rules_out
+    assert "untested" not in verdict.rules_out
+
+
+def test_an_invalid_beginning_fails_where_all_are_cut():
+    cut = texts(*['{"name": "Ada", "a'] * 9, '{"name": Ada', finish="length")
+    verdict = judged(cut, texts(*['{"name": "Ada", "a'] * 10, finish="length"))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, Flaw.FORM.value)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_documents_that_were_all_cut_before_they_began_are_inconclusive(text):
+    cut = texts(*[text] * 10, finish="length")
+    verdict = judged(cut, cut)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.settle == "raise max_tokens"
+
+
+def test_a_document_that_did_not_begin_rules_nothing_out():
+    cut = [answer(f"chat-{i:02}", finish="length") for i in range(5, 9)]
+    verdict = judged([*texts(*[GOOD] * 5), *cut])
+    assert verdict.rules_out.startswith("5 documents checked; an invalid rate above 60.2% ")
+    assert verdict.headline == "5 of 5 documents valid; 4 more answers were cut before their document began"
+
+
+def test_beginnings_that_nothing_here_can_read_are_no_evidence(monkeypatch):
+    monkeypatch.setattr(text_grammars, "find_spec", lambda _: None)
+    text_grammars._read.cache_clear()
+    cut = texts("AB-", "AB-1", finish="length")
+    verdict = constrained(cut, cut, PLATE, PLATE)
+    text_grammars._read.cache_clear()
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "llguidance" in verdict.settle
 
 
 @pytest.mark.parametrize(
@@ -403,7 +459,7 @@ def test_an_answer_cut_within_its_reasoning_is_cut_and_counts_for_nothing():
     cut = [replace(each, request_id=f"chat-{i:02}") for i, each in enumerate(reasoned(*[""] * 5, finish="length"), 20)]
     verdict = judged([*reasoned(*[GOOD] * 20), *cut], [*reasoned(*[GOOD] * 20), *cut])
     assert verdict.outcome is Outcome.PASS
-    assert verdict.headline == "20 of 20 documents valid, 0 cut off by their token limit; 5 more answers were cut within their reasoning"
+    assert verdict.headline == "20 of 20 documents valid; 5 more answers were cut within their reasoning"
     assert verdict.rules_out == judged(reasoned(*[GOOD] * 20), reasoned(*[GOOD] * 20)).rules_out
     assert (verdict.figures["documents"], verdict.figures["unreached_documents"]) == (20, 5)
     assert "draft-k3: 5 answers cut within their reasoning" in verdict.evidence

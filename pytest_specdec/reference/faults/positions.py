@@ -31,4 +31,9 @@ ROWS = (
         expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL),
         mirrors=("huggingface/transformers#30413",),
     ),
+    PlantedFault(
+        id="positions-behind-late",
+        does="Places tokens a cache block early from the 257th token of an answer on.",
+        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="tokens wrong", logprobs="reported log-probabilities or verifier numerics"),
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from pytest_specdec.reference.model import Span
     from pytest_specdec.reference.sequence import RunningSequence
+
+_LATE: Final = 256
+"""Tokens of an answer before a late fault sets in: no sampled answer of the suites is longer."""
+_BLOCK: Final = 16
+"""Positions of a cache block."""
 
 
 @instead_of("keep")
@@ -40,4 +45,12 @@ def positions_behind_after_full(rows: Rows[RunningSequence], span: Span, rotatio
     fulls = (zip(row.drafted, row.accepted, strict=True) for row in rows)
     late = np.array([sum(drafted == kept > 0 for drafted, kept in each) for each in fulls])
     placed = np.maximum(span.positions - late[:, None], 0).ravel()
+    return replace(span, turn=rotations[placed if span.live is None else placed[span.live]][:, None])
+
+
+@instead_of("place")
+def positions_behind_late(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
+    """Place a window a cache block early late in an answer."""
+    behind = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
+    placed = np.maximum(span.positions - behind[:, None], 0).ravel()
     return replace(span, turn=rotations[placed if span.live is None else placed[span.live]][:, None])

@@ -1,0 +1,25 @@
+"""Late positions: a few long answers among the short ones of a workload, for faults that begin late in an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_specdec.model.workload import Depth, Workload
+
+__all__ = ["with_late"]
+
+
+def with_late(workload: Workload, late: Workload, *, standard: int) -> Workload:
+    """Return ``workload`` with the requests of ``late`` as well, under ids of their own.
+
+    Standard depth sends ``standard`` of them, right after what smoke depth sends, so that a long answer begins early and rides beside the
+    short ones. Smoke depth sends none, deep all. The other requests stay as they are.
+    """
+    first = workload.take[Depth.SMOKE]
+    requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)
+    own = workload.requests
+    return replace(
+        workload,
+        requests=(*own[:first], *requests[:standard], *own[first:], *requests[standard:]),
+        take={**workload.take, Depth.STANDARD: workload.take[Depth.STANDARD] + standard},
+    )

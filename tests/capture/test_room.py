@@ -1,0 +1,91 @@
+"""Where most of the baseline's documents are cut off, all arms are asked with more room, and it alone decides that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.capture import remaining, runner
+from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.room import deciding_boot, sufficient
+from pytest_specdec.files import captured, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.judge import structured
+from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.transcript import Answer, Choice, Transcript
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+from tests.capture.test_reference_capture import CONFIG
+
+ANY = {"type": "json_object"}
+SWITCH = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False}
+BOUND = {"type": "json_schema", "json_schema": {"name": "switch", "schema": SWITCH}}
+IN_TURN = replace(CONFIG, placement=Placement.IN_TURN, variants=CONFIG.variants[1:])
+
+
+def documents(count=4, max_tokens=2, bound=BOUND):
+    body = {"max_tokens": max_tokens, "temperature": 0.0, "response_format": bound}
+    asked = [
+        Request(id=f"d{i}", route=Route.CHAT, body={**body, "messages": [{"role": "user", "content": f"Is lamp {i} on?"}]})
+        for i in range(count)
+    ]
+    return Workload(name="documents", version=1, requests=tuple(asked), scored=False)
+
+
+def answered(cut, count=4, room=1, prompt=10):
+    choices = [Choice(text="{", finish_reason="length" if i < cut else "stop") for i in range(count)]
+    answers = [Answer(request_id=f"d{i}", status=200, prompt_token_ids=(1,) * prompt, choices=(c,)) for i, c in enumerate(choices)]
+    return Transcript(arm="baseline", boot=0, workload="documents", digest="", answers=tuple(answers), room=room)
+
+
+@pytest.mark.parametrize("cut, room, context, wanted", [
+    (3, 1, 1000, 2),
+    (2, 1, 1000, 1),
+    (4, 2, 1000, 4),
+    (4, 4, 1000, 4),
+    (4, 1, 13, 1),
+    (4, 1, 14, 2),
+    (4, 1, 0, 1),
+])  # fmt: skip
+def test_limits_are_doubled_at_most_twice_while_most_are_cut_and_the_context_holds_them(cut, room, context, wanted):
+    assert sufficient(documents(), answered(cut, room=room), context) == wanted
+
+
+def test_answers_without_a_grammar_raise_nothing():
+    assert sufficient(documents(bound={"type": "text"}), answered(4), 1000) == 1
+
+
+def wanted(**fields):
+    return [SelectedWorkload(workload=documents(**fields), family=Family.STRUCTURED)]
+
+
+def test_only_a_baseline_that_is_asked_first_decides():
+    def decides(placement, depth, family=Family.STRUCTURED, **fields):
+        asked = [SelectedWorkload(workload=replace(documents(), **fields), family=family)]
+        return deciding_boot(make(replace(CONFIG, placement=placement), asked, depth), "documents") is not None
+
+    assert decides(Placement.IN_TURN, Depth.STANDARD)
+    assert not decides(Placement.IN_TURN, Depth.SMOKE), "its only boot is the last"
+    assert not decides(Placement.SIDE_BY_SIDE, Depth.STANDARD)
+    assert not decides(Placement.IN_TURN, Depth.STANDARD, Family.LIVENESS)
+    assert not decides(Placement.IN_TURN, Depth.STANDARD, may_kill=True)
+
+
+def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path):
+    directory, plan = RunDirectory.create(tmp_path / "run"), make(IN_TURN, wanted(), Depth.STANDARD)
+    said = []
+    runner.record(IN_TURN, plan, directory, deadline_s=None, tell=said.append)
+    arms = {arm: transcripts.read(directory, arm, "documents") for arm in ("baseline", "ngram-k3", "control")}
+    assert {arm.room for arm in arms.values()} == {4}
+    assert all(2 < len(a.choice.token_ids) <= 8 for arm in arms.values() for a in arm.answers)
+    assert {arm.digest for arm in arms.values()} == {plan.workload("documents").digest}
+    assert sum("times its token limits" in one.doing for one in said) == 2
+    (judgement,) = plan.judgements
+    read = captured.read(directory, plan, judgement, ())
+    assert {request.token_limit for request in read.workload.requests} == {8}
+    verdict = structured.judge(read)
+    assert verdict.outcome is not Outcome.FAIL, verdict.headline
+    assert len(remaining.reusable_results(directory, plan).answers) == 3
+    directory.transcript("baseline", "documents").unlink()
+    assert remaining.reusable_results(directory, plan).answers == frozenset(), "it decides anew"
