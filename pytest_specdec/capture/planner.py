@@ -155,7 +155,7 @@ def make(
     sent = [replace(entry, workload=_limited(entry.workload, config, attached)) for entry in sent]
     deepest = {workload.name: workload for workload in _united(sent)}
     judged = sorted((workload.at(depth) for workload in deepest.values()), key=_order)
-    calibration = (plain_draws(depth),) if any(workload.scored for workload in judged) else ()
+    calibration = calibrations(judged, depth)
     placed = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
@@ -319,6 +319,11 @@ def _limited(workload: Workload, config: Config, attached: frozenset[str]) -> Wo
 def _is_sent(workload: Workload, depth: Depth) -> bool:
     """Return whether ``depth`` sends anything of it."""
     return workload.take.get(depth) != 0
+
+
+def calibrations(judged: Sequence[Workload], depth: Depth) -> tuple[Workload, ...]:
+    """Return the calibration, if anything is to be scored: every verdict that rests on scores rests on the noise of the run."""
+    return (plain_draws(depth),) if any(workload.scored for workload in judged) else ()
 
 
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_specdec.capture import planner
 from pytest_specdec.capture.server import ports, server
 from pytest_specdec.capture.server.server import ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
@@ -23,6 +24,18 @@ from pytest_specdec.model.workload import Request, Route, Workload
 SERVER = Path(__file__).parent / "fake_server.py"
 DRAFT = {"method": "draft_model", "model": "small", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+
+
+@pytest.fixture
+def calibrating():
+    """Ask for it where the calibration is part of what is tested."""
+
+
+@pytest.fixture(autouse=True)
+def _planned_alone(request, monkeypatch):
+    """Plan what a test asks for and nothing beside it: the calibration is 32 requests of 64 tokens."""
+    if "calibrating" not in request.fixturenames:
+        monkeypatch.setattr(planner, "calibrations", lambda judged, depth: ())
 
 
 class FakeEngine:

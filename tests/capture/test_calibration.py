@@ -14,6 +14,7 @@ from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
+pytestmark = pytest.mark.usefixtures("calibrating")
 NAME = "noise.calibration"
 
 

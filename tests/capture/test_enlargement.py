@@ -15,6 +15,7 @@ from pytest_specdec.model.plan import Placement, Rates
 from pytest_specdec.model.workload import Depth, Family
 from tests.test_suites import wanted
 
+pytestmark = pytest.mark.usefixtures("calibrating")
 CONFIGS = Path(__file__).parents[2] / "suites" / "configs"
 LONG = Rates(boot_s=120.0, tokens_per_s=20.0, scored_tokens_per_s=1500.0, scaling=0.8)
 GPU = Rates(boot_s=120.0, tokens_per_s=60.0, scored_tokens_per_s=1500.0, scaling=0.8)

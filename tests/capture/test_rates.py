@@ -20,6 +20,7 @@ from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.workload import Depth, Family
 from tests.test_suites import wanted
 
+pytestmark = pytest.mark.usefixtures("calibrating")
 CONFIGS = Path(__file__).parents[2] / "suites" / "configs"
 PRO_6000 = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 
