@@ -6,12 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import codec, jsonl
+from pytest_specdec.model import soundness
 from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.transcript import Timing
@@ -69,12 +71,31 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
 
 
-def read_scores(directory: RunDirectory, under: str, arm: str, workload: str) -> tuple[Score, ...]:
-    """Return the scores of ``arm`` under the distribution of ``under``; () when there are none. Raises RunError with file and line."""
+def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *, top_tokens: int = 1) -> tuple[Score, ...]:
+    """Return the scores of ``arm`` under the distribution of ``under``; () when there are none.
+
+    Raises RunError with file and line, and ScoreError naming the token where a position is no distribution over ``top_tokens`` at least.
+    """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:
         return ()
-    return tuple(_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
+    scores = tuple(_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
+    for number, score in enumerate(scores, 2):
+        _check(lines.path, number, score, top_tokens)
+    return scores
+
+
+def _check(path: Path, line: int, score: Score, top_tokens: int) -> None:
+    for index, position in enumerate(score.positions):
+        if flaw := soundness.flaw(position, top_tokens=top_tokens):
+            what = f"the scores of {score.arm} under {score.under} are no distributions"
+            raise ScoreError(
+                what,
+                where=f"{path}:{line}  request {score.request_id}, pass {score.pass_index}, token {index} (id {position.token_id})",
+                found=f"the token {flaw}",
+                expected=f"its log-probability and the {top_tokens} most probable tokens or more, finite, not above 0",
+                remedy="restore the file that the capture wrote; if the server sent this, name another one as `scorer:`",
+            )
 
 
 def _line(score: Score) -> JSON:
