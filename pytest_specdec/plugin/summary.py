@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from pytest_specdec.config import variables
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths, baselines, commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
@@ -130,12 +133,17 @@ class SummaryPlugin:
         """Write the files and return a line for each; a replay writes into --specdec-run-dir only."""
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
-        report_files.append_step_summary(run)
+        secrets = self._secrets()
+        report_files.append_step_summary(run, secrets)
         if folder is None:
             return ()
-        paths = report_files.write(folder, run, self._formats)
+        paths = report_files.write(folder, run, self._formats, secrets)
         lines = tuple(f"{path.stem}: {commands.typed(path, self._config)}" for path in paths)
         return (*lines, *self._baseline(folder, run))
+
+    def _secrets(self) -> Secrets:
+        state = run_state.state_or_error(self._config)
+        return Secrets.of(os.environ) if isinstance(state, str) else variables.secrets_of(state.config.text)
 
     def _baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
         """Update the baseline file where the option says so; write a candidate where there is none."""

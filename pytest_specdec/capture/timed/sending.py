@@ -69,7 +69,7 @@ def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> E
     if response.end == TOO_MUCH:
         return failed(f"answered outside the protocol: a body of more than {MAX_BYTES:,} bytes", FailureKind.ERROR)
     if response.malformed:
-        return failed(f"answered outside the protocol: {response.malformed}", FailureKind.ERROR)
+        return failed(client.error_text(f"answered outside the protocol: {response.malformed}"), FailureKind.ERROR)
     if response.status is None or not response.whole:
         return failed(f"connection lost: {response.end}", FailureKind.DIED)
     if response.status != _OK:
