@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.status import Status
 
 __all__ = ["SummaryPlugin"]
 
@@ -75,12 +76,12 @@ class SummaryPlugin:
         return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(self._root)) == self._session
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Gather the run; one in which nothing could be judged is no success."""
+        """Gather the run; one in which nothing could be judged, or whose capture ended in an error, is no success."""
         self._run = self._gathered()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write(self._run)
         report_files.add_benchmarks(self._config, self._run)
-        if exitstatus == pytest.ExitCode.OK and not self._run.judged:
+        if exitstatus == pytest.ExitCode.OK and (not self._run.judged or (self._run.status and self._run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _gathered(self) -> Run:
@@ -88,7 +89,7 @@ class SummaryPlugin:
         plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
         gated = baselines.notes(settings.baselines, plan.config, environment)
         status = _or_none(run_documents.read_status, directory)
-        noticed = status.warnings if status else ()
+        noticed = (*_error(status), *status.warnings) if status else ()
         capabilities = _or_none(run_documents.read_capabilities, directory) or {}
         untested = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
@@ -185,6 +186,12 @@ def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | 
         return read(directory)
     except RunError:
         return None
+
+
+def _error(status: Status) -> tuple[str, ...]:
+    """Return the error of a capture that misses nothing, on one line: no test has it then."""
+    lines = [line.strip() for line in status.error.splitlines()]
+    return (f"THE CAPTURE ENDED IN AN ERROR: {'; '.join(lines)}",) if lines and not status.missing else ()
 
 
 def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:
