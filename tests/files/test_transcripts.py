@@ -86,6 +86,39 @@ def test_a_damaged_file_is_told_with_its_line(directory, damage, where, what, tr
     assert (caught.value.what, caught.value.where) == (what, f"{path}{where}")
 
 
+def test_the_answers_of_another_arm_are_refused(directory, transcript):
+    transcripts.write(directory, transcript("v"))
+    path = directory.transcript("w", "greedy-mixed")
+    path.parent.mkdir(parents=True)
+    directory.transcript("v", "greedy-mixed").rename(path)
+    with pytest.raises(RunError, match="another arm") as caught:
+        transcripts.read(directory, "w", "greedy-mixed")
+    assert (caught.value.where, caught.value.found, caught.value.expected) == (f"{path}:1", "arm 'v'", "arm 'w'")
+
+
+@pytest.mark.parametrize("changed", ["under", "arm", "workload"])
+def test_scores_of_something_else_are_refused(directory, scores, changed):
+    place = {"under": "baseline", "arm": "v", "workload": "w"}
+    transcripts.write_scores(directory, *place.values(), scores("v"))
+    other = {**place, changed: "other"}
+    directory.scores(*other.values()).parent.mkdir(parents=True, exist_ok=True)
+    directory.scores(*place.values()).rename(directory.scores(*other.values()))
+    with pytest.raises(RunError, match="these are other scores") as caught:
+        transcripts.read_scores(directory, *other.values())
+    assert (caught.value.found, caught.value.expected) == (f"{changed} {place[changed]!r}", f"{changed} 'other'")
+
+
+def test_a_row_that_stands_twice_is_refused_with_both_lines(directory, transcript, scores):
+    answers = transcript("v").answers
+    transcripts.write(directory, transcript("v", answers=(*answers, answers[1])))
+    transcripts.write_scores(directory, "baseline", "v", "w", (*scores("v"), scores("v")[1]))
+    with pytest.raises(RunError, match="twice") as caught:
+        transcripts.read(directory, "v", "greedy-mixed")
+    assert (caught.value.where.rpartition(":")[2], caught.value.found) == ("5", "request chat-01, pass 0, as in line 3")
+    with pytest.raises(RunError, match="twice"):
+        transcripts.read_scores(directory, "baseline", "v", "w")
+
+
 def test_the_file_is_json_lines_that_any_program_reads(directory, transcript):
     transcripts.write(directory, transcript("v"))
     text = directory.transcript("v", "greedy-mixed").read_text(encoding="utf-8")
