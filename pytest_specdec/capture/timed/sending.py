@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TimedRequest", "answers", "is_possible"]
 
 _HTTP = 80
-_OK = 200
+_OK, _REDIRECT = 200, 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> E
         return failed(client.error_text(f"answered outside the protocol: {response.malformed}"), FailureKind.ERROR)
     if response.status is None or not response.whole:
         return failed(f"connection lost: {response.end}", FailureKind.DIED)
-    if response.status != _OK:
+    if not _OK <= response.status < _REDIRECT:
         return failed(_reason(client, response), None if response.status in REFUSED else FailureKind.ERROR)
     return Exchange(sent_s=response.sent_s, done_s=response.done_s, status=response.status, received=response.received)
 
