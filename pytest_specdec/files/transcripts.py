@@ -147,8 +147,8 @@ def _score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: 
             for token, logprob, ids, values in fields["positions"]
         )
         prompt = tuple(map(int, fields.get("prompt_token_ids", ())))
-        key = {"request_id": str(fields["request_id"]), "pass_index": index(fields["pass_index"])}
-        return Score(**key, arm=arm, under=under, positions=positions, prompt_token_ids=prompt)
+        name, pass_index = str(fields["request_id"]), index(fields["pass_index"])
+        return Score(request_id=name, pass_index=pass_index, arm=arm, under=under, positions=positions, prompt_token_ids=prompt)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         expected = "request_id, pass_index, positions of [token, logprob, [top tokens], [logprobs]]"
         raise lines.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None
